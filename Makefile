@@ -1,10 +1,11 @@
-# make demo | make test: from a fresh checkout, python3 (3.11-3.13) and a C++ compiler to a result; each makes what it needs, once.
-# make help lists the rest. PYTHON=python3.12 chooses the interpreter, VENV=path the environment.
+# make demo | make test: from a fresh checkout, python3 (3.11-3.14) and a C++ compiler to a result; each makes what it needs, once.
+# make help lists the rest. PYTHON=python3.12 chooses the interpreter, VENV=path the environment, TORCH=2.13.0 another torch than constraints.txt's.
 
 PYTHON ?= python3
 VENV ?= .venv
 NOTEBOOK ?= notebooks/00_quickstart.ipynb
 PYTEST_ARGS ?=
+TORCH ?=
 
 PY := $(VENV)/bin/python
 # Absolute, because recipes change folders; Node may come from the environment too.
@@ -16,20 +17,29 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labexten
                labextension/package.json labextension/tsconfig.json labextension/yarn.lock
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
-.PHONY: help setup demo test lab lint optable gradients fuzz cpython leak bench wheel labextension browser constraints clean distclean
+.PHONY: help setup demo test test-torch suite lab labs labs-graders labs-instructor lint format optable gradients fuzz sanitize cpython stock-suite leak replay bench wheel wheels labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
 	@echo "make test     lint, types and every test; browser tests where a browser can be had"
+	@echo "make test-torch TORCH=2.11.0  the tests with another torch (PYTHON=python3.13: with another Python), in an environment of its own"
 	@echo "make lab      open JupyterLab on the quick start"
-	@echo "make lint     ruff and mypy"
+	@echo "make labs     every course lab: solutions pass, students' versions fail, hostile submissions end; all notebooks run"
+	@echo "make labs-graders  the same labs under nbgrader and otter-grader, in an environment of their own"
+	@echo "make labs-instructor  the instructor's package (solutions, hidden tests) in dist/"
+	@echo "make lint     ruff (rules and format) and mypy; make format lays the sources out"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
 	@echo "make gradients  their gradients against eager and float64, for GRADIENT_SECONDS=2400 at most"
 	@echo "make fuzz     the four fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
+	@echo "make sanitize  the extension and kernels under AddressSanitizer, then PYTHONMALLOC=debug: plans, guards, fuzzers (ARGS=\"tests/native ...\": these alone)"
 	@echo "make cpython  CPython's own tests under the compiler, plain against forced through capture (MODULES=\"test_grammar ...\")"
+	@echo "make stock-suite SOURCE=/path/to/pytorch  stock's own tests with our compile in their place; table in build/stock (SUITES=\"...\", DYNAMIC=1, JOBS=1)"
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
+	@echo "make replay   kernel text, plans, guards and reports of known programs against a snapshot (SAVE=1 makes it anew)"
 	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
+	@echo "make docs     write the pages of docs/ that are made from the compiler's tables, run the notebooks, and build the site in build/site"
 	@echo "make wheel    sdist and wheel in dist/"
+	@echo "make wheels   the sdist, and a manylinux wheel for each Python by cibuildwheel (needs docker), in dist/wheels"
 	@echo "make clean    remove what was built; make distclean also the environment"
 
 # ---------------------------------------------------------------------------------------------- the environment
@@ -41,7 +51,7 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/torch: constraints.txt | $(STAMPS)/venv
-	@$(PY) tools/environment.py torch
+	@$(PY) tools/environment.py torch --version=$(TORCH)
 	@touch $@
 
 $(STAMPS)/packages: constraints.txt pyproject.toml | $(STAMPS)/torch
@@ -76,8 +86,26 @@ demo: setup
 lab: setup
 	$(PY) -m jupyterlab $(NOTEBOOK)
 
+# `make test` takes one lab and a few submissions; this takes all.
+labs: setup
+	TCOMPILE_LABS=all $(PY) -m pytest tests/labs $(PYTEST_ARGS)
+
+# What both graders need beyond this environment is installed beside it, so that neither changes its packages.
+GRADERS := $(VENV)/graders
+$(STAMPS)/graders: | $(STAMPS)/install
+	$(PY) -m pip install -q --target $(GRADERS) nbgrader==0.9.6 otter-grader==7.0.0
+	@touch $@
+labs-graders: setup $(STAMPS)/graders
+	TCOMPILE_LABS_GRADERS=$(abspath $(GRADERS)) $(PY) -m pytest tests/labs/test_other_graders.py $(PYTEST_ARGS)
+
+labs-instructor: setup
+	$(PY) tools/labs.py instructor dist
+
+format: setup
+	$(PY) -m ruff format .
+
 lint: setup
-	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m mypy || status=1; exit $$status
+	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m ruff format --check -q . || status=1; $(PY) -m mypy || status=1; exit $$status
 
 browser: | $(STAMPS)/packages
 	@$(PY) tools/environment.py browser --install
@@ -86,6 +114,14 @@ browser: | $(STAMPS)/packages
 test: setup browser
 	@status=0; $(MAKE) --no-print-directory lint || status=1; \
 	 $(PY) -m pytest $(PYTEST_ARGS) || status=1; exit $$status
+
+# In an environment of its own, which stays: .venv-torch-2.11.0, or .venv-torch-2.13.0-python3.13. Lint, types and the browser are `make test`'s.
+TORCH_VENV = .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
+test-torch:
+	@test -n "$(TORCH)" || { echo "which torch? make test-torch TORCH=2.11.0 (or 2.13.0, 2.14.1)"; exit 2; }
+	@$(MAKE) --no-print-directory suite VENV=$(TORCH_VENV)
+suite: setup
+	$(PY) -m pytest -m "not browser" $(PYTEST_ARGS)
 
 JOBS ?= 2
 optable: setup
@@ -101,26 +137,58 @@ fuzz: setup
 	@status=0; for part in "programs eager 30" "changes eager 30" "numbers eager 10" "tensors tcompile 20" "programs tcompile 5" "changes tcompile 5"; do set -- $$part; \
 	   $(PY) -m tests.fuzz.bulk $$1 --backend $$2 --seconds $$(($(FUZZ_SECONDS) * $$3 / 100)) || status=1; done; exit $$status
 
+# An hour on two cores; FUZZ_SECONDS=60 for each of three fuzzers, twice.
+sanitize: setup
+	$(PY) tools/sanitize.py build
+	$(if $(filter command environment,$(origin FUZZ_SECONDS)),FUZZ_SECONDS=$(FUZZ_SECONDS)) $(PY) tools/sanitize.py run $(ARGS)
+
 cpython: setup
 	$(PY) -m tests.oracles.cpython $(MODULES)
 	$(PY) -m tests.oracles.cpython --forced $(MODULES)
 
+# What fails under this compiler is run by stock itself, too. SOURCE: a checkout of PyTorch of the installed version or an older one.
+stock-suite: setup
+	@test -n "$(SOURCE)" || { echo "say where PyTorch's source lies: make stock-suite SOURCE=/path/to/pytorch"; exit 2; }
+	$(PY) -m tests.oracles.stock.suite $(SOURCE) --jobs $(if $(filter command line,$(origin JOBS)),$(JOBS),1) $(if $(DYNAMIC),--dynamic) --suites $(SUITES)
+
 leak: setup
 	TCOMPILE_LEAK=$(or $(LEAK),10000) $(PY) -m pytest tests/e2e/test_leaks.py $(PYTEST_ARGS)
 
+# Kernel text, plans, guards and reports of known programs against the snapshot; SAVE=1 where a difference is meant.
+replay: setup
+	$(PY) -m tests.replay $(if $(SAVE),--save) $(PROGRAMS)
+
 bench: setup
 	$(PY) -m tests.benchmarks.run
+
+# The generator is installed beside the environment, so that this one's packages stay as they are.
+SITE := $(VENV)/site
+$(STAMPS)/site: docs/requirements.txt | $(STAMPS)/install
+	$(PY) -m pip install -q --upgrade --target $(SITE) -r docs/requirements.txt
+	@touch $@
+
+docs: setup $(STAMPS)/site
+	@$(PY) tools/reference.py
+	@$(PY) tools/make_site.py --generator $(abspath $(SITE)) $(if $(filter 0,$(NOTEBOOKS)),--no-notebooks)
 
 # The JavaScript is built anew: an old build must never ship.
 wheel: setup
 	$(PY) tools/environment.py labextension --clean
 	$(PY) -m build --no-isolation --outdir dist .
 
+# From the sdist, so that what is built is what is published; with the labextension in it, no container needs Node.
+CIBUILDWHEEL := $(VENV)/cibuildwheel
+$(STAMPS)/cibuildwheel: | $(STAMPS)/install
+	$(PY) -m pip install -q --target $(CIBUILDWHEEL) cibuildwheel==3.2.1
+	@touch $@
+wheels: wheel $(STAMPS)/cibuildwheel
+	PYTHONPATH=$(abspath $(CIBUILDWHEEL)) $(PY) -m cibuildwheel --output-dir dist/wheels $$(ls -t dist/*.tar.gz | head -1)
+
 constraints: setup
 	@$(PY) -m pip freeze --exclude-editable | grep -v -i -E '^(triton|nvidia|cuda|setuptools|pip|wheel)' | sed 's/+cpu$$//'
 
 clean:
-	rm -rf build/demo build/lib build/temp* dist .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/browser/artifacts
+	rm -rf build/demo build/site build/site-source build/site-notebooks build/lib build/temp* dist .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/browser/artifacts
 	rm -rf labextension/lib labextension/tsconfig.tsbuildinfo extension/labextension
 	find compiler extension kernel_magics tests -name '__pycache__' -type d -prune -exec rm -rf {} +
 	find compiler -name '*.so' -delete

@@ -1,11 +1,11 @@
 """What users call: compile, explain, disable, enable, run_code, reset. Names and meanings follow torch.compile."""
+
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
 import types
-import weakref
 from typing import Any, Callable, cast
 
 import torch
@@ -14,57 +14,92 @@ import torch.nn as nn
 from . import events, stages
 from .backends import list_backends, register_backend, resolve
 from .config import OPTIONS, Options
-from .engine import Engine
+from .frontend.engine import Engine, engines, new_engine
+from .frontend.graph_calls import compile_fx
 from .errors import OptionError
-from .hook import enable, run_code
+from .frontend.hook import enable, run_code
 from .marks import disable, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
-from .modules import original_module, wrap_module
+from .frontend.module_wrapper import original_module, wrap_module
 from .report.builder import record
-from .report.labels import source_of
+from .report.cell_source import source_of
 from .runtime.dispatch import Dispatcher
 
-__all__ = ["compile", "explain", "disable", "enable", "run_code", "record", "reset", "is_compiling", "mark_dynamic", "mark_static", "maybe_mark_dynamic", "register_backend",
-           "list_backends", "compile_fx", "stages"]
+__all__ = [
+    "compile",
+    "explain",
+    "disable",
+    "enable",
+    "run_code",
+    "record",
+    "reset",
+    "is_compiling",
+    "mark_dynamic",
+    "mark_static",
+    "maybe_mark_dynamic",
+    "register_backend",
+    "list_backends",
+    "compile_fx",
+    "stages",
+]
 
-_engines: list[Any] = []        # weak references to every engine, for reset()
 
-
-def compile(fn: Any = None, *, mode: str | None = None, backend: Any = "tcompile", fullgraph: bool = False,
-            dynamic: bool | None = None, options: dict[str, Any] | None = None, disable: bool = False, **backend_options: Any) -> Any:
+def compile(
+    fn: Any = None,
+    *,
+    mode: str | None = None,
+    backend: Any = "tcompile",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: dict[str, Any] | None = None,
+    disable: bool = False,
+    **backend_options: Any,
+) -> Any:
     """Compile a function or an nn.Module; usable as a decorator, with or without arguments.
 
     mode       "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs"
-    backend    "tcompile", "eager", a function backend(gm, example_inputs) -> callable, or a backend's name known to torch
-    fullgraph  True: one graph, or a FullGraphError that names line, reason and remedy; parted where a hook is put on a tensor, a parameter made or
+    backend    "tcompile", "eager", a function backend(gm, example_inputs) -> callable, or a backend's name known to
+               torch
+    fullgraph  True: one graph, or a FullGraphError that names line, reason and remedy; parted where a hook is put on a
+               tensor, a parameter made or
                the memory of a tensor exchanged
     dynamic    None: static first, a size that changes becomes a symbol; True: symbols from the start; False: never
     options    a dict of the options in tcompile.config; not together with mode
     disable    True: nothing is compiled, `fn` comes back as it is
     further keywords go to a callable backend
 
-    Returns a callable like `fn`: same results, same side effects, compiled on first call. For a module, an object that shares the
-    module's state (state_dict, parameters, train/eval) and pickles as the module.
+    Returns a callable like `fn`: same results, same side effects, compiled on first call. For a module, an object that
+    shares the module's state (state_dict, parameters, train/eval) and pickles as the module.
     """
-    __tracebackhide__ = True             # IPython shows a mistake in the options at the user's line alone
+    __tracebackhide__ = True  # IPython shows a mistake in the options at the user's line alone
     opts = Options.make(mode, resolve(backend), fullgraph, dynamic, options)
     if backend_options and not callable(opts.backend):
         first = next(iter(backend_options))
-        near = difflib.get_close_matches(first, ("mode", "backend", "fullgraph", "dynamic", "options", "disable"), 1, 0.7)
-        hint = f" Write options={{{first!r}: ...}}." if first in OPTIONS else f" Did you mean {near[0]!r}?" if near else ""
-        raise OptionError(f"compile() got an unexpected keyword {first!r}; keywords beside mode, backend, fullgraph, dynamic "
-                          f"and options go to a callable backend.{hint}")
+        near = difflib.get_close_matches(
+            first, ("mode", "backend", "fullgraph", "dynamic", "options", "disable"), 1, 0.7
+        )
+        hint = (
+            f" Write options={{{first!r}: ...}}." if first in OPTIONS else f" Did you mean {near[0]!r}?" if near else ""
+        )
+        raise OptionError(
+            f"compile() got an unexpected keyword {first!r}; keywords beside mode, backend, fullgraph, dynamic "
+            f"and options go to a callable backend.{hint}"
+        )
     if not isinstance(disable, bool):
         raise OptionError(f"disable is True or False, got {disable!r}")
+
     def wrap(f: Any) -> Any:
         return f if disable else _wrap(f, opts, backend_options)
+
     return wrap if fn is None else wrap(fn)
 
 
 def _wrap(fn: Any, opts: Options, backend_options: dict[str, Any]) -> Any:
     if isinstance(fn, torch.jit.ScriptModule):
-        raise TypeError(f"tcompile.compile takes Python code, got a {type(fn).__name__}, which torch.jit has compiled: "
-                        "compile the module that it was made of")
-    engine = _engine(opts, backend_options)
+        raise TypeError(
+            f"tcompile.compile takes Python code, got a {type(fn).__name__}, which torch.jit has compiled: "
+            "compile the module that it was made of"
+        )
+    engine = new_engine(opts, backend_options)
     if isinstance(fn, nn.Module):
         return wrap_module(fn, engine)
     return _wrap_callable(fn, engine)
@@ -86,39 +121,46 @@ def _wrap_callable(fn: Any, engine: Engine) -> Any:
     if isinstance(fn, (staticmethod, classmethod)):
         return type(fn)(_wrap_callable(fn.__func__, engine))
     if isinstance(fn, type) or not callable(fn):
-        what = f"the class {fn.__name__}: compile an instance or a method" if isinstance(fn, type) else type(fn).__name__
+        what = (
+            f"the class {fn.__name__}: compile an instance or a method" if isinstance(fn, type) else type(fn).__name__
+        )
         raise TypeError(f"tcompile.compile takes a function or nn.Module, got {what}")
 
     @functools.wraps(fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
+
     return engine.dispatcher(cast(types.FunctionType, call))
 
 
 def _suspending(fn: Callable, opts: Options) -> Callable:
     """Generators and coroutines run as they are; the frames that they call are compiled."""
+
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        events.emit("skip", frame=fn.__qualname__, reason="a generator or coroutine runs as it is; what it calls is compiled")
+        events.emit(
+            "skip", frame=fn.__qualname__, reason="a generator or coroutine runs as it is; what it calls is compiled"
+        )
         with enable(opts):
             return fn(*args, **kwargs)
+
     return call
 
 
-def _engine(opts: Options, backend_options: dict[str, Any]) -> Engine:
-    e = Engine(opts, backend_options)
-    _engines[:] = [r for r in _engines if r() is not None]
-    _engines.append(weakref.ref(e))
-    return e
-
-
 def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any]:
-    """`explain(fn)(*args)` compiles `fn` anew for these arguments, calls it, and returns a CompileReport of what happened.
-    Keywords are those of `compile`. The call's own value is `report.result`. `check=True`: every node of the graphs is compared with
-    eager and with float64 (`report.numerics`); the first that differs beyond rounding is a finding."""
+    """`explain(fn)(*args)` compiles `fn` anew for these arguments, calls it, and returns a CompileReport of what
+    happened. Keywords are those of `compile`. The call's own value is `report.result`. `check=True`: every node of the
+    graphs is compared with eager and with float64 (`report.numerics`); the first that differs beyond rounding is a
+    finding."""
     if not isinstance(check, bool):
         raise OptionError(f"check is True or False, got {check!r}")
-    fn = original_module(fn) if isinstance(fn, nn.Module) else getattr(fn, "__wrapped__", fn) if isinstance(fn, Dispatcher) else fn
+    fn = (
+        original_module(fn)
+        if isinstance(fn, nn.Module)
+        else getattr(fn, "__wrapped__", fn)
+        if isinstance(fn, Dispatcher)
+        else fn
+    )
     compiled = compile(fn, **kwargs)
 
     def run(*args: Any, **kw: Any) -> Any:
@@ -126,48 +168,42 @@ def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any
         with record(title=name, source=source_of(fn)) as builder:
             value = compiled(*args, **kw)
         report = builder.report()
-        report.result = value
+        report.result, report.compile_args = value, dict(kwargs)
         if check:
-            from .numerics import check_calls
+            from .report.numerics import check_calls
+
             check_calls(builder.calls, report, Options.make(kwargs.get("mode"), options=kwargs.get("options")))
         return report
+
     return run
 
 
 def explain_stock(fn: Any) -> Callable[..., Any]:
-    """`explain_stock(fn)(*args)`: what stock torch.compile makes of a call, as a CompileReport with the same views: graphs, graph breaks
-    at their lines, guards. The function that it returns can be called several times: the last report tells of all calls, recompiles among them. For
-    comparing, and for who must ship with it."""
+    """`explain_stock(fn)(*args)`: what stock torch.compile makes of a call, as a CompileReport with the same views:
+    graphs, graph breaks at their lines, guards. The function that it returns can be called several times: the last
+    report tells of all calls, recompiles among them. For comparing, and for who must ship with it."""
     from .backends import stock
+
     if not callable(fn):
         raise TypeError(f"explain_stock takes a function or a module, got {type(fn).__name__}")
-    return stock.explain(original_module(fn) if isinstance(fn, nn.Module) else getattr(fn, "__wrapped__", fn) if isinstance(fn, Dispatcher) else fn)
+    return stock.explain(
+        original_module(fn)
+        if isinstance(fn, nn.Module)
+        else getattr(fn, "__wrapped__", fn)
+        if isinstance(fn, Dispatcher)
+        else fn
+    )
 
 
 def reset() -> None:
-    """Forget every compiled entry of this process. The disk cache stays: `%tcompile cache clear`, or `python -m tcompile cache --clear` in a
-    shell, empties it."""
-    from . import hook
+    """Forget every compiled entry of this process. The disk cache stays: `%tcompile cache clear`, or `python -m
+    tcompile cache --clear` in a shell, empties it."""
+    from .frontend import hook
     from .runtime import output_pool
-    for r in _engines:
+
+    for r in engines:
         e = r()
         if e is not None:
             e.reset()
     hook.reset()
     output_pool.clear()
-
-
-def compile_fx(gm: Any, example_inputs: list, **options: Any) -> Callable:
-    """Take an fx graph that somebody else captured (torch.compile's capture, torch.fx.symbolic_trace) through the stages
-    from `graph` on: a callable of the same inputs. Sizes are those of each call; a new set of sizes is compiled anew."""
-    if not isinstance(gm, torch.fx.GraphModule):
-        raise TypeError(f"compile_fx takes a torch.fx.GraphModule, got {type(gm).__name__}")
-    mode = options.pop("mode", None)
-    return compile(_flat_caller(gm), mode=mode, options=options or None)
-
-
-def _flat_caller(gm: Any) -> Callable:
-    names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
-    ns: dict[str, Any] = {"gm": gm}
-    exec(f"def graph({', '.join(names)}):\n    return gm.forward({', '.join(names)})", ns)
-    return ns["graph"]

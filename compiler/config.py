@@ -1,9 +1,11 @@
 """Every option, mode and environment variable of tcompile, in one table.
 
 `OPTIONS` says of each option its type, default, meaning and environment variable. `config.<name>` reads and sets the
-process-wide default (`tcompile.config.recompile_limit = 16`); an `Options` object is one call's view of them: the defaults,
-then the mode, then what the caller gave. Names follow torch._dynamo.config and torch._inductor.config where those have one.
+process-wide default (`tcompile.config.recompile_limit = 16`); an `Options` object is one call's view of them: the
+defaults, then the mode, then what the caller gave. Names follow torch._dynamo.config and torch._inductor.config where
+those have one.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -23,67 +25,213 @@ __all__ = ["MODES", "OPTIONS", "Option", "Options", "defaults", "patch"]
 @dataclass(frozen=True)
 class Option:
     name: str
-    type: Any                      # a type, or a tuple of allowed values
+    type: Any  # a type, or a tuple of allowed values
     default: Any
     doc: str
     env: str | None = None
-    least: float = -math.inf       # of a number, inclusive
+    least: float = -math.inf  # of a number, inclusive
     most: float = math.inf
 
 
-def _o(name: str, type_: Any, default: Any, doc: str, env: str | None = None, *,
-       least: float = -math.inf, most: float = math.inf) -> Option:
+def _o(
+    name: str,
+    type_: Any,
+    default: Any,
+    doc: str,
+    env: str | None = None,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> Option:
     return Option(name, type_, default, doc, env, least, most)
 
 
-OPTIONS: dict[str, Option] = {o.name: o for o in (
-    _o("recompile_limit", int, 8, "entries per function; past it the function runs eager, and the report says so", "TCOMPILE_RECOMPILE_LIMIT", least=1),
-    _o("suppress_errors", bool, True, "an internal error gives the eager result and a note; False raises it (tests)", "TCOMPILE_SUPPRESS_ERRORS"),
-    _o("verify", bool, False, "check every stage's output against the stage's own rules", "TCOMPILE_VERIFY"),
-    _o("verbose", bool, False, "log an internal error with the compiler's own traceback", "TCOMPILE_VERBOSE"),
-    _o("debug", bool, False, "write every stage's output below debug_dir", "TCOMPILE_DEBUG"),
-    _o("debug_dir", str, "tcompile_debug", "where debug writes", "TCOMPILE_DEBUG_DIR"),
-    _o("print_guards", bool, False, "log the guards of each new entry, as TCOMPILE_LOGS=guards does", None),
-    _o("cache", bool, True, "use the disk cache of compiled kernels", "TCOMPILE_CACHE"),
-    _o("cache_dir", str, "", "folder of the disk cache; empty: the user's cache folder", "TCOMPILE_CACHE_DIR"),
-    _o("cache_size_limit_mb", int, 1024, "the disk cache drops the oldest files past this size", None, least=0),
-    _o("cxx", str, "", "C++ compiler; empty: $CXX, then g++, then clang++", "TCOMPILE_CXX"),
-    _o("threads", int, 0, "threads of a CPU kernel; 0: torch.get_num_threads()", "TCOMPILE_THREADS", least=0),
-    _o("simd", ("auto", "avx512", "avx2", "none"), "auto", "vector instructions of CPU kernels", "TCOMPILE_SIMD"),
-    _o("cpu_products", ("auto", "generated", "library"), "auto", "float32 matrix products on the CPU: generated code or torch's library; "
-       "auto: what is faster on this processor", "TCOMPILE_CPU_PRODUCTS"),
-    _o("gpu_products", ("auto", "generated", "library"), "auto", "matrix products of 16 bits on a GPU: generated code with what follows it, or torch's library; "
-       "auto: the library, but where the matrix is unpacked from fewer bits, or max-autotune measured otherwise", "TCOMPILE_GPU_PRODUCTS"),
-    _o("attention", ("auto", "generated", "library"), "auto", "attention on a GPU: a generated kernel or the library's; auto: what is expected to be faster, "
-       "launching it included", "TCOMPILE_ATTENTION"),
-    _o("early_launch", bool, True, "on GPUs of the Hopper generation and later, generated kernels are launched while the kernel before ends, and wait for it themselves",
-       "TCOMPILE_EARLY_LAUNCH"),
-    _o("compile_workers", int, 0, "processes that compile kernels; 0: one per core", "TCOMPILE_COMPILE_WORKERS", least=0),
-    _o("disable_fusion", bool, False, "one kernel per operator", "TCOMPILE_DISABLE_FUSION"),
-    _o("max_fusion_size", int, 4096, "most operators in one kernel", None, least=1),
-    _o("force_fuse", str, "", "pairs of operators to put into one kernel, where that is possible: \"sum_1:mul_2, exp:sum_1\", names as in a report's graphs", None),
-    _o("force_split", str, "", "pairs of operators to keep in kernels of their own, written as for force_fuse", None),
-    _o("epilogue_fusion", bool, True, "fuse what follows a matrix product's epilogue into one kernel", None),
-    _o("pattern_matcher", bool, True, "rewrite known patterns (attention, ...) to library kernels", None),
-    _o("disabled_passes", str, "", "names of graph passes to leave out, separated by commas", None),
-    _o("emulate_precision", bool, False, "round after every operator as eager does", None),
-    _o("fallback_random", bool, True, "random operators draw the numbers that eager draws, by its kernels or (on a GPU) inside of ours", None),
-    _o("fast_dropout", bool, False, "dropout on a GPU draws bits of its own: eager's distribution, not its numbers", None),
-    _o("whole_steps", bool, True, "backward passes and optimizers' steps inside of a compiled function become part of its graph; else they break it", None),
-    _o("capture_scalar_outputs", bool, True, "fullgraph allows sizes and Python's own functions to need numbers of tensors (x.item(), x.tolist()): the graph is "
-       "parted there", None),
-    _o("capture_dynamic_output_shape_ops", bool, True, "fullgraph allows operators whose result's size depends on values (nonzero, unique, masks as "
-       "indices): the graph is parted there", None),
-    _o("activation_memory_budget", float, 1.0, "share of the bytes kept for backward that may be kept: below 1, what is dear to compute is "
-       "computed again, too; 0 keeps inputs and random numbers alone", None, least=0, most=1),
-    _o("chunked_loss_mb", int, 512, "a linear layer's result that only a cross entropy reads is computed in chunks of rows, with its gradients, where it "
-       "takes more than this many MB in float32; 0: never", None, least=0),
-    _o("freezing", bool, False, "inference: treat parameters as constants", None),
-    _o("max_autotune", bool, False, "search kernel variants by measuring them", None),
-    _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", least=0),
-    _o("cudagraphs", bool, False, "replay the graph's kernels as one CUDA graph (GPU only)", None),
-    _o("output_pool_mb", int, 128, "follow the memory of large results (16 MB and more), at most this much, for use by later calls; 0: off", None, least=0),
-)}
+OPTIONS: dict[str, Option] = {
+    o.name: o
+    for o in (
+        _o(
+            "recompile_limit",
+            int,
+            8,
+            "entries per function; past it the function runs eager, and the report says so",
+            "TCOMPILE_RECOMPILE_LIMIT",
+            least=1,
+        ),
+        _o(
+            "cell_instruction_limit",
+            int,
+            500_000,
+            "instructions that capture interprets in one run of a cell; past it the rest of the cell runs plain, and is"
+            " compiled when a cell runs next; 0: no limit",
+            "TCOMPILE_CELL_INSTRUCTION_LIMIT",
+            least=0,
+        ),
+        _o(
+            "cell_kernel_limit",
+            int,
+            400,
+            "kernels that are generated in one run of a cell; past it as for cell_instruction_limit; 0: no limit",
+            "TCOMPILE_CELL_KERNEL_LIMIT",
+            least=0,
+        ),
+        _o(
+            "switch_off_slower",
+            bool,
+            True,
+            "an entry of library code in a cell whose calls measure slower than its plain calls is switched off, and"
+            " stays so in later sessions; never under deterministic algorithms",
+            "TCOMPILE_SWITCH_OFF_SLOWER",
+        ),
+        _o(
+            "suppress_errors",
+            bool,
+            True,
+            "an internal error gives the eager result and a note; False raises it (tests)",
+            "TCOMPILE_SUPPRESS_ERRORS",
+        ),
+        _o("verify", bool, False, "check every stage's output against the stage's own rules", "TCOMPILE_VERIFY"),
+        _o("verbose", bool, False, "log an internal error with the compiler's own traceback", "TCOMPILE_VERBOSE"),
+        _o("debug", bool, False, "write every stage's output below debug_dir", "TCOMPILE_DEBUG"),
+        _o("debug_dir", str, "tcompile_debug", "where debug writes", "TCOMPILE_DEBUG_DIR"),
+        _o("print_guards", bool, False, "log the guards of each new entry, as TCOMPILE_LOGS=guards does", None),
+        _o("cache", bool, True, "use the disk cache of compiled kernels", "TCOMPILE_CACHE"),
+        _o("cache_dir", str, "", "folder of the disk cache; empty: the user's cache folder", "TCOMPILE_CACHE_DIR"),
+        _o("cache_size_limit_mb", int, 1024, "the disk cache drops the oldest files past this size", None, least=0),
+        _o("cxx", str, "", "C++ compiler; empty: $CXX, then g++, then clang++", "TCOMPILE_CXX"),
+        _o("threads", int, 0, "threads of a CPU kernel; 0: torch.get_num_threads()", "TCOMPILE_THREADS", least=0),
+        _o("simd", ("auto", "avx512", "avx2", "none"), "auto", "vector instructions of CPU kernels", "TCOMPILE_SIMD"),
+        _o(
+            "cpu_products",
+            ("auto", "generated", "library"),
+            "auto",
+            "float32 matrix products on the CPU: generated code or torch's library; "
+            "auto: what is faster on this processor",
+            "TCOMPILE_CPU_PRODUCTS",
+        ),
+        _o(
+            "gpu_products",
+            ("auto", "generated", "library"),
+            "auto",
+            "matrix products of 16 bits on a GPU: generated code with what follows it, or torch's library; "
+            "auto: the library, but where the matrix is unpacked from fewer bits, or max-autotune measured otherwise",
+            "TCOMPILE_GPU_PRODUCTS",
+        ),
+        _o(
+            "attention",
+            ("auto", "generated", "library"),
+            "auto",
+            "attention on a GPU: a generated kernel or the library's; auto: what is expected to be faster, "
+            "launching it included",
+            "TCOMPILE_ATTENTION",
+        ),
+        _o(
+            "early_launch",
+            bool,
+            True,
+            "on GPUs of the Hopper generation and later, generated kernels are launched while the kernel before ends,"
+            " and wait for it themselves",
+            "TCOMPILE_EARLY_LAUNCH",
+        ),
+        _o(
+            "compile_workers",
+            int,
+            0,
+            "processes that compile kernels; 0: one per core",
+            "TCOMPILE_COMPILE_WORKERS",
+            least=0,
+        ),
+        _o("disable_fusion", bool, False, "one kernel per operator", "TCOMPILE_DISABLE_FUSION"),
+        _o("max_fusion_size", int, 4096, "most operators in one kernel", None, least=1),
+        _o(
+            "force_fuse",
+            str,
+            "",
+            'pairs of operators to put into one kernel, where that is possible: "sum_1:mul_2, exp:sum_1", names as in a'
+            " report's graphs",
+            None,
+        ),
+        _o(
+            "force_split",
+            str,
+            "",
+            "pairs of operators to keep in kernels of their own, written as for force_fuse",
+            None,
+        ),
+        _o("epilogue_fusion", bool, True, "fuse what follows a matrix product's epilogue into one kernel", None),
+        _o("pattern_matcher", bool, True, "rewrite known patterns (attention, ...) to library kernels", None),
+        _o("disabled_passes", str, "", "names of graph passes to leave out, separated by commas", None),
+        _o("emulate_precision", bool, False, "round after every operator as eager does", None),
+        _o(
+            "fallback_random",
+            bool,
+            True,
+            "random operators draw the numbers that eager draws, by its kernels or (on a GPU) inside of ours",
+            None,
+        ),
+        _o(
+            "fast_dropout",
+            bool,
+            False,
+            "dropout on a GPU draws bits of its own: eager's distribution, not its numbers",
+            None,
+        ),
+        _o(
+            "whole_steps",
+            bool,
+            True,
+            "backward passes and optimizers' steps inside of a compiled function become part of its graph; else they"
+            " break it",
+            None,
+        ),
+        _o(
+            "capture_scalar_outputs",
+            bool,
+            True,
+            "fullgraph allows sizes and Python's own functions to need numbers of tensors (x.item(), x.tolist()): the"
+            " graph is parted there",
+            None,
+        ),
+        _o(
+            "capture_dynamic_output_shape_ops",
+            bool,
+            True,
+            "fullgraph allows operators whose result's size depends on values (nonzero, unique, masks as "
+            "indices): the graph is parted there",
+            None,
+        ),
+        _o(
+            "activation_memory_budget",
+            float,
+            1.0,
+            "share of the bytes kept for backward that may be kept: below 1, what is dear to compute is "
+            "computed again, too; 0 keeps inputs and random numbers alone",
+            None,
+            least=0,
+            most=1,
+        ),
+        _o(
+            "chunked_loss_mb",
+            int,
+            512,
+            "a linear layer's result that only a cross entropy reads is computed in chunks of rows, with its gradients,"
+            " where it takes more than this many MB in float32; 0: never",
+            None,
+            least=0,
+        ),
+        _o("freezing", bool, False, "inference: treat parameters as constants", None),
+        _o("max_autotune", bool, False, "search kernel variants by measuring them", None),
+        _o("autotune_seconds", float, 2.0, "most seconds of search per kernel", "TCOMPILE_AUTOTUNE_SECONDS", least=0),
+        _o("cudagraphs", bool, False, "replay the graph's kernels as one CUDA graph (GPU only)", None),
+        _o(
+            "output_pool_mb",
+            int,
+            128,
+            "follow the memory of large results (16 MB and more), at most this much, for use by later calls; 0: off",
+            None,
+            least=0,
+        ),
+    )
+}
 
 # What each mode sets. On the CPU there are no CUDA graphs: reduce-overhead is default there, and max-autotune searches.
 MODES: dict[str, dict[str, Any]] = {
@@ -123,7 +271,9 @@ def check(name: str, value: Any) -> Any:
 
 
 def _article(opt: Option) -> str:
-    words = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a string"}[opt.type.__name__]
+    words = {"int": "a whole number", "float": "a number", "bool": "True or False", "str": "a string"}[
+        opt.type.__name__
+    ]
     if opt.most < math.inf:
         return f"{words} from {opt.least:g} to {opt.most:g}"
     return f"{words}, at least {opt.least:g}" if opt.least > -math.inf else words
@@ -159,8 +309,9 @@ def patch(**changes: Any) -> Iterator[None]:
 
 @dataclass
 class Options:
-    """The options of one compile() call, one cell or one explain(). Immutable by convention; `get(name)` gives an option
-    with mode and caller's settings applied over the process-wide defaults."""
+    """The options of one compile() call, one cell or one explain(). Immutable by convention; `get(name)` gives an
+    option with mode and caller's settings applied over the process-wide defaults."""
+
     mode: str = "default"
     backend: Any = "tcompile"
     fullgraph: bool = False
@@ -168,16 +319,26 @@ class Options:
     given: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, mode: str | None = None, backend: Any = "tcompile", fullgraph: bool = False,
-             dynamic: bool | None = None, options: dict[str, Any] | None = None) -> "Options":
+    def make(
+        cls,
+        mode: str | None = None,
+        backend: Any = "tcompile",
+        fullgraph: bool = False,
+        dynamic: bool | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> "Options":
         """Check everything a user can write; errors name the argument and what to write."""
         if mode is not None and options is not None:
-            raise OptionError("mode= and options= can't be given together: put what you need into options= alone "
-                              "(max-autotune is options={'max_autotune': True})")
+            raise OptionError(
+                "mode= and options= can't be given together: put what you need into options= alone "
+                "(max-autotune is options={'max_autotune': True})"
+            )
         if mode is not None and not (isinstance(mode, str) and mode in MODES):
             near = difflib.get_close_matches(str(mode), MODES, 1, 0.4)
-            raise OptionError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}."
-                              + (f" Did you mean {near[0]!r}?" if near else ""))
+            raise OptionError(
+                f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}."
+                + (f" Did you mean {near[0]!r}?" if near else "")
+            )
         if not isinstance(fullgraph, bool):
             raise OptionError(f"fullgraph is True or False, got {fullgraph!r}")
         if dynamic is not None and not isinstance(dynamic, bool):
@@ -185,7 +346,7 @@ class Options:
         if options is not None and not isinstance(options, dict):
             raise OptionError(f"options is a dict such as {{'max_autotune': True}}, got {type(options).__name__}")
         given = {k: check(k, v) for k, v in (options or {}).items()}
-        if backend == "cudagraphs":                      # this compiler's kernels, replayed
+        if backend == "cudagraphs":  # this compiler's kernels, replayed
             backend, given = "tcompile", {"cudagraphs": True, **given}
         return cls(mode or "default", backend, fullgraph, dynamic, given)
 
@@ -213,7 +374,7 @@ class _Config(ModuleType):
         elif name.startswith("__") or name in globals():
             super().__setattr__(name, value)
         else:
-            check(name, value)     # raises, with a suggestion
+            check(name, value)  # raises, with a suggestion
 
     def __dir__(self) -> list[str]:
         return sorted({*globals(), *OPTIONS})

@@ -1,7 +1,20 @@
 """Errors that users see. Each message names the argument, what was expected and what to write."""
+
 from __future__ import annotations
 
-__all__ = ["TCompileError", "OptionError", "BackendError", "FullGraphError", "ConstraintViolationError", "ExportError", "ToolchainError", "InternalError", "VerifyError"]
+__all__ = [
+    "TCompileError",
+    "OptionError",
+    "BackendError",
+    "FullGraphError",
+    "ConstraintViolationError",
+    "ExportError",
+    "ReproduceError",
+    "ToolchainError",
+    "NoToolchainError",
+    "InternalError",
+    "VerifyError",
+]
 
 
 class TCompileError(Exception):
@@ -13,7 +26,13 @@ class OptionError(TCompileError, ValueError):
 
 
 class BackendError(TCompileError, RuntimeError):
-    """A backend raised, or returned something that cannot be called."""
+    """A backend raised, or returned something that cannot be called. `backend` is its name; what it raised is
+    `__cause__`.
+    """
+
+    def __init__(self, message: str, backend: str = ""):
+        super().__init__(message)
+        self.backend = backend
 
 
 class FullGraphError(TCompileError, RuntimeError):
@@ -29,11 +48,21 @@ class ConstraintViolationError(TCompileError, RuntimeError):
 
 
 class ExportError(TCompileError, ValueError):
-    """A function that cannot be exported, a file that holds no exported program, or arguments that it was not exported for."""
+    """A function that cannot be exported, a file that holds no exported program, or arguments that it was not exported
+    for.
+    """
+
+
+class ReproduceError(TCompileError, ValueError):
+    """What cannot be written as a file that runs by itself, or a failure that does not show when it is looked for."""
 
 
 class ToolchainError(TCompileError, RuntimeError):
     """No C++ compiler, or it failed. The compiled function falls back to eager kernels, visibly."""
+
+
+class NoToolchainError(ToolchainError):
+    """There is none at all: torch's own kernels run, whatever `suppress_errors` says."""
 
 
 class VerifyError(TCompileError, AssertionError):

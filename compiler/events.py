@@ -1,28 +1,36 @@
 """The event stream: every stage says what it does here, once. Reports, logs and progress lines are listeners.
 
 `stage(name)` times a stage of the pipeline; `emit(kind, **facts)` states a fact. Listeners are per thread of work (a
-context variable), so that two threads that compile at once do not mix their reports; `subscribe` adds one for all. Threads that Python did not
-start work for one that waits, as autograd's do for backward() on a GPU: where one thread alone listens, it hears them.
+context variable), so that two threads that compile at once do not mix their reports; `subscribe` adds one for all.
+Threads that Python did not start work for one that waits, as autograd's do for backward() on a GPU: where one thread
+alone listens, it hears them.
 
 Kinds and their facts (what listeners may rely on):
-  stage         name, phase "begin"|"end", seconds (end), frame
+  stage         name, phase "begin"|"end", seconds (end), frame; where the stage is replaced: by, the function's name
+  declined      name (of a stage), by, reason                 a replacement left this one to the compiler's own function
   capture_begin frame (qualified name), file, line, code          capture_end  result (CaptureResult)
-  graph         graph (CapturedGraph), frame                  aten         graph_module, name, backward_of (its Partition)
-  pass          name, point, seconds, before, after (operations), removed, added (texts of nodes)
+  graph         graph (CapturedGraph), frame                  aten         graph_module, name, backward_of (its
+                                                                           Partition)
+  pass          name, point, seconds, before, after (operations), removed, added (texts of nodes), unused (share of a
+                recorded graph's work whose results nobody reads)
+  library       frame, file, line, decision (what frontend/policy.py says of this library code from now on), reason
   break         brk (GraphBreak)                              skip         frame, reason
   partition     name, partition (autograd.partition.Partition): what forward keeps for backward, what is computed again
   recompile     frame, failures (list of GuardFailure)        limit        frame, limit
   kernel        name, kernel (ir.Kernel), source, language, bytes, flops, origins, choices, names (variable -> node)
-  binary        name (of a GPU kernel), source, language and names as compiled, registers, spills (bytes a thread), shared (bytes), occupancy (0 to 1), assembly (text)
+  binary        name (of a GPU kernel), source, language and names as compiled, registers, spills (bytes a thread),
+                shared (bytes), occupancy (0 to 1), assembly (text)
   schedule      kernels, extern (list of op names), memory (dict)
-  fallback      what, reason, count                           an eager kernel call, a skipped frame, a missing extension
+  fallback      what, reason, count [, reran]                 an eager kernel call, a skipped frame, a missing extension
   cache         key, hit, reason, what                        autotune     kernel, trials
-  cudagraph     captured, copied_inputs, copied_bytes, result_bytes (copied out), held_bytes (what a forward leaves in its memory), launches
+  cudagraph     captured, copied_inputs, copied_bytes, result_bytes (copied out), held_bytes (what a forward leaves in
+                its memory), launches
   compile_c     seconds, flags, unit                          entry        frame, entry
   progress      text, done, total
   error         where, error
   call          frame, call (report.calls.EntryCall or None), cached (served by an entry of an earlier run)
 """
+
 from __future__ import annotations
 
 import contextvars
@@ -30,6 +38,8 @@ import threading
 import time
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
+
+from .base import forks
 
 __all__ = ["emit", "heard", "stage", "listen", "subscribe", "unsubscribe", "Event"]
 
@@ -53,7 +63,7 @@ class Event:
 Listener = Callable[[Event], None]
 _local: contextvars.ContextVar[tuple[Listener, ...]] = contextvars.ContextVar("tcompile_listeners", default=())
 _global: list[Listener] = []
-_listening: list[tuple[int, Listener]] = []          # those of every context, with the thread of each
+_listening: list[tuple[int, Listener]] = []  # those of every context, with the thread of each
 
 
 def emit(kind: str, **facts: Any) -> None:
@@ -97,6 +107,12 @@ def listen(f: Listener) -> Iterator[None]:
     finally:
         _listening.remove(here)
         _local.reset(token)
+
+
+@forks.in_child
+def _forget_others() -> None:
+    """Threads that a child does not have wait for nobody."""
+    _listening[:] = [here for here in _listening if here[0] == threading.get_ident()]
 
 
 def subscribe(f: Listener) -> Listener:

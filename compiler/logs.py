@@ -9,13 +9,13 @@ Each name is a logger `tcompile.<name>`, so that handlers and levels can be set 
 from __future__ import annotations
 
 import difflib
-import linecache
 import logging
 import os
 from typing import Any, Callable
 
 from . import events
 from .errors import OptionError
+from .base.source_text import source_line
 
 __all__ = ["set_logs", "from_environment", "LOGS"]
 
@@ -37,9 +37,12 @@ _handler: logging.Handler | None = None
 
 
 def set_logs(*, all: bool | int | None = None, **names: bool | int) -> None:
-    """Switch logs on (True, or a logging level: logging.DEBUG gives more detail) and off (False). Without arguments: all off.
+    """Switch logs on (True, or a logging level: logging.DEBUG gives more detail) and off (False). Without arguments:
+    all off.
 
-    Names: graph, aten, graph_breaks, guards, recompiles, output_code, fusion, autotuning, schedule. Raises OptionError for another."""
+    Names: graph, aten, graph_breaks, guards, recompiles, output_code, fusion, autotuning, schedule. Raises OptionError
+    for another.
+    """
     for n, value in {**names, **({"all": all} if all is not None else {})}.items():
         if n not in LOGS and n != "all":
             raise OptionError(f"set_logs: unknown log {n!r}.{_hint(n)}")
@@ -57,8 +60,8 @@ def set_logs(*, all: bool | int | None = None, **names: bool | int) -> None:
 
 
 def from_environment(text: str | None = None) -> None:
-    """Set logs from TCOMPILE_LOGS (or `text`): names separated by commas, `+name` for more detail, `-name` off, `all`. An unknown
-    name is said and left out: a typing error in the environment must not stop a program."""
+    """Set logs from TCOMPILE_LOGS (or `text`): names separated by commas, `+name` for more detail, `-name` off, `all`.
+    An unknown name is said and left out: a typing error in the environment must not stop a program."""
     text = os.environ.get("TCOMPILE_LOGS", "") if text is None else text
     settings: dict[str, Any] = {}
     for word in filter(None, (w.strip() for w in text.split(","))):
@@ -120,10 +123,11 @@ def _listen(e: events.Event) -> None:
                 logging.getLogger(f"tcompile.{name}").log(max(level, logging.INFO), "%s", text)
 
 
-# -- what each log says ----------------------------------------------------------------------------------------------------
+# -- what each log says
+# ----------------------------------------------------------------------------------------------------
 def _graph_text(title: str, graph: Any, inputs: Any = ()) -> str:
-    from .report.graphs import nodes_of
-    from .report.labels import label
+    from .report.graph_nodes import nodes_of
+    from .base.labels import label
 
     nodes = nodes_of(graph, {i.name for i in inputs if getattr(i, "static", False)}, label)
     names = [n.name for n in nodes]
@@ -148,7 +152,7 @@ def _aten(e: Any, more: bool) -> str:
 
 def _break(e: Any, more: bool) -> str:
     b = e.brk
-    code = b.code or linecache.getline(b.file, b.line).rstrip("\n")
+    code = b.code or source_line(b.file, b.line).rstrip("\n")
     out = [f"graph break at {b.file}:{b.line} in {b.function or '?'}: {b.reason}", f"    {code.strip()}"]
     if b.remedy:
         out.append(f"    instead: {b.remedy}")
@@ -215,7 +219,9 @@ def _autotune(e: Any, more: bool) -> str:
     trials = sorted(map(trial, e.trials), key=lambda t: (t.seconds is None, t.seconds))
     out = [f"{len(trials)} candidates for {getattr(e.kernel, 'name', e.kernel)}"]
     for t in trials if more else trials[:5]:
-        out.append(f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {t.words()}" + (f"  {t.error}" if t.error else ""))
+        out.append(
+            f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {t.words()}" + (f"  {t.error}" if t.error else "")
+        )
     return "\n".join(out)
 
 
@@ -226,7 +232,10 @@ def _schedule(e: Any, more: bool) -> str:
         else [str(e.kernels)]
     )
     memory = {k: v for k, v in (e.facts.get("memory") or {}).items() if more or k not in ("buffers", "plan")}
-    return f"kernels: {', '.join(kernels) or 'none'}\n    library calls: {', '.join(map(str, e.facts.get('extern') or ())) or 'none'}\n    memory: {memory}"
+    return (
+        f"kernels: {', '.join(kernels) or 'none'}\n    library calls:"
+        f" {', '.join(map(str, e.facts.get('extern') or ())) or 'none'}\n    memory: {memory}"
+    )
 
 
 def _frame(e: Any) -> str:

@@ -1,18 +1,33 @@
-"""Marks that user code sets: `disable` keeps a function out of the compiler, `is_compiling` tells whether it is being captured."""
+"""Marks that user code sets: `disable` keeps a function out of the compiler, `is_compiling` tells whether it is being
+captured.
+"""
+
 from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Sequence
 
-__all__ = ["disable", "is_compiling", "is_disabled", "mark_dynamic", "maybe_mark_dynamic", "mark_static", "dynamic_dims", "demanded_dims", "static_dims"]
+__all__ = [
+    "disable",
+    "is_compiling",
+    "is_disabled",
+    "mark_dynamic",
+    "maybe_mark_dynamic",
+    "mark_static",
+    "dynamic_dims",
+    "demanded_dims",
+    "static_dims",
+]
 
 
 Dims = int | tuple[int, ...] | list[int]
 
 
 def is_compiling() -> bool:
-    """True while the compiler captures the code that asks: capture answers this call itself, so what runs here is eager."""
+    """True while the compiler captures the code that asks: capture answers this call itself, so what runs here is
+    eager.
+    """
     return False
 
 
@@ -22,8 +37,10 @@ def is_disabled(fn: Any) -> bool:
 
 
 def mark_dynamic(tensor: Any, dim: Dims, *, min: int | None = None, max: int | None = None) -> None:
-    """Say that the size of `tensor` along `dim` will change from call to call, between `min` and `max`: it is a symbol from the first compilation
-    on. Sizes 0 and 1 are always fixed. Code that compares the size with a constant, so that it is fixed, raises ConstraintViolationError."""
+    """Say that the size of `tensor` along `dim` will change from call to call, between `min` and `max`: it is a symbol
+    from the first compilation on. Sizes 0 and 1 are always fixed. Code that compares the size with a constant, so that
+    it is fixed, raises ConstraintViolationError.
+    """
     for d in _mark("mark_dynamic", tensor, "_tcompile_dynamic", dim):
         tensor._tcompile_ranges = {**getattr(tensor, "_tcompile_ranges", {}), d: (min, max)}
 
@@ -34,21 +51,30 @@ def maybe_mark_dynamic(tensor: Any, dim: Dims) -> None:
 
 
 def mark_static(tensor: Any, dim: Dims | None = None) -> None:
-    """Say that the size of `tensor` along `dim` (None: along all dimensions) is fixed: it never becomes a symbol, and each size has
-    an entry of its own."""
+    """Say that the size of `tensor` along `dim` (None: along all dimensions) is fixed: it never becomes a symbol, and
+    each size has an entry of its own."""
     _mark("mark_static", tensor, "_tcompile_static", dim)
 
 
 def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> set[int]:
-    """Add dimensions, counted from the front, to what `tensor` has in its attribute `mark`, and give them. None: all of them, for mark_static alone."""
+    """Add dimensions, counted from the front, to what `tensor` has in its attribute `mark`, and give them. None: all of
+    them, for mark_static alone.
+    """
     import torch
+
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tcompile.{function} takes a tensor, got {type(tensor).__name__}")
     n = tensor.dim()
-    dims: Sequence[Any] = range(n) if dim is None and function == "mark_static" else dim if isinstance(dim, (tuple, list)) else (dim,)
+    dims: Sequence[Any] = (
+        range(n) if dim is None and function == "mark_static" else dim if isinstance(dim, (tuple, list)) else (dim,)
+    )
     for d in dims:
         if type(d) is not int or not -n <= d < n:
-            wanted = f"an int from {-n} to {n - 1}, or a tuple of such, for this tensor" if n else "nothing for this tensor, which has no dimensions"
+            wanted = (
+                f"an int from {-n} to {n - 1}, or a tuple of such, for this tensor"
+                if n
+                else "nothing for this tensor, which has no dimensions"
+            )
             raise IndexError(f"tcompile.{function}: dim is {wanted}, got {d!r}")
     named = {d % n for d in dims}
     setattr(tensor, mark, getattr(tensor, mark, frozenset()) | named)
@@ -56,14 +82,26 @@ def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> set[int]:
 
 
 def dynamic_dims(tensor: Any) -> set[int]:
-    """Dimensions that mark_dynamic of this package, or mark_dynamic, maybe_mark_dynamic and mark_unbacked of torch._dynamo, named."""
-    return {d for mark in ("_tcompile_dynamic", "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
-            for d in getattr(tensor, mark, ())}
+    """Dimensions that mark_dynamic of this package, or mark_dynamic, maybe_mark_dynamic and mark_unbacked of
+    torch._dynamo, named.
+    """
+    return {
+        d
+        for mark in (
+            "_tcompile_dynamic",
+            "_dynamo_dynamic_indices",
+            "_dynamo_weak_dynamic_indices",
+            "_dynamo_unbacked_indices",
+        )
+        for d in getattr(tensor, mark, ())
+    }
 
 
 def demanded_dims(tensor: Any) -> dict[int, tuple[int | None, int | None]]:
     """Those of them that must not be fixed, with the least and the largest size that was named."""
-    ranges: dict[int, tuple[int | None, int | None]] = dict.fromkeys(getattr(tensor, "_dynamo_dynamic_indices", ()), (None, None))
+    ranges: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
+        getattr(tensor, "_dynamo_dynamic_indices", ()), (None, None)
+    )
     ranges.update({r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ()) if r.dim in ranges})
     return {**ranges, **getattr(tensor, "_tcompile_ranges", {})}
 
@@ -84,12 +122,14 @@ def disable(fn: Callable | None = None) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         with _disabled():
             return fn(*args, **kwargs)
-    call._tcompile_disable = True      # type: ignore[attr-defined]
+
+    call._tcompile_disable = True  # type: ignore[attr-defined]
     return call
 
 
 @contextmanager
 def _disabled() -> Iterator[None]:
     from .runtime.dispatch import disabled
+
     with disabled():
         yield

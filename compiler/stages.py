@@ -1,20 +1,21 @@
 """The pipeline: every stage in order, what goes in and what comes out.
 
-This table is the compiler. `compile_captured` takes a captured graph through it from `graph` to `runtime`; capture itself
-runs per frame in engine.py. Every stage is timed and stated as an event, its output is verified where a verifier is named and
-`verify` is on, is written out where `debug` is on, and can be replaced by name:
+This table is the compiler. `compile_captured` takes a captured graph through it from `graph` to `runtime`; capture
+itself runs per frame in engine.py. Every stage is timed and stated as an event, its output is verified where a verifier
+is named and `verify` is on, is written out where `debug` is on, and can be replaced by name:
 
     with tcompile.stages.replace("fusion", my_schedule):      # a course lab's student-written stage
         ...
 
-What was compiled while a stage is replaced is not served without it (`replaced`); kernels on disk are keyed by their text, whoever wrote it.
+The report names the function that stood for a stage. A replacement that does not know what to do with its input raises
+`Decline`: the compiler's own function does that one, and the report counts it. What was compiled while a stage is
+replaced is not served without it (`replaced`); kernels on disk are keyed by their text, whoever wrote it.
 """
+
 from __future__ import annotations
 
 import difflib
-import gc
 import importlib
-import threading
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -22,39 +23,100 @@ from pathlib import Path
 from typing import Any, Callable, Iterator
 
 from . import events
+from .base import forks
 from .config import Options
 from .errors import OptionError, VerifyError
 
-__all__ = ["Stage", "STAGES", "run", "compile_captured", "compiling", "replace", "names", "replaced"]
+__all__ = [
+    "Stage",
+    "STAGES",
+    "Decline",
+    "run",
+    "compile_captured",
+    "compiling",
+    "load",
+    "replace",
+    "names",
+    "replaced",
+    "kernels_made",
+]
+
+
+class Decline(Exception):
+    """Raised by a function that stands for a stage: the compiler's own is to do this one. The text says why."""
 
 
 @dataclass(frozen=True)
 class Stage:
     name: str
-    function: str          # "module:function", imported at first use
+    function: str  # "module:function", imported at first use
     takes: str
     gives: str
-    verifier: str = ""     # "module:function" of the output
+    verifier: str = ""  # "module:function" of the output
     about: str = ""
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("capture", "capture.capture:capture_frame", "code, function, arguments", "CaptureResult", "",
-          "bytecode -> torch-level fx graph, guards, effects, breaks"),
-    Stage("graph", "graph.to_aten:to_aten", "CapturedGraph", "AtenGraph", "graph.verify:verify",
-          "functionalize, decompose to the closed operator set, CSE, DCE, folding, patterns"),
-    Stage("autograd", "autograd.joint:joint_graph", "CapturedGraph", "forward and backward AtenGraph", "",
-          "only where a gradient is asked for: one trace of forward and backward, then the partition"),
-    Stage("lowering", "lowering.lower:lower", "AtenGraph", "LoweredGraph", "lowering.verify:verify_lowered",
-          "loop nests over named buffers, symbolic sizes"),
-    Stage("fusion", "fusion.fuse:schedule", "LoweredGraph", "Schedule", "fusion.verify:verify_schedule",
-          "kernel groups, their order, the memory plan"),
-    Stage("codegen", "codegen.generate:generate", "Schedule", "Generated", "",
-          "C++ source per kernel, and the host plan that calls it"),
-    Stage("runtime", "runtime.build:build", "Generated", "CompiledGraph", "",
-          "compile in worker processes, cache by content, load, launch"),
+    Stage(
+        "capture",
+        "capture.entry.capture:capture_frame",
+        "code, function, arguments",
+        "CaptureResult",
+        "",
+        "bytecode -> torch-level fx graph, guards, effects, breaks",
+    ),
+    Stage(
+        "graph",
+        "graph.to_aten:to_aten",
+        "CapturedGraph",
+        "AtenGraph",
+        "graph.verify_graph:verify",
+        "functionalize, decompose to the closed operator set, CSE, DCE, folding, patterns",
+    ),
+    Stage(
+        "autograd",
+        "autograd.joint:joint_graph",
+        "CapturedGraph",
+        "forward and backward AtenGraph",
+        "",
+        "only where a gradient is asked for: one trace of forward and backward, then the partition",
+    ),
+    Stage(
+        "lowering",
+        "lowering.lower:lower",
+        "AtenGraph",
+        "LoweredGraph",
+        "lowering.verify_loops:verify_lowered",
+        "loop nests over named buffers, symbolic sizes",
+    ),
+    Stage(
+        "fusion",
+        "fusion.fuse:schedule",
+        "LoweredGraph",
+        "Schedule",
+        "fusion.verify_schedule:verify_schedule",
+        "kernel groups, their order, the memory plan",
+    ),
+    Stage(
+        "codegen",
+        "codegen.generate:generate",
+        "Schedule",
+        "Generated",
+        "",
+        "C++ source per kernel, and the host plan that calls it",
+    ),
+    Stage(
+        "runtime",
+        "runtime.build_graph:build",
+        "Generated",
+        "CompiledGraph",
+        "",
+        "compile in worker processes, cache by content, load, launch",
+    ),
 )
-_lock = threading.RLock()
+_lock = forks.lock()
+
+_kernels = 0
 
 _by_name = {s.name: s for s in STAGES}
 _functions: dict[str, Callable] = {}
@@ -63,18 +125,18 @@ _replaced: dict[str, Callable] = {}
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Held by whoever compiles: the stages share tables of the process (hash-consed nodes above all). Calls that hit an entry never take it.
+    """Held by whoever compiles: the stages share tables of the process (hash-consed nodes above all). Calls that hit an
+    entry never take it.
 
-    The collector of cycles rests meanwhile: what compiling makes is mostly kept, so that passes over all of it, and over all of torch, took a fifth
-    of the time and found nothing."""
-    with _lock:
-        collects = gc.isenabled()
-        try:
-            gc.disable()
-            yield
-        finally:
-            if collects:
-                gc.enable()
+    The collector of cycles rests meanwhile: what compiling makes is mostly kept, so that passes over all of it, and
+    over all of torch, took a fifth of the time and found nothing."""
+    with _lock, forks.resting():
+        yield
+
+
+def kernels_made() -> int:
+    """Kernels that were generated in this process so far. Whoever holds `compiling()` may take a difference."""
+    return _kernels
 
 
 def names() -> list[str]:
@@ -89,13 +151,25 @@ def _load(path: str) -> Callable:
     return f
 
 
+def load() -> None:
+    """Import every stage now: the first compilation need not."""
+    for s in STAGES:
+        _load(s.function)
+
+
 def run(name: str, *args: Any, opts: Options, stage_opts: Any = None, **more: Any) -> Any:
-    """Run one stage by name: its replacement if there is one, timed, verified, dumped. `stage_opts` is what the stage gets as
-    `opts` where that is not the Options themselves."""
+    """Run one stage by name: its replacement if there is one, timed, verified, dumped. `stage_opts` is what the stage
+    gets as `opts` where that is not the Options themselves."""
     s = _by_name[name]
-    f = _replaced.get(name) or _load(s.function)
-    with events.stage(name):
-        out = f(*args, opts=stage_opts or opts, **more)
+    mine = _replaced.get(name)
+    with events.stage(name, **({"by": _name_of(mine)} if mine else {})):
+        try:
+            out = (mine or _load(s.function))(*args, opts=stage_opts or opts, **more)
+        except Decline as e:
+            if mine is None:
+                raise
+            events.emit("declined", name=name, by=_name_of(mine), reason=str(e) or "no reason given")
+            out = _load(s.function)(*args, opts=stage_opts or opts, **more)
     if opts.get("verify") and s.verifier:
         with events.stage("verify"):
             try:
@@ -109,6 +183,12 @@ def run(name: str, *args: Any, opts: Options, stage_opts: Any = None, **more: An
     return out
 
 
+def _name_of(function: Callable) -> str:
+    """A replacement as the report names it."""
+    plain = function.func if isinstance(function, partial) else function
+    return getattr(plain, "__qualname__", None) or type(plain).__qualname__
+
+
 def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
     """A captured graph through graph, lowering, fusion, codegen and runtime: `callable(*inputs) -> tuple`."""
     aten = run("graph", captured, opts=opts)
@@ -116,6 +196,7 @@ def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
     if opts.get("freezing"):
         from .graph.freeze import Frozen, part
         from .graph.prepack import pack_products
+
         aten.whole = aten.copy()
         pack_products(aten, opts)
         parts = part(aten)
@@ -128,27 +209,33 @@ def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
     """The part of the pipeline behind the graph stage."""
     with compiling():
         if opts.get("max_autotune") and not _replaced:
-            from .runtime.gpu.products import choose
+            from .runtime.gpu.tuned_products import choose
+
             aten = choose(aten, opts)
         lowered = run("lowering", aten, opts=opts)
         schedule = run("fusion", lowered, opts=opts)
         generated = run("codegen", schedule, opts=opts)
+        global _kernels
+        _kernels += len(generated.kernels)
         return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
 
 
 def _interpret(aten: Any, *inputs: Any) -> tuple:
     """The graph by torch's own kernels: where there is no C++ compiler."""
-    from .graph.interpret import interpret
+    from .graph.aten_interpreter import interpret
+
     return interpret(aten, inputs)
 
 
 def replace(name: str, function: Callable) -> AbstractContextManager[None]:
-    """Use `function` for stage `name` inside a with-block. It takes what the stage takes (and `opts=`) and gives what the
-    stage gives; the verifier of the stage checks it. A function that was compiled before keeps its entries: compile it
-    anew (`tcompile.compile`, `explain`); cells and `enable()` do so by themselves."""
+    """Use `function` for stage `name` inside a with-block. It takes what the stage takes (and `opts=`) and gives what
+    the stage gives; the verifier of the stage checks it. A function that was compiled before keeps its entries: compile
+    it anew (`tcompile.compile`, `explain`); cells and `enable()` do so by themselves."""
     if name not in _by_name:
         near = difflib.get_close_matches(name, names(), 1, 0.5) if isinstance(name, str) else []
-        raise OptionError(f"no stage {name!r}; stages are {', '.join(names())}" + (f". Did you mean {near[0]!r}?" if near else ""))
+        raise OptionError(
+            f"no stage {name!r}; stages are {', '.join(names())}" + (f". Did you mean {near[0]!r}?" if near else "")
+        )
     if not callable(function):
         raise OptionError(f"a stage is replaced by a function, got {type(function).__name__}")
     return _use(name, function)
@@ -173,9 +260,12 @@ def original(name: str) -> Callable:
 
 
 def replaced() -> tuple:
-    """The functions that stand for stages now, and the table of graph passes where it is not the built-in one: part of what tells engines apart."""
-    from .graph import passes
-    return (*sorted(_replaced.items(), key=lambda item: item[0]), *passes.changes())
+    """The functions that stand for stages now, and the table of graph passes where it is not the built-in one: part of
+    what tells engines apart.
+    """
+    from . import rewrite
+
+    return (*sorted(_replaced.items(), key=lambda item: item[0]), *rewrite.changes())
 
 
 def _dump(name: str, out: Any, opts: Options) -> None:

@@ -6,13 +6,12 @@
 
     %load_ext tcompile                         # in a notebook: then %%tcompile on top of a cell
 
-This module hands out the public names. The compiler is loaded when a name is first used: importing tcompile costs little, needs no Jupyter
-and no network.
+This module hands out the public names. The compiler is loaded when a name is first used: importing tcompile costs
+little, needs no Jupyter and no network.
 """
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from .compiler.errors import (
         BackendError,
         ExportError,
+        ReproduceError,
         ConstraintViolationError,
         FullGraphError,
         InternalError,
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     )
     from .compiler.export import ExportedProgram, export, load_exported
     from .compiler.logs import set_logs
+    from .compiler.minifier import minify, reproduce
+    from .compiler.reproduce import Reproducer
     from .compiler.report import CompileReport
 
 # public name -> where it lives, below this package
@@ -77,6 +79,7 @@ _NAMES: dict[str, str] = {
             "OptionError",
             "BackendError",
             "ExportError",
+            "ReproduceError",
             "ConstraintViolationError",
             "FullGraphError",
             "ToolchainError",
@@ -86,6 +89,8 @@ _NAMES: dict[str, str] = {
         "compiler.errors",
     ),
     **dict.fromkeys(("export", "load_exported", "ExportedProgram"), "compiler.export"),
+    **dict.fromkeys(("minify", "reproduce"), "compiler.minifier"),
+    "Reproducer": "compiler.reproduce",
     "set_logs": "compiler.logs",
     "CompileReport": "compiler.report",
     "config": "compiler.config:",
@@ -115,8 +120,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _load(module: str) -> Any:
-    """Import a part of the compiler. Where the program uses a GPU, the process that compiles its first kernel starts meanwhile. The collector of
-    cycles rests: what is imported stays, and a pass over all of torch takes a third of this."""
+    """Import a part of the compiler. Where the program uses a GPU, the process that compiles its first kernel starts
+    meanwhile. The collector of cycles rests: what is imported stays, and a pass over all of torch takes a third of
+    this."""
     if f"{__name__}{module}" in sys.modules:  # or on its way there, in another thread: then this waits
         return importlib.import_module(module, __name__)
     torch = sys.modules.get("torch")
@@ -124,13 +130,10 @@ def _load(module: str) -> Any:
         from .compiler.runtime.gpu.workers import prestart
 
         prestart(1)
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    from .compiler.base.forks import resting
+
+    with resting():
         return importlib.import_module(module, __name__)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def __dir__() -> list[str]:
@@ -138,7 +141,9 @@ def __dir__() -> list[str]:
 
 
 def _let_reports_draw_themselves() -> None:
-    """A report shown in a notebook is HTML also where the extension was not loaded. The drawing is imported when needed."""
+    """A report shown in a notebook is HTML also where the extension was not loaded. The drawing is imported when
+    needed.
+    """
     from .compiler.report import report
 
     def draw(r: Any) -> dict[str, Any]:

@@ -1,10 +1,13 @@
-"""The command line: `python -m tcompile info | cache [--clear] | doctor | report FILE [-o OUT]`."""
+"""The command line: `python -m tcompile info | cache [--clear] | doctor | report FILE [-o OUT] | lab ...`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from typing import Sequence
+
+from .labs.commands import add_parser as add_lab_parser
+from .labs.commands import run as run_lab
 
 __all__ = ["main"]
 
@@ -19,14 +22,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     cache = commands.add_parser("cache", help="the compiled kernels on disk")
     cache.add_argument("--clear", action="store_true", help="delete them")
     commands.add_parser("doctor", help="check that everything that compiling needs is there and works")
-    report = commands.add_parser("report", help="show a saved report, or those of a notebook; write them as HTML, JSON or text")
+    report = commands.add_parser(
+        "report", help="show a saved report, or those of a notebook; write them as HTML, JSON or text"
+    )
     report.add_argument("file", help="a report saved as .json, or a notebook (.ipynb)")
     report.add_argument("-o", "--output", help="where to write it: .html (interactive page), .json, or text")
-    report.add_argument("-n", "--number", type=int, help="which report of a notebook, counted from 1 (default: the last)")
+    report.add_argument(
+        "-n", "--number", type=int, help="which report of a notebook, counted from 1 (default: the last)"
+    )
+    add_lab_parser(commands)
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()
         return 2
+    if args.command == "lab":
+        return run_lab(args)
     if args.command == "info":
         return _info()
     if args.command == "cache":

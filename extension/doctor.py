@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import sysconfig
 import tempfile
 import time
 from typing import Callable, Iterator
@@ -27,11 +28,12 @@ def checks() -> Iterator[tuple[str, bool | None, str, str]]:
 
 def _python() -> Result:
     v = sys.version_info
-    ok = (3, 11) <= v[:2] <= (3, 13) and sys.implementation.name == "cpython"
+    free = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    ok = (3, 11) <= v[:2] <= (3, 14) and sys.implementation.name == "cpython" and not free
     return (
         ok,
-        f"{sys.implementation.name} {v.major}.{v.minor}.{v.micro}",
-        "tcompile captures the bytecode of CPython 3.11, 3.12 and 3.13",
+        f"{sys.implementation.name} {v.major}.{v.minor}.{v.micro}{' (free-threaded)' if free else ''}",
+        "tcompile captures the bytecode of CPython 3.11 to 3.14, of builds with the interpreter's lock",
     )
 
 
@@ -83,7 +85,11 @@ def _cache() -> Result:
     folder = cache_folder()
     why = why_unusable(folder)
     if why:
-        return False, f"{folder} cannot be used: {why}", "set TCOMPILE_CACHE_DIR to a folder that can; until then every process compiles anew"
+        return (
+            False,
+            f"{folder} cannot be used: {why}",
+            "set TCOMPILE_CACHE_DIR to a folder that can; until then every process compiles anew",
+        )
     free = shutil.disk_usage(folder).free
     return (
         free > 100_000_000,

@@ -1,7 +1,8 @@
 """`torch.compile(model, backend="tcompile")`, also where the package is not installed with its entry point.
 
-torch finds backends of installed packages by entry point. A source tree on the path has none: there the backend is registered when torch
-loads its registry, which may be before or long after `import tcompile`. Nothing of torch is imported here.
+torch finds backends of installed packages by entry point. A source tree on the path has none: there the backend is
+registered when torch loads its registry, which may be before or long after `import tcompile`. Nothing of torch is
+imported here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What to say of a cell beside what the compiler says: why nothing of it could be compiled, or what an error of torch's own means here."""
+"""What to say of a cell beside what the compiler says: why nothing of it could be compiled, or what an error of torch's
+own means here.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from ..compiler.report.schema import Finding
 
 __all__ = ["about_error", "about_cell", "own_magic", "why_nothing"]
 
-_NO_GPU = ("Torch not compiled with CUDA enabled", "No CUDA GPUs are available", "Found no NVIDIA driver", "CUDA driver version is insufficient")
+_NO_GPU = (
+    "Torch not compiled with CUDA enabled",
+    "No CUDA GPUs are available",
+    "Found no NVIDIA driver",
+    "CUDA driver version is insufficient",
+)
 
 
 def about_error(e: BaseException) -> list[Finding]:
@@ -19,7 +26,13 @@ def about_error(e: BaseException) -> list[Finding]:
         action = 'write device = "cuda" if torch.cuda.is_available() else "cpu", and use device instead of "cuda"'
         return [Finding("warning", f"the cell asks for a GPU, and {why}", action)]
     if type(e).__name__ == "OutOfMemoryError":
-        return [Finding("warning", "the GPU's memory is full", "delete tensors of earlier cells (del x), also from Out[...], and call torch.cuda.empty_cache()")]
+        return [
+            Finding(
+                "warning",
+                "the GPU's memory is full",
+                "delete tensors of earlier cells (del x), also from Out[...], and call torch.cuda.empty_cache()",
+            )
+        ]
     return []
 
 
@@ -28,9 +41,19 @@ def about_cell(cell: Any, body: str) -> list[Finding]:
     magic = own_magic(body)
     if magic:
         text = f"`{magic}` runs the rest of the cell by itself: only functions that it calls are compiled"
-        return [Finding("info", text, f"leave `{magic}` out: the report has the times, and repeat=N runs the whole cell again")]
+        return [
+            Finding(
+                "info", text, f"leave `{magic}` out: the report has the times, and repeat=N runs the whole cell again"
+            )
+        ]
     if cell.is_async:
-        return [Finding("info", "a cell that awaits runs as plain Python, but for the functions that it calls", "put the tensor code into a function")]
+        return [
+            Finding(
+                "info",
+                "a cell that awaits runs as plain Python, but for the functions that it calls",
+                "put the tensor code into a function",
+            )
+        ]
     return []
 
 

@@ -1,9 +1,12 @@
-"""The calls of a report that are still in this kernel: time them again, under other options, or over a range of sizes."""
+"""The calls of a report that are still in this kernel: time them again, under other options, or over a range of
+sizes.
+"""
 
 from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Callable, Iterator, Sequence
@@ -12,7 +15,8 @@ import torch
 
 from ..compiler import config, events
 from ..compiler.errors import OptionError
-from ..compiler.report.calls import EntryCall
+from ..compiler.frontend.entry_calls import EntryCall
+from ..compiler.report.finish import finish
 from .calls import read_before_written, worth_timing
 from .timing import Say, compare_options, preserved
 
@@ -20,6 +24,7 @@ __all__ = ["Again", "SweepPoint", "TensorArgument"]
 
 _QUICK = 5  # calls per point of a sweep, of which the fastest counts
 _MAX_SIZES = 64
+_MOST_ELEMENTS = 1 << 28  # of a tensor of a sweep
 
 
 @dataclass
@@ -65,19 +70,33 @@ class Again:
     def __call__(self, seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
         self.time_again(seconds, compare)
 
-    # -- other options -----------------------------------------------------------------------------------------------------
+    # -- other options
+    # -----------------------------------------------------------------------------------------------------
     def under(self, settings: dict[str, Any], seconds: float = 1.0, say: Say = lambda text: None) -> dict[str, Any]:
         """Time the calls as they are and under `settings` (mode, backend, fullgraph, dynamic and options of config), in
-        turn. `kernels` of the answer are those compiled under them: (name, operators); `unfused` the refusals to fuse. Raises OptionError for settings that do not exist, ValueError where no call can be run again."""
+        turn. `kernels` of the answer are those compiled under them: (name, operators); `unfused` the refusals to fuse.
+        Raises OptionError for settings that do not exist, ValueError where no call can be run again.
+        """
         if not self.calls:
             raise ValueError("no call of this report can be run again: each has effects (Speed says which)")
         other = self._options(settings)
         key = repr(sorted(settings.items()))
         with _kernels_made() as made:
-            answer = compare_options(self.calls, self.engine, {"as it was": self.options, "tried": other}, seconds, say)
+            both = {"as it was": self.options, "tried": other}
+            answer = copy_context().run(compare_options, self.calls, self.engine, both, seconds, say)
         if made["kernels"] or key not in self.tried:  # tried before: the entries are there, and nothing was compiled
             self.tried[key] = made
+        self._note(settings, answer)
         return {**answer, **self.tried[key]}
+
+    def _note(self, settings: dict[str, Any], answer: dict[str, Any]) -> None:
+        """The report's answer tells what was measured, of the call that takes longest."""
+        rows = [c for c in answer["calls"] if "tried" in c["ratios"]]
+        if rows:
+            longest = max(rows, key=lambda c: max((e["median"] or 0.0 for e in c["engines"]), default=0.0))
+            words = " ".join(f"{name}={value}" for name, value in settings.items())
+            self.report.tried[words] = {"settings": dict(settings), "ratio": list(longest["ratios"]["tried"])}
+            finish(self.report, self.builder.served)
 
     def _options(self, settings: dict[str, Any]) -> Any:
         own: dict[str, Any] = {k: settings[k] for k in ("mode", "backend", "fullgraph", "dynamic") if k in settings}
@@ -93,7 +112,8 @@ class Again:
         made.given.update(given)
         return made
 
-    # -- sizes -------------------------------------------------------------------------------------------------------------
+    # -- sizes
+    # -------------------------------------------------------------------------------------------------------------
     def arguments(self) -> list[TensorArgument]:
         """The tensors among the calls' arguments that have a dimension."""
         out = []
@@ -111,18 +131,23 @@ class Again:
         dynamic: bool | None = None,
         say: Say = lambda text: None,
     ) -> list[SweepPoint]:
-        """Call one function with `argument` at each of `sizes` along `dim`: which sizes were compiled, which entry served
-        each, and how long a call took. In an engine of its own: the cell's entries stay as they are. Values repeat the
-        argument's own, so that indices stay valid. Raises ValueError for what cannot be swept."""
+        """Call one function with `argument` at each of `sizes` along `dim`: which sizes were compiled, which entry
+        served each, and how long a call took. In an engine of its own: the cell's entries stay as they are. Values
+        repeat the argument's own, so that indices stay valid. Raises ValueError for what cannot be swept."""
         found = next((c for c in self.calls if c.name == call), None)
         if found is None:
-            raise ValueError(f"{call!r} cannot be called again; callable: {', '.join(c.name for c in self.calls) or 'none'}")
+            raise ValueError(
+                f"{call!r} cannot be called again; callable: {', '.join(c.name for c in self.calls) or 'none'}"
+            )
         x = next((x for key, _, x in _tensors(found) if key == argument), None)
         if x is None or not -x.dim() <= dim < x.dim():
             raise ValueError(f"{call} has no tensor {argument!r} with a dimension {dim}")
         if not sizes or len(sizes) > _MAX_SIZES or not all(isinstance(n, int) and n >= 0 for n in sizes):
             raise ValueError(f"sizes are 1 to {_MAX_SIZES} whole numbers from 0 up, got {list(sizes)!r}")
-        from ..compiler.engine import Engine
+        most = x.numel() // max(1, x.shape[dim]) * max(sizes)
+        if most > _MOST_ELEMENTS:
+            raise ValueError(f"a size of {max(sizes)} makes a tensor of {most} elements, more than {_MOST_ELEMENTS}")
+        from ..compiler.frontend.engine import Engine
 
         o, fn = self.options, found.fn
         if not isinstance(fn, FunctionType):

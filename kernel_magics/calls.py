@@ -1,7 +1,7 @@
 """Which calls of a cell are timed, and how each can be called again.
 
-The engine states a call for every entry that it makes: for a function, for what follows a break in it, for each set of sizes, for a cell's
-top level and its loops. Here those of one function become one.
+The engine states a call for every entry that it makes: for a function, for what follows a break in it, for each set of
+sizes, for a cell's top level and its loops. Here those of one function become one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any, Collection, Sequence
 
-from ..compiler.report.calls import PLAIN_REST, EntryCall
-from ..compiler.report.labels import frame_words
+from ..compiler.frontend.entry_calls import PLAIN_REST, EntryCall
+from ..compiler.base.labels import frame_words
 from .cell import VALUE
 
 __all__ = ["worth_timing", "as_called", "read_before_written"]
 
-# Breaks that have no effect but to need a value, and call no function of anybody's: a function with none but these can run again.
+# Breaks that have no effect but to need a value, and call no function of anybody's: a function with none but these can
+# run again.
 _PURE_BREAKS = {"data_dependent_branch", "data_dependent_loop", "data_dependent_shape", "item", "tensor_metadata"}
+_OF_CONTEXT = "The native method ContextVar."  # a break there: timing has a context of its own
 _NAMED = 4  # effects that are named; the others are counted
 _ONLY_BREAKS = "the graph breaks"  # the engine's why_not for a call without effects of its own
 
@@ -41,10 +43,14 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
     code = getattr(first.fn, "__code__", None)
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
     breaks = any(b.frame in frames for b in report.graph_breaks)
-    elsewhere = _effects_elsewhere(report, frames) if breaks else []  # what comes after a break may be a frame of another function
+    elsewhere = (
+        _effects_elsewhere(report, frames, calls) if breaks else []
+    )  # what comes after a break may be a frame of another function
     if breaks:
-        elsewhere += [f"{frame_words(c.name)}: {c.why_not}" for c in calls if c.why_not == PLAIN_REST and c.name != first.name]
-    if code is not None and code.co_name == "<module>":
+        elsewhere += [
+            f"{frame_words(c.name)}: {c.why_not}" for c in calls if c.why_not == PLAIN_REST and c.name != first.name
+        ]
+    if code is not None and code.co_qualname.startswith("<module>"):
         parts = [_with_names_put_back(c, [e for e in elsewhere if e.startswith("global ")]) for c in parts]
         elsewhere = [e for e in elsewhere if not any(e == f"global {name}" for c in parts for name in c.sets)]
     latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
@@ -52,25 +58,39 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
     effects += _impure(report, frames) + [_words(e) for e in elsewhere]
     args, kwargs = as_called(latest.fn, latest.args) if not latest.kwargs else (latest.args, latest.kwargs)
     seconds = [c.compile_seconds for c in parts if c.compile_seconds is not None]
-    if seconds and code is not None and code.co_name == "<module>":  # whatever the cell compiled, its first run has waited for
-        seconds = [max(sum(seconds), report.summary.compile_seconds)]
+    if seconds:  # a cell's first run has waited for whatever it compiled; the first call of a function for what is its
+        others = [] if code is not None and code.co_name == "<module>" else [c for c in calls if c.name != first.name]
+        seconds = [report.summary.compile_seconds - sum(c.compile_seconds or 0.0 for c in others)]
     effects = list(dict.fromkeys(effects))
     more = f" and {len(effects) - _NAMED} more" if len(effects) > _NAMED else ""
     why = f"it has effects ({', '.join(effects[:_NAMED])}{more})" if effects else ""
     return replace(
-        latest, name=frame_words(first.name), args=args, kwargs=kwargs, safe=not effects, why_not=why,
-        graphs=[g for c in parts for g in c.graphs], compile_seconds=sum(seconds) if seconds else None,
+        latest,
+        name=frame_words(first.name),
+        args=args,
+        kwargs=kwargs,
+        safe=not effects,
+        why_not=why,
+        graphs=[g for c in parts for g in c.graphs],
+        compile_seconds=sum(seconds) if seconds else None,
         sets=_names_set(code) if code is not None and code.co_name == "<module>" else latest.sets,
-    )  # fmt: skip
+        attributes=tuple(dict.fromkeys(a for c in (calls if breaks else parts) for a in c.attributes)),
+    )
 
 
 def _impure(report: Any, frames: Collection[int]) -> list[str]:
     """The breaks of some functions whose native part may have effects."""
-    return [f"line {b.line}: {b.kind.replace('_', ' ')}" for b in report.graph_breaks if b.frame in frames and b.kind not in _PURE_BREAKS]
+    return [
+        f"line {b.line}: {b.kind.replace('_', ' ')}"
+        for b in report.graph_breaks
+        if b.frame in frames and b.kind not in _PURE_BREAKS and _OF_CONTEXT not in b.reason
+    ]
 
 
-def _effects_elsewhere(report: Any, own: Collection[int]) -> list[str]:
-    """Effects of all functions but `own`: what a call that leaves its graph may reach. Names that a cell's loop sets are `global ...`."""
+def _effects_elsewhere(report: Any, own: Collection[int], calls: Sequence[EntryCall]) -> list[str]:
+    """Effects of all functions but `own`: what a call that leaves its graph may reach. Names that a cell's loop sets
+    are `global ...`.
+    """
     out = []
     for i, f in enumerate(report.frames):
         if i in own or f.name == "<module>":
@@ -78,25 +98,32 @@ def _effects_elsewhere(report: Any, own: Collection[int]) -> list[str]:
         if f.status in ("skipped", "limit", "error"):
             out.append(f"{frame_words(f.name)} runs as plain Python")
         where = "" if f.name.startswith("<module>.") else f" in {frame_words(f.name)}"
-        out += [e + where for n in f.entries for e in report.entries[n].effects] + _impure(report, {i})
+        told = [c.why_not.split(", ") for c in calls if c.name == f.name and c.why_not != PLAIN_REST]
+        lasting = [e for words in told for e in words if e and e != _ONLY_BREAKS]
+        if not told:  # entries of an earlier run
+            lasting = [e for n in f.entries for e in report.entries[n].effects]
+        out += [e + where for e in lasting] + _impure(report, {i})
     return list(dict.fromkeys(out))
 
 
 def _with_names_put_back(call: EntryCall, loops: Sequence[str] = ()) -> EntryCall:
-    """A cell's top level whose one effect is to set names can run again, as often as one likes, where the names are put back
-    afterwards: provided that it reads no name that it set, for then each run would begin where the last one ended. `loops`: what
-    loops of the cell set that are functions of their own."""
+    """A cell's code whose one effect is to set names can run again, as often as one likes, where these are put back.
+    Those that it reads first are put back before each run, for else a run would begin where the last one ended.
+    `loops`: what loops of the cell set that are functions of their own."""
     effects = [e for e in call.why_not.split(", ") if e and e != _ONLY_BREAKS]
     written = tuple(e.removeprefix("global ") for e in [*effects, *loops] if e.startswith("global "))
     others = [e for e in effects if not e.startswith("global ") and not e.endswith(VALUE)]
-    if not written or others or not isinstance(call.fn, FunctionType) or read_before_written(call.fn.__code__) & {*written}:
+    if not written or others or not isinstance(call.fn, FunctionType):
         return call
-    return replace(call, safe=True, why_not="", sets=written)
+    reads = tuple(sorted(read_before_written(call.fn.__code__) & {*written}))
+    return replace(call, safe=True, why_not="", sets=written, reads=reads)
 
 
 def _names_set(code: CodeType) -> tuple[str, ...]:
     """Names that a module's code sets, also where it runs as plain Python after a break."""
-    return tuple(dict.fromkeys(i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL")))
+    return tuple(
+        dict.fromkeys(i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL"))
+    )
 
 
 def read_before_written(code: CodeType) -> set[str]:
@@ -116,11 +143,13 @@ def read_before_written(code: CodeType) -> set[str]:
 def _words(effects: str) -> str:
     """`global y, attribute step` -> `sets y, sets .step`"""
     return ", ".join(
-        f"sets {e.removeprefix('global ')}"
-        if e.startswith("global ")
-        else f"sets .{e.removeprefix('attribute ')}"
-        if e.startswith("attribute ")
-        else e
+        (
+            f"sets {e.removeprefix('global ')}"
+            if e.startswith("global ")
+            else f"sets .{e.removeprefix('attribute ')}"
+            if e.startswith("attribute ")
+            else e
+        )
         for e in effects.split(", ")
         if not e.endswith(VALUE)
     )

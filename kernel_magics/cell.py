@@ -1,9 +1,10 @@
 """Running a cell as IPython runs one, with its code objects handed to an engine.
 
-`prepare` does what IPython does before execution (transformers, AST transformers, future flags, the name under which tracebacks
-find the source) and finds the expressions whose value is displayed; `execute` and `execute_async` run the parts. Statements and the
-expression that ends them are one code object, so that a function which the cell defines and calls is its own, however often it runs.
-The code runs once, in the user's namespace. Lines are those of the cell as typed: the magic's own line counts as line 1.
+`prepare` does what IPython does before execution (transformers, AST transformers, future flags, the name under which
+tracebacks find the source) and finds the expressions whose value is displayed; `execute` and `execute_async` run the
+parts. Statements and the expression that ends them are one code object, so that a function which the cell defines and
+calls is its own, however often it runs. The code runs once, in the user's namespace. Lines are those of the cell as
+typed: the magic's own line counts as line 1.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def prepare(shell: Any, body: str, first_line: str | None) -> Cell:
             code = shell.compile(ast.Module(nodes[:-1] if shown else nodes, []), name, "exec")
             if not shown:
                 parts.append((code, False))
-            elif len(nodes) == 1 or code.co_flags & inspect.CO_COROUTINE:  # what awaits runs as it is: the expression need not
+            elif (
+                len(nodes) == 1 or code.co_flags & inspect.CO_COROUTINE
+            ):  # what awaits runs as it is: the expression need not
                 if len(nodes) > 1:
                     parts.append((code, False))
                 parts.append((shell.compile(ast.Expression(nodes[-1].value), name, "eval"), True))
@@ -70,8 +73,8 @@ def prepare(shell: Any, body: str, first_line: str | None) -> Cell:
 
 
 def _ends_with_semicolon(source: str) -> bool:
-    """Not left to the magic's decorator `output_can_be_silenced`: that one reads the cell before its magics and `!` lines are
-    transformed, and fails on what is not Python."""
+    """Not left to the magic's decorator `output_can_be_silenced`: that one reads the cell before its magics and `!`
+    lines are transformed, and fails on what is not Python."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     ignored = (tokenize.ENDMARKER, tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.DEDENT)
     last = next((t for t in reversed(list(tokens)) if t.type not in ignored), None)
@@ -79,7 +82,9 @@ def _ends_with_semicolon(source: str) -> bool:
 
 
 def _split(nodes: list[ast.stmt], interactivity: str) -> list[tuple[list[Any], bool]]:
-    """Runs of statements, each ended by the expression whose value is shown, by IPython's setting `ast_node_interactivity`."""
+    """Runs of statements, each ended by the expression whose value is shown, by IPython's setting
+    `ast_node_interactivity`.
+    """
     nodes = list(nodes)
     if interactivity == "last_expr_or_assign" and nodes and not isinstance(nodes[-1], ast.Expr):
         last = nodes[-1]

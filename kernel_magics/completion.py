@@ -1,7 +1,7 @@
 """Completion of the magic's commands and options, wherever IPython completes: a terminal, JupyterLab, VS Code.
 
-A matcher rather than IPython's older `complete_command` hook: that one splits words at `=`, knows no comments, and its words come among
-Python's keywords and names.
+A matcher rather than IPython's older `complete_command` hook: that one splits words at `=`, knows no comments, and its
+words come among Python's keywords and names.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LINE = re.compile(r"\s*(?:(%?%)tcompile\s|#\s*tcompile:)(.*)$", re.S)
 
 
 def completions(text: str) -> tuple[str, list[str]]:
-    """What `text`, a line up to the cursor, ends in, and the words that this may become: `("ma", ["max-autotune", ...])`.
-    No words for lines that are not the magic's."""
+    """What `text`, a line up to the cursor, ends in, and the words that this may become: `("ma", ["max-autotune",
+    ...])`. No words for lines that are not the magic's."""
     line = _LINE.match(text)
     if line is None:
         return "", []
@@ -61,7 +61,12 @@ def _matcher(context: Any) -> dict[str, Any]:
         if comment_options(so_far) is None:
             return {"completions": []}
     fragment, words = completions(text)
-    return {"completions": [SimpleCompletion(text=w, type="magic") for w in words], "matched_fragment": fragment, "suppress": bool(words), "ordered": True}
+    return {
+        "completions": [SimpleCompletion(text=w, type="magic") for w in words],
+        "matched_fragment": fragment,
+        "suppress": bool(words),
+        "ordered": True,
+    }
 
 
 def install(shell: Any) -> None:

@@ -1,31 +1,23 @@
-"""What a reader of a report can ask of the kernel that made it: time again, try other options, sweep a size, ask whether a call
-would compile anew, compute the error of every node. Each takes the report and the question, and gives plain data."""
+"""What a reader of a report can ask of the kernel that made it: time again, try other options, sweep a size, ask
+whether a call would compile anew, compute the error of every node. Each takes the report and the question, whose fields
+`questions.py` has checked, and gives plain data."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any, Callable
 
-from ..compiler.errors import OptionError
+from ..compiler.errors import OptionError, ReproduceError
 from .again import Again
-from .live import AskError
+from .questions import SWITCHES, AskError
 
 __all__ = ["CONTROLS"]
-
-_MOST_SECONDS = 600.0
 
 
 def _again(report: Any) -> Again:
     if not isinstance(report.live, Again):
         raise AskError("this report's calls are not in the kernel any more: run the cell again")
     return report.live
-
-
-def _seconds(message: dict[str, Any], default: float = 1.0) -> float:
-    value = message.get("seconds", default)
-    if not isinstance(value, (int, float)) or not 0 < value <= _MOST_SECONDS:
-        raise AskError(f"seconds is a number from 0 to {_MOST_SECONDS:.0f}, got {value!r}")
-    return float(value)
 
 
 def what_can_be_asked(report: Any, message: dict[str, Any]) -> dict[str, Any]:
@@ -38,26 +30,20 @@ def what_can_be_asked(report: Any, message: dict[str, Any]) -> dict[str, Any]:
         "arguments": [asdict(a) for a in again.arguments()],
         "modes": list(config.MODES),
         "mode": again.options.mode,
-        "switches": [n for n in ("disable_fusion", "emulate_precision", "pattern_matcher") if n in config.OPTIONS],
+        "switches": [n for n in SWITCHES if n in config.OPTIONS],
     }
 
 
 def retime(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Time the calls again; the whole report comes back with its new figures."""
-    compare = message.get("compare") or ["eager"]
-    if not isinstance(compare, list) or not set(compare) <= {"eager", "torch"}:
-        raise AskError(f"compare is a list of eager and torch, got {compare!r}")
-    _again(report)(_seconds(message), tuple(compare))
+    _again(report)(message["seconds"], tuple(message["compare"] or ("eager",)))
     return {"report": report.to_dict()}
 
 
 def try_options(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Time the calls as they are and under other options."""
-    settings = message.get("settings")
-    if not isinstance(settings, dict) or not settings:
-        raise AskError("settings is an object of options, such as {'mode': 'max-autotune'}")
     try:
-        return _again(report).under(settings, _seconds(message), message["say"])
+        return _again(report).under(message["settings"], message["seconds"], message["say"])
     except (OptionError, ValueError) as e:
         raise AskError(str(e)) from None
 
@@ -65,10 +51,9 @@ def try_options(report: Any, message: dict[str, Any]) -> dict[str, Any]:
 def sweep(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Which sizes compile anew, and what a call costs at each."""
     try:
-        call, argument, dim, sizes = (message[k] for k in ("call", "argument", "dim", "sizes"))
-        points = _again(report).sweep(call, argument, dim, sizes, message.get("dynamic"), message["say"])
-    except KeyError as e:
-        raise AskError(f"a sweep needs {e.args[0]}") from None
+        points = _again(report).sweep(
+            message["call"], message["argument"], message["dim"], message["sizes"], message["dynamic"], message["say"]
+        )
     except (ValueError, TypeError) as e:
         raise AskError(str(e)) from None
     return {"points": [asdict(p) for p in points]}
@@ -76,7 +61,7 @@ def sweep(report: Any, message: dict[str, Any]) -> dict[str, Any]:
 
 def check(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Compare every node of the report's graphs with eager and float64; the whole report comes back."""
-    from ..compiler.numerics import check_calls
+    from ..compiler.report.numerics import check_calls
 
     again = _again(report)
     message["say"]("comparing every node with eager and float64")
@@ -84,15 +69,33 @@ def check(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     return {"report": report.to_dict()}
 
 
+def values(report: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """The values of a graph's nodes on the inputs of the call that it was made for."""
+    from ..compiler.report.node_values import values_of
+
+    number = message["graph"]
+    graph = next((g for c in _again(report).builder.calls for g in c.graphs if g.number == number), None)
+    aten = report.graphs[number].aten if number < len(report.graphs) else None
+    if graph is None or aten is None:
+        raise AskError(
+            "this graph's inputs are not in the kernel: of backward graphs, and of what earlier cells compiled"
+        )
+    message["say"]("computing every node by torch's own kernels")
+    try:
+        return {"values": values_of(aten, graph.inputs)}
+    except Exception as e:  # an index that an update has moved out of bounds, memory
+        raise AskError(f"the graph could not be run again: {type(e).__name__}: {str(e)[:200]}") from None
+
+
 def what_if(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Would a call with these sizes, dtypes and values be compiled anew? Without `given`: what can be asked."""
     from .forecast import DTYPES, askable, forecast
 
-    given = message.get("given")
+    given = message["given"]
     if given is None:
         return {"functions": askable(report), "dtypes": list(DTYPES)}
     try:
-        return forecast(report, int(message.get("function", 0)), given)
+        return forecast(report, message["function"], given)
     except ValueError as e:
         raise AskError(str(e)) from None
 
@@ -104,12 +107,22 @@ def as_page(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     return {"html": page(report)}
 
 
+def reproducer(report: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """A file of a graph, a kernel's operations or a wrong number that runs by itself."""
+    try:
+        return {"file": report.reproducer(message["what"]).text}
+    except ReproduceError as e:
+        raise AskError(str(e)) from None
+
+
 CONTROLS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "controls": what_can_be_asked,
     "retime": retime,
     "try": try_options,
     "sweep": sweep,
     "check": check,
+    "values": values,
     "forecast": what_if,
     "page": as_page,
+    "reproducer": reproducer,
 }

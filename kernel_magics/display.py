@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import shutil
 import sys
 from typing import Any
+
+from ..compiler.base.quoting import html_text
 
 __all__ = ["Place", "PROGRESS_MIME"]
 
@@ -27,8 +28,12 @@ class Place:
         if self.quiet:
             return
         if self.notebook:
-            facts = {"text": text, "phase": "timing" if self._untimed else "running", "line": self._untimed.get("text/plain", "").split("\n")[0]}
-            line = f'<div style="opacity:.75;font-variant-numeric:tabular-nums">… {html.escape(text)}</div>'
+            facts = {
+                "text": text,
+                "phase": "timing" if self._untimed else "running",
+                "line": self._untimed.get("text/plain", "").split("\n")[0],
+            }
+            line = f'<div style="opacity:.75;font-variant-numeric:tabular-nums">… {html_text(text)}</div>'
             plain = {"text/plain": f"… {text}", "text/html": line + self._untimed.get("text/html", "")}
             self._put({PROGRESS_MIME: facts, **self._untimed, **plain})
         elif sys.stderr.isatty():

@@ -48,7 +48,7 @@ class Compiler:
         if code.co_flags & inspect.CO_COROUTINE:  # the caller awaits it, inside enable()
             return eval(code, namespace)
         from ..compiler import events
-        from ..compiler.hook import engine_for
+        from ..compiler.frontend.hook import engine_for
 
         caches: Any = engine_for(options).caches
         cache = caches.get(code)  # equal code has run before: the cell was run again as it was
@@ -62,11 +62,13 @@ class Compiler:
 
     def again(self, fn: Callable, options: Options) -> tuple[Callable, Callable[[], ContextManager[Any]]]:
         from ..compiler import api
-        from ..compiler.hook import engine_for
-        from ..compiler.runtime import hook
+        from ..compiler.frontend.hook import engine_for
+        from ..compiler.runtime import frame_hook
 
-        if hook.available():
-            if isinstance(fn, FunctionType) and fn.__code__.co_name == "<module>":  # the hook leaves module frames to run_code
+        if frame_hook.available():
+            if (
+                isinstance(fn, FunctionType) and fn.__code__.co_name == "<module>"
+            ):  # the hook leaves module frames to run_code
                 return engine_for(options).dispatcher(fn), lambda: api.enable(options)
             return fn, lambda: api.enable(options)
         settings: dict[str, Any] = {"mode": options.mode}
@@ -81,9 +83,9 @@ class Compiler:
         return [(e, e.hits) for cache in self._caches(options) for e in cache.entries]
 
     def _caches(self, options: Options) -> list[Any]:
-        from ..compiler.hook import engine_for
+        from ..compiler.frontend.hook import engine_for
 
-        return list(engine_for(options).caches.values())
+        return engine_for(options).all_caches()
 
     def reset(self) -> None:
         from ..compiler import api

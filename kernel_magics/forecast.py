@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..compiler.guards import TensorDescription, would_recompile
-from ..compiler.inventory import CompiledFunction, compiled_functions
-from ..compiler.report.labels import frame_words, label
+from ..compiler.frontend.inventory import CompiledFunction, compiled_functions
+from ..compiler.base.labels import frame_words, label
 
 __all__ = ["askable", "forecast"]
 
@@ -18,7 +18,9 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16"
 
 
 def askable(report: Any) -> list[dict[str, Any]]:
-    """The functions of a report with entries in this process, and for each what its latest entry checks of its arguments."""
+    """The functions of a report with entries in this process, and for each what its latest entry checks of its
+    arguments.
+    """
     out = []
     for f in _functions(report):
         rows: dict[str, dict[str, Any]] = {}
@@ -29,28 +31,47 @@ def askable(report: Any) -> list[dict[str, Any]]:
             if g.kind == "TENSOR" and not _inside_a_module(g.source):
                 spec = g.expected
                 rows[name] = {
-                    "name": name, "kind": "tensor", "shape": [str(n) for n in spec.shape], "dtype": str(spec.dtype).removeprefix("torch."),
-                }  # fmt: skip
-            elif g.kind == "EQUALS" and not _inside_a_module(g.source) and isinstance(g.expected, (int, float, str, bool, type(None))):
+                    "name": name,
+                    "kind": "tensor",
+                    "shape": [str(n) for n in spec.shape],
+                    "dtype": str(spec.dtype).removeprefix("torch."),
+                }
+            elif (
+                g.kind == "EQUALS"
+                and not _inside_a_module(g.source)
+                and isinstance(g.expected, (int, float, str, bool, type(None)))
+            ):
                 rows[name] = {"name": name, "kind": "value", "value": repr(g.expected)}
         out.append({"function": frame_words(f.name), "line": f.line, "entries": f.entries, "rows": list(rows.values())})
     return out
 
 
 def forecast(report: Any, which: int, given: dict[str, Any]) -> dict[str, Any]:
-    """`given` maps a name to {"shape": [...], "dtype": "float32"} or to the text of a Python literal. Raises ValueError with what to
-    write for what cannot be read."""
+    """`given` maps a name to {"shape": [...], "dtype": "float32"} or to the text of a Python literal. Raises ValueError
+    with what to write for what cannot be read."""
     functions = _functions(report)
     if not 0 <= which < len(functions):
         raise ValueError("this function has no entries in the kernel any more: run the cell again")
     f = functions[which]
     answer = would_recompile(f.programs, {name: _description(name, value) for name, value in given.items()})
     failures = [
-        {"entry": i, "what": x.detail or x.guard.kind, "source": _name(x), "expected": x.expected_text,
-         "got": x.got_text, "suggestion": x.suggestion}
+        {
+            "entry": i,
+            "what": x.detail or x.guard.kind,
+            "source": _name(x),
+            "expected": x.expected_text,
+            "got": x.got_text,
+            "suggestion": x.suggestion,
+        }
         for i, x in enumerate(answer.failures)
-    ]  # fmt: skip
-    return {"recompiles": answer.recompiles, "entry": answer.entry, "entries": f.entries, "assumed": answer.assumed, "failures": failures}
+    ]
+    return {
+        "recompiles": answer.recompiles,
+        "entry": answer.entry,
+        "entries": f.entries,
+        "assumed": answer.assumed,
+        "failures": failures,
+    }
 
 
 def _functions(report: Any) -> list[CompiledFunction]:
@@ -74,8 +95,12 @@ def _description(name: str, value: Any) -> Any:
             raise ValueError(f"{name}: a shape is whole numbers from 0 up, such as 32, 128")
         if dtype is not None and dtype not in DTYPES:
             raise ValueError(f"{name}: dtype is one of {', '.join(DTYPES)}, got {dtype!r}")
-        return TensorDescription(None if shape is None else tuple(shape), None if dtype is None else getattr(torch, dtype))
+        return TensorDescription(
+            None if shape is None else tuple(shape), None if dtype is None else getattr(torch, dtype)
+        )
     try:
         return ast.literal_eval(str(value))
-    except (ValueError, SyntaxError):
-        raise ValueError(f"{name}: a value is written as in Python: 4, 0.5, True, 'mean' or None; got {value!r}") from None
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        raise ValueError(
+            f"{name}: a value is written as in Python: 4, 0.5, True, 'mean' or None; got {value!r}"
+        ) from None

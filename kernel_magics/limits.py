@@ -1,4 +1,6 @@
-"""What a device can do at best, measured once: bytes copied per second, float32 operations per second of a matrix product."""
+"""What a device can do at best, measured once: bytes copied per second, float32 operations per second of a matrix
+product.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ _ROUNDS = 3
 
 @lru_cache(maxsize=None)
 def machine_limits(device: str = "cpu") -> dict[str, float]:
-    """`copy_bytes_per_second` counts reads and writes, `matmul_flops_per_second` multiplications and additions; both are the best of
-    a few rounds on the device ("cpu", with the threads that torch uses, or "cuda"). Takes some 0.1 s, and 130 MB or 1 GB for a moment."""
+    """`copy_bytes_per_second` counts reads and writes, `matmul_flops_per_second` multiplications and additions; both
+    are the best of a few rounds on the device ("cpu", with the threads that torch uses, or "cuda"). Takes some 0.1 s,
+    and 130 MB or 1 GB for a moment.
+    """
     size, wait = _SIZE[device], torch.cuda.synchronize if device == "cuda" else lambda: None
     source = torch.ones(_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)

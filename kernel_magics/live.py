@@ -1,8 +1,10 @@
-"""The line between JupyterLab and a kernel: a comm through which the side panel and the report's controls ask and are told.
+"""The line between JupyterLab and a kernel: a comm through which the side panel and the report's controls ask and are
+told.
 
-The frontend opens target `tcompile` and sends `{"id": 7, "ask": "state", ...}`; the answer is `{"id": 7, "ok": {...}}` or
-`{"id": 7, "error": "one sentence"}`. After every cell each open comm gets `{"event": "state", "state": {...}}` unasked. All of it
-is plain data, and nothing here is needed to run or to show a cell: without a comm the report is complete.
+The frontend opens target `tcompile` and sends `{"id": 7, "ask": "state", ...}`; the answer is `{"id": 7, "ok": {...}}`
+or `{"id": 7, "error": "one sentence"}`. After every cell each open comm gets `{"event": "state", "state": {...}}`
+unasked. All of it is plain data, and nothing here is needed to run or to show a cell: without a comm the report is
+complete.
 """
 
 from __future__ import annotations
@@ -11,19 +13,25 @@ import sys
 from typing import Any, Callable
 
 from ..compiler import config
-from ..compiler.inventory import compiled_functions
-from ..compiler.report.labels import cell_number, frame_words, label
+from ..compiler.frontend.inventory import compiled_functions
+from ..compiler.base.labels import cell_number, frame_words, label
 from .options import catalogue
+from .questions import AskError, checked, number_of
 from .status import cache_facts, changed_options, clear_cache
 
 __all__ = ["AskError", "Live", "TARGET"]
 
 TARGET = "tcompile"
-CONTROLS = ("controls", "retime", "try", "sweep", "check", "forecast", "page")  # answered by controls.py, which is imported when the first is asked
-
-
-class AskError(ValueError):
-    """A question that cannot be answered: its text is shown as it is."""
+CONTROLS = (
+    "controls",
+    "retime",
+    "try",
+    "sweep",
+    "check",
+    "forecast",
+    "page",
+    "reproducer",
+)  # answered by controls.py, which is imported when the first is asked
 
 
 class Live:
@@ -64,15 +72,16 @@ class Live:
         comm.on_msg(lambda m: self._answer(comm, m["content"]["data"]))
         comm.send({"event": "state", "state": self.state()})
 
-    def _answer(self, comm: Any, message: dict[str, Any]) -> None:
-        number, ask = message.get("id"), message.get("ask")
-        f = self.asks.get(ask) if isinstance(ask, str) else None
-        if f is None:
-            comm.send({"id": number, "error": f"unknown question {ask!r}; known: {', '.join(self.asks)}"})
-            return
+    def _answer(self, comm: Any, message: Any) -> None:
+        number = number_of(message)
         say = lambda text: comm.send({"id": number, "progress": text})  # noqa: E731
         try:
-            comm.send({"id": number, "ok": f({**message, "say": say})})
+            question = checked(message, self.asks)
+        except AskError as e:
+            comm.send({"id": number, "error": str(e)})
+            return
+        try:
+            comm.send({"id": number, "ok": self.asks[question["ask"]]({**question, "say": say})})
         except KeyboardInterrupt:
             comm.send({"id": number, "error": "stopped"})
         except Exception as e:  # the asker is told; an error in a comm handler would vanish in the kernel's log
@@ -86,13 +95,18 @@ class Live:
             for comm in list(self.comms.values()):
                 comm.send({"event": "state", "state": state})
 
-    # -- answers -----------------------------------------------------------------------------------------------------------
+    # -- answers
+    # -----------------------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
         """What the side panel shows."""
         session = self.session
         always = session.always
         return {
-            "on": None if always is None else {k: str(v) for k, v in {"mode": always.options.mode, **always.given}.items()},
+            "on": (
+                None
+                if always is None
+                else {k: str(v) for k, v in {"mode": always.options.mode, **always.given}.items()}
+            ),
             "cells": session.cells,
             "changed": {k: str(v) for k, v in changed_options().items()},
             "modes": list(config.MODES),
@@ -109,11 +123,26 @@ class Live:
             file = label(f.file)
             calls = max(0, f.calls - session.timing_calls(f.served))
             row: dict[str, Any] = {
-                "name": frame_words(f.name), "file": file, "line": f.line, "cell": cell_number(file), "mode": f.mode,
-                "backend": f.backend, "entries": f.entries, "calls": calls, "guards": f.guards, "status": f.status,
-                "reason": f.reason, "report": "", "recompiles": max(0, f.entries - 1), "breaks": 0,
-                "saved_seconds": None, "compile_seconds": None, "ratio": None,
-            }  # fmt: skip
+                "name": frame_words(f.name),
+                "file": file,
+                "line": f.line,
+                "cell": cell_number(file),
+                "mode": f.mode,
+                "backend": f.backend,
+                "entries": f.entries,
+                "calls": calls,
+                "guards": f.guards,
+                "status": f.status,
+                "reason": f.reason,
+                "report": "",
+                "recompiles": max(0, f.entries - 1),
+                "breaks": 0,
+                "saved_seconds": None,
+                "compile_seconds": None,
+                "ratio": None,
+                "lo": None,
+                "hi": None,
+            }
             known = session.known([meta for meta, _ in f.served])
             if known is not None:
                 row.update(_from_report(known, f.name, f.line, calls))
@@ -121,7 +150,7 @@ class Live:
         return rows[::-1]
 
     def _on(self, message: dict[str, Any]) -> dict[str, Any]:
-        self.session.always = self.session.options(str(message.get("line", "")))
+        self.session.always = self.session.options(message["line"])
         self.session.refused = False
         return self.state()
 
@@ -155,8 +184,11 @@ def _from_report(report: Any, name: str, line: int, calls: int) -> dict[str, Any
         "breaks": sum(1 for b in report.graph_breaks if b.frame in frames),
         "compile_seconds": sum(f.seconds for i, f in enumerate(report.frames) if i in frames) or None,
     }
-    call = next((c for c in report.speedups.calls if c.name == frame_words(name)), None)
-    if call is not None:
+    whole = [c for c in report.speedups.calls if c.measured in ("call", "cell")]
+    call = next((c for c in whole if c.name == frame_words(name)), None)
+    x = next((x for x in call.speedups if (x.engine, x.over) == ("tcompile", "eager")), None) if call else None
+    if call is not None and x is not None:
+        found["lo"], found["hi"] = x.lo, x.hi
         median = {e.engine: e.median for e in call.engines}
         eager, ours = median.get("eager"), median.get("tcompile")
         if eager and ours:

@@ -57,7 +57,10 @@ class TCompileMagics(Magics):
             near = difflib.get_close_matches(word, COMMANDS, 1, 0.5)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             if "=" in word or word.startswith("-"):
-                hint = f" Options go to `%tcompile on {line.strip()}`, or to `%%tcompile {line.strip()}` as a cell's first line."
+                hint = (
+                    f" Options go to `%tcompile on {line.strip()}`, or to `%%tcompile {line.strip()}` as a cell's first"
+                    " line."
+                )
             raise UsageError(f"tcompile: unknown command {word!r}.{hint} Commands: {', '.join(COMMANDS)}")
         if rest.strip() and word not in ("on", "cache"):
             raise UsageError(f"tcompile: `%tcompile {word}` takes nothing more, got {rest.strip()!r}")
@@ -95,7 +98,7 @@ class TCompileMagics(Magics):
 
     def _reset(self, rest: str) -> None:
         self.session.engine.reset()
-        print("compiled entries are forgotten; the disk cache stays (`%tcompile cache clear`)")
+        print("compiled entries are forgotten; compiled kernels stay on disk (`%tcompile cache clear`)")
 
     def _help(self, rest: str) -> None:
         print(HELP)

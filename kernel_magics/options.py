@@ -1,7 +1,8 @@
-"""The options of a cell: `mode=max-autotune --fullgraph -o r`, as `%%tcompile`, `%tcompile on` and `# tcompile:` take them.
+"""The options of a cell: `mode=max-autotune --fullgraph -o r`, as `%%tcompile`, `%tcompile on` and `# tcompile:` take
+them.
 
-`key=value`, `--key value`, `--key=value` and `--flag` are the same options; dashes and underscores in names are the same.
-Everything is checked before the cell runs, and every error names the argument and says what to write.
+`key=value`, `--key value`, `--key=value` and `--flag` are the same options; dashes and underscores in names are the
+same. Everything is checked before the cell runs, and every error names the argument and says what to write.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ __all__ = ["CellOptions", "parse", "catalogue", "comment_options", "option_names
 
 ENGINES = ("eager", "torch")
 _OWN = {
-    "mode": "default compiles fast, reduce-overhead replays CUDA graphs, max-autotune searches kernels by measuring (and replays, but for max-autotune-no-cudagraphs)",
+    "mode": (
+        "default compiles fast, reduce-overhead replays CUDA graphs, max-autotune searches kernels by measuring (and"
+        " replays, but for max-autotune-no-cudagraphs)"
+    ),
     "backend": "tcompile, eager, a registered backend, or the name of a function backend(gm, example_inputs)",
     "fullgraph": "one graph, or an error naming the line",
     "dynamic": "sizes are symbols from the start (False: never)",
@@ -113,7 +117,7 @@ def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptio
         else:
             settings[name] = config.check(name, value)
     if settings.keys() & {"force_fuse", "force_split"}:
-        from ..compiler.fusion.wishes import Wishes
+        from ..compiler.fusion.forced_fusion import Wishes
 
         Wishes.of(settings)  # a mistake is said before the cell runs
     cell.options = config.Options.make(mode=mode, backend=backend, fullgraph=fullgraph, dynamic=dynamic)

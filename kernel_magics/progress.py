@@ -1,4 +1,6 @@
-"""The line that lives while a cell compiles: at most five updates a second, no sooner than there is something to wait for."""
+"""The line that lives while a cell compiles: at most five updates a second, no sooner than there is something to wait
+for.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import time
 from typing import Any, Callable
 
 from ..compiler.report.numbers import plural, seconds
-from ..compiler.report.labels import frame_words
+from ..compiler.base.labels import frame_words
 
 __all__ = ["Progress"]
 
@@ -57,7 +59,9 @@ class Progress:
                 self.compiling = False
                 self.shown = now
                 done = plural(self.entries, "entry", "entries")
-                self.say(f"running · {done} compiled so far, in {seconds(now - self.started)}" if self.entries else "running")
+                self.say(
+                    f"running · {done} compiled so far, in {seconds(now - self.started)}" if self.entries else "running"
+                )
             return
         if now - self.started < _PATIENCE and self.stages[-1] != "runtime" or now - self.shown < _INTERVAL:
             return

@@ -1,10 +1,14 @@
-"""A session: tcompile in one IPython shell. Runs cells, shows and keeps reports, times when the result has been shown."""
+"""A session: tcompile in one IPython shell. Runs cells, shows and keeps reports, times when the result has been
+shown.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import re
 import sys
+import time
 import weakref
 from collections import OrderedDict, deque
 from dataclasses import replace
@@ -14,18 +18,20 @@ from IPython.core.error import UsageError
 
 from ..compiler import events
 from ..compiler.errors import OptionError
-from ..compiler.inventory import compiled_functions
+from ..compiler.frontend.inventory import compiled_functions
 from ..compiler.report import CompileReport
 from ..compiler.report.finish import finish
-from ..compiler.report.labels import label, set_cell_labels
-from ..compiler.report.schema import CellSource, Finding, Speedups
+from ..compiler.base.labels import label, set_cell_labels
+from ..compiler.report.schema import CellSource, Finding, Speedups, Wall
 from .advice import about_cell, about_error, own_magic, why_nothing
 from .cell import RUNNERS, Cell, execute, execute_async, needs_await, prepare
 from .display import Place
 from .engine import Compiler, Engine
 from .live import Live
+from .preload import Preload
 from .options import CellOptions, comment_options, parse
 from .progress import Progress
+from .sampling import Sampler, Samples
 from .tracebacks import own_traceback, render
 
 __all__ = ["Session"]
@@ -38,8 +44,8 @@ _IMPLICIT = "@on"  # the magic's line of a cell that `%tcompile on` runs
 class Session:
     """What `%load_ext tcompile` installs: one per shell.
 
-    `always` holds the options of `%tcompile on` (None: off), `last` the latest report. A cell that begins with a comment
-    `# tcompile: ...` is compiled unless `%tcompile off` was said (`refused`).
+    `always` holds the options of `%tcompile on` (None: off), `last` the latest report. A cell that begins with a
+    comment `# tcompile: ...` is compiled unless `%tcompile off` was said (`refused`).
     """
 
     def __init__(self, shell: Any, engine: Engine | None = None):
@@ -50,16 +56,22 @@ class Session:
         self.last: CompileReport | None = None
         # id of an entry's capture result -> that result (weakly), the report that told of it, the entry's number there
         self._known: dict[int, tuple[weakref.ref, CompileReport, int]] = {}
-        self._live: deque[tuple[CompileReport, Any]] = deque()  # reports whose calls can be timed again, with their builders
-        self._timing: dict[int, tuple[weakref.ref, int]] = {}  # id of a capture result -> it, calls that only timed its entry
+        self._live: deque[tuple[CompileReport, Any]] = (
+            deque()
+        )  # reports whose calls can be timed again, with their builders
+        self._timing: dict[
+            int, tuple[weakref.ref, int]
+        ] = {}  # id of a capture result -> it, calls that only timed its entry
         self._reports: OrderedDict[str, CompileReport] = OrderedDict()  # the latest ones by id
         self._runs: dict[str, CompileReport] = {}  # the latest report of each cell
         self.live = Live(self)
+        self._preload = Preload()
         self.cells = 0  # cells run through tcompile
         self._executing = 0  # > 0 while the shell executes a cell
         self._due: list[Callable[[], None]] = []  # timings that wait until the cell's result is shown
 
-    # -- in and out of the shell -------------------------------------------------------------------------------------------
+    # -- in and out of the shell
+    # -------------------------------------------------------------------------------------------
     def install(self) -> None:
         from . import render  # noqa: F401  from now on reports draw themselves
 
@@ -92,11 +104,18 @@ class Session:
 
     def _after_cell(self, result: Any = None) -> None:
         due, self._due = self._due, []
-        for f in due:
-            f()
-        self.live.tell()
+        try:
+            for f in due:
+                try:
+                    f()
+                except Exception as e:  # each shows its own report, whatever becomes of the others
+                    print(f"tcompile: what follows the cell failed: {_words(e)}", file=sys.stderr)
+        finally:
+            self.live.tell()
+            self._preload.after_cell()
 
-    # -- what is known -----------------------------------------------------------------------------------------------------
+    # -- what is known
+    # -----------------------------------------------------------------------------------------------------
     def report_of(self, key: Any) -> CompileReport | None:
         """One of the latest reports, by its id."""
         return self._reports.get(key) if isinstance(key, str) else None
@@ -137,10 +156,12 @@ class Session:
         number = name[1].removeprefix("In[").removesuffix("]") if name is not None else ""
         return int(number) if number.isdecimal() else None
 
-    # -- input -------------------------------------------------------------------------------------------------------------
+    # -- input
+    # -------------------------------------------------------------------------------------------------------------
     def transform(self, lines: list[str]) -> list[str]:
-        """A cell under `%tcompile on`, or with a comment that asks for it, becomes a `%%tcompile` cell; one with top-level await becomes an await of the
-        coroutine that runs it, because a magic itself cannot wait. Cells inside a running cell stay as they are."""
+        """A cell under `%tcompile on`, or with a comment that asks for it, becomes a `%%tcompile` cell; one with
+        top-level await becomes an await of the coroutine that runs it, because a magic itself cannot wait. Cells inside
+        a running cell stay as they are."""
         if self._executing or not lines:
             return lines
         if _is_ours(lines[0]):
@@ -159,7 +180,8 @@ class Session:
         finally:
             self._executing -= 1
 
-    # -- running -----------------------------------------------------------------------------------------------------------
+    # -- running
+    # -----------------------------------------------------------------------------------------------------------
     def run(self, line: str, body: str) -> Any:
         """Run the body of a `%%tcompile` cell; gives the value of its last expression."""
         __tracebackhide__ = True
@@ -185,7 +207,9 @@ class Session:
         return None if cell.silenced else value
 
     def _runner(self, spec: CellOptions, body: str) -> Callable[[Any, dict], Any]:
-        if own_magic(body):  # `%%time` and its like run the rest of the cell themselves: there is nothing to capture in the call of them
+        if own_magic(
+            body
+        ):  # `%%time` and its like run the rest of the cell themselves: there is nothing to capture in the call of them
             return eval
         return lambda code, ns: self.engine.run_code(code, ns, spec.options)
 
@@ -220,7 +244,7 @@ class Session:
     def _running(self, cell: Cell, spec: CellOptions, implicit: bool, body: str) -> Iterator[None]:
         __tracebackhide__ = True
         from ..compiler.report.builder import ReportBuilder  # these import torch: not needed to load the extension
-        from .timing import collector_off
+        from ..compiler.base.forks import resting
 
         file = label(cell.name)
         builder = ReportBuilder(file, spec.words(), CellSource(cell.text, file, 1, self._cell_of(cell.name)))
@@ -228,6 +252,9 @@ class Session:
         place = Place(self.shell, spec.quiet)
         ok = False
         before = self.engine.entries(spec.options)
+        sampler = Sampler()
+        began = time.perf_counter()
+        sampler.start()
         try:
             with events.listen(builder), events.listen(Progress(place.say)), self.engine.enable(spec.options):
                 yield
@@ -238,8 +265,12 @@ class Session:
             raise
         finally:
             self.cells += 1
-            with collector_off():  # a report is many small objects that stay: looking through all others for garbage takes ten times as long
-                self._take_over(builder, before)
+            samples, ended = sampler.stop(), time.perf_counter()
+            builder.r.wall = _wall(builder, samples, began, ended)
+            # a report is many small objects that stay: looking through all others for garbage takes ten times as long
+            with resting():
+                with _told(builder.r, "finding the entries that served"):
+                    self._take_over(builder, before)
                 self._finish(builder, spec, cell, place, implicit, ok)
 
     def _take_over(self, builder: Any, before: list[tuple[Any, int]]) -> None:
@@ -266,6 +297,10 @@ class Session:
         self._known[id(meta)] = (weakref.ref(meta, forget), report, number)
 
     def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
+        key = self._cell_key(cell)
+        before = self._runs.get(key)
+        if before is not None:  # what was decided of library code then holds now: it is not decided again
+            builder.r.decided = {**before.decided, **builder.r.decided}
         try:
             report = builder.report()
         except Exception as e:  # the cell's own result or error matters more
@@ -279,11 +314,11 @@ class Session:
         if report.summary.status == "nothing" and (implicit or not ok):
             place.drop()
             return
-        self.last = report
-        key = self._cell_key(cell)
-        before = self._runs.get(key)
+        if report.summary.status != "nothing" or self.last is None:  # a run without tensors says nothing anew
+            self.last = report
         if before is not None:
-            report.previous = report.diff(before)
+            with _told(report, "comparing with the last run"):
+                report.previous = report.diff(before)
         self._runs[key] = report
         while len(self._runs) > _KEPT:
             del self._runs[next(iter(self._runs))]
@@ -293,8 +328,7 @@ class Session:
 
         def time_again(seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
             again = replace(spec, time=seconds or spec.time or 1.0, compare=compare or spec.compare)
-            with self._only_timing():
-                report.speedups = self._time(builder, again, cell, Place(self.shell, quiet=True))
+            self._time_into(report, builder, again, cell, Place(self.shell, quiet=True))
             finish(report, builder.served)
 
         if builder.calls:
@@ -303,7 +337,8 @@ class Session:
             report.live = Again(report, builder, self.engine, spec.options, time_again)
             self._keep_live(report, builder)
         elif builder.origin is not None and builder.origin.live is not None and spec.time is not None and ok:
-            # Entries of an earlier run served the cell. Its calls are at hand: what it was not compared with is measured now.
+            # Entries of an earlier run served the cell. Its calls are at hand: what it was not compared with is
+            # measured now.
             report.live = builder.origin.live
             if not set(spec.compare) <= set(report.speedups.engines):
                 place.show_untimed(report)
@@ -314,26 +349,24 @@ class Session:
             self._later(lambda: self._under_stock(builder, report, spec))
         if not times:
             if spec.check and ok:
-                self._check(builder, report, spec, place)
+                with _told(report, "comparing every node with eager"):
+                    self._check(builder, report, spec, place)
             if not report.speedups:  # it may have those of the run that compiled
                 report.speedups = _not_timed(spec, ok)
-            finish(report, builder.served)
-            place.show(report)
+            _conclude(report, builder.served, None, place)
             return
-        place.show_untimed(report)
+        _show(place, report, timed=False)
 
         def timing() -> None:
             try:
-                with self._only_timing():
-                    report.speedups = self._time(builder, spec, cell, place)
+                self._time_into(report, builder, spec, cell, place)
                 if spec.check:
-                    self._check(builder, report, spec, place)
+                    with _told(report, "comparing every node with eager"):
+                        self._check(builder, report, spec, place)
             except KeyboardInterrupt:  # the cell itself is done and its result shown
                 report.speedups = report.speedups or Speedups("unavailable", "interrupted", spec.time)
-            finish(report, builder.served)
-            if before is not None:
-                report.previous = report.diff(before)
-            place.show(report)
+            finally:
+                _conclude(report, builder.served, before, place)
 
         self._later(timing)
 
@@ -346,15 +379,15 @@ class Session:
         try:
             with self._only_timing():
                 report.stock = under_stock(builder.calls, report)
-        except (RuntimeError, KeyboardInterrupt) as e:
+        except (Exception, KeyboardInterrupt) as e:
             place.drop()
             report.notes.append(Finding("info", f"stock's own capture is not shown: {e or 'interrupted'}"))
             return
         self._reports[report.stock.id] = report.stock
-        place.show(report.stock)
+        _show(place, report.stock)
 
     def _check(self, builder: Any, report: CompileReport, spec: CellOptions, place: Place) -> None:
-        from ..compiler.numerics import check_calls
+        from ..compiler.report.numerics import check_calls
 
         place.say("comparing every node with eager and float64")
         check_calls(builder.calls, report, spec.options)
@@ -367,11 +400,10 @@ class Session:
 
     def _time_origin(self, origin: Any, report: CompileReport, spec: CellOptions, served: int, place: Place) -> None:
         place.say("timing the calls of the run that compiled")
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt), _told(report, "timing"):
             origin.live(spec.time, spec.compare)
         report.speedups = origin.speedups
-        finish(report, served)
-        place.show(report)
+        _conclude(report, served, None, place)
 
     def _keep_live(self, report: CompileReport, builder: Any) -> None:
         """A report that can be timed again holds on to the arguments of its calls: only the latest few do."""
@@ -381,17 +413,33 @@ class Session:
             old.live = None
             its.calls.clear()
 
-    def _time(self, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> Any:
+    def _time_into(self, report: CompileReport, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> None:
+        """Time the calls and the kernels. What fails, the cell's own code or a measurement of it, is told in the
+        report: the cell itself is done, and an error shown below its result would look like the cell's."""
         from .calls import worth_timing
         from .kernels import time_kernels
+        from .profiles import profile_calls
+
+        with self._only_timing():
+            try:
+                report.speedups = self._time(builder, spec, cell, place)
+            except (Exception, SystemExit, GeneratorExit) as e:
+                report.speedups = Speedups("unavailable", f"timing failed: {_words(e)}", spec.time)
+            if not spec.repeat and spec.time is not None:
+                calls = worth_timing(builder.calls, builder.r)
+                with _told(report, "timing the kernels"):
+                    time_kernels(calls, builder.r, spec.time)
+                with _told(report, "profiling a call"):
+                    profile_calls(calls, builder, self.engine, spec.options, spec.time)
+
+    def _time(self, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> Any:
+        from .calls import worth_timing
         from .timing import measure, measure_cell
 
         if not spec.repeat:
             calls = worth_timing(builder.calls, builder.r)
-            speedups = measure(calls, self.engine, spec.options, spec.compare, spec.time, place.say)
-            if spec.time is not None:
-                time_kernels(calls, builder.r, spec.time)
-            return speedups
+            own = contextvars.copy_context()  # what the calls set of the context stays in there
+            return own.run(measure, calls, self.engine, spec.options, spec.compare, spec.time, place.say)
         if cell.is_async:
             return Speedups("unavailable", "a cell with top-level await is not run again")
 
@@ -434,6 +482,51 @@ class _Transformer:
         return self.session.transform(lines)
 
 
+def _wall(builder: Any, samples: Samples, began: float, ended: float) -> Wall:
+    """Where the cell's time went. What fails here is no reason to lose the report, and is told in it."""
+    from ..compiler.report.conclusions.wall import wall_of
+    from .where import looks
+
+    try:
+        return wall_of(began, ended, builder.waits(), looks(samples))
+    except Exception as e:
+        builder.r.notes.append(Finding("info", f"where the cell's time went is not known: {_words(e)}"))
+        return Wall()
+
+
+def _words(e: BaseException) -> str:
+    """An error as one line."""
+    first = next((line.strip() for line in str(e).splitlines() if line.strip()), "")
+    return f"{type(e).__name__}: {first}" if first else type(e).__name__
+
+
+@contextlib.contextmanager
+def _told(report: CompileReport, what: str) -> Iterator[None]:
+    """What fails in this with-block is a finding of the report."""
+    try:
+        yield
+    except (Exception, SystemExit, GeneratorExit) as e:  # code of the program's may run in there
+        report.notes.append(Finding("info", f"{what} failed: {_words(e)}"))
+
+
+def _conclude(report: CompileReport, served: int, before: CompileReport | None, place: Place) -> None:
+    """The report's last word, in the place of the line of progress, whatever fails on the way."""
+    with _told(report, "drawing conclusions"):
+        finish(report, served)
+        if before is not None:
+            report.previous = report.diff(before)
+    _show(place, report)
+
+
+def _show(place: Place, report: CompileReport, timed: bool = True) -> None:
+    """Show the report, or one line that says why it cannot be shown: no progress stays in its place."""
+    try:
+        (place.show if timed else place.show_untimed)(report)
+    except Exception as e:
+        place.drop()
+        print(f"tcompile: the report could not be drawn: {_words(e)}", file=sys.stderr)
+
+
 def _is_ours(line: str) -> bool:
     return re.match(r"%%tcompile(\s|$)", line) is not None
 
@@ -457,5 +550,6 @@ def _not_timed(spec: CellOptions, ok: bool) -> Speedups:
         return Speedups("off", "timing is off (time=off)")
     return Speedups(
         "unavailable",
-        "no call from this cell's code into a compiled function was seen that could be run again; repeat=N times the whole cell",
+        "no call from this cell's code into a compiled function was seen that could be run again; repeat=N times the"
+        " whole cell",
     )

@@ -10,7 +10,8 @@ __all__ = ["Bootstrap", "interval_of", "LEVEL"]
 
 LEVEL = 0.95
 _FEW = 8  # below that many rounds the interval is the samples' own range
-# What stays the same within one run is not sampled: where buffers lie, the clock's frequency. No interval is tighter than that share.
+# What stays the same within one run is not sampled: where buffers lie, the clock's frequency. No interval is tighter
+# than that share.
 _UNSAMPLED = 0.01
 _RESAMPLES = 1000
 
@@ -18,8 +19,8 @@ _RESAMPLES = 1000
 class Bootstrap:
     """Resampled medians of several engines, round by round, so that what disturbs a round disturbs all engines alike.
 
-    `rounds[i]` holds one figure per engine. Rounds that follow each other are alike, so blocks of them are resampled, not
-    single rounds. With few rounds the interval is the samples' own range.
+    `rounds[i]` holds one figure per engine. Rounds that follow each other are alike, so blocks of them are resampled,
+    not single rounds. With few rounds the interval is the samples' own range.
     """
 
     def __init__(self, rounds: Sequence[dict[str, float]], engines: Sequence[str], seed: int = 0):
@@ -45,7 +46,9 @@ class Bootstrap:
 
 
 def _blocks(n: int, generator: torch.Generator) -> torch.Tensor:
-    """Indices of rounds, one row per resample: blocks of about the square root of n neighbours, at random places on a circle."""
+    """Indices of rounds, one row per resample: blocks of about the square root of n neighbours, at random places on a
+    circle.
+    """
     if n < _FEW:
         return (torch.arange(_RESAMPLES) % n).unsqueeze(1)
     length = round(n**0.5)
@@ -54,7 +57,9 @@ def _blocks(n: int, generator: torch.Generator) -> torch.Tensor:
 
 
 def interval_of(point: float, values: torch.Tensor) -> tuple[float, float]:
-    """The interval of a figure from its resampled values; it also holds what one run cannot see. A single sample has none."""
+    """The interval of a figure from its resampled values; it also holds what one run cannot see. A single sample has
+    none.
+    """
     tail = (1 - LEVEL) / 2
     lo, hi = values.quantile(torch.tensor([tail, 1 - tail], dtype=values.dtype)).tolist()
     if lo == hi:

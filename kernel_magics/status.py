@@ -53,7 +53,12 @@ def cache_facts() -> dict[str, Any]:
     from ..compiler.runtime import cache
 
     facts = cache.inspect(config.Options())
-    return {**facts, "why": cache.why_unusable(cache_folder()) if facts["temporary"] else "", "folder": _home(facts["folder"]), "on": bool(config.defaults()["cache"])}
+    return {
+        **facts,
+        "why": cache.why_unusable(cache_folder()) if facts["temporary"] else "",
+        "folder": _home(facts["folder"]),
+        "on": bool(config.defaults()["cache"]),
+    }
 
 
 def cache_lines() -> list[str]:
@@ -61,7 +66,8 @@ def cache_lines() -> list[str]:
     state = "on" if facts["on"] else "off (tcompile.config.cache)"
     note = f" (temporary: {facts['why']})" if facts["why"] and facts["on"] else ""
     return [
-        f"disk cache: {state}, {facts['folder']}{note}, {plural(facts['kernels'], 'kernel')}, {size(facts['bytes'])} of at most {size(facts['limit_bytes'])}"
+        f"disk cache: {state}, {facts['folder']}{note}, {plural(facts['kernels'], 'kernel')}, {size(facts['bytes'])} of"
+        f" at most {size(facts['limit_bytes'])}"
     ]
 
 

@@ -1,14 +1,15 @@
 """Timing engines against each other, by running again only what is safe to run again.
 
-Captured calls without side effects are timed end to end on the user's own inputs; calls with effects by their graphs alone, and
-labelled so; the whole cell only where the user asks (repeat=N). Engines run in turn, round by round, and medians carry bootstrap intervals.
-Eager runs without the frame hook. Stock torch.compile comes last, because its first call can take minutes, and can be interrupted.
-Random state, module buffers and whatever a call writes to in place are as before afterwards. Other inputs are not copied.
+Captured calls without side effects are timed end to end on the user's own inputs; calls with effects by their graphs
+alone, and labelled so; the whole cell only where the user asks (repeat=N). Engines run in turn, round by round, and
+medians carry bootstrap intervals. Eager runs without the frame hook. Stock torch.compile comes last, because its first
+call can take minutes, and can be interrupted. Random state, module buffers and whatever a call writes to in place are
+as before afterwards. Other inputs are not copied.
 """
 
 from __future__ import annotations
 
-import gc
+import math
 import os
 import random
 import sys
@@ -20,12 +21,13 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 import torch
 
 from ..compiler.backends import stock
+from ..compiler.base.forks import resting
 from ..compiler.report import schema as s
-from ..compiler.report.calls import EntryCall
+from ..compiler.frontend.entry_calls import EntryCall
 from ..compiler.report.numbers import plural
 from .stats import Bootstrap, interval_of
 
-__all__ = ["collector_off", "measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "Say"]
+__all__ = ["measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "again_of", "Say"]
 
 _MIN_SAMPLE = 3e-4  # a sample lasts at least that long, in seconds, so that the clock does not matter
 _SLOW = 0.02  # seconds a call: from there on a sample is one call, and nothing needs to settle
@@ -90,7 +92,10 @@ def measure(
     reasons = [] if len(calls) <= _MAX_CALLS else [f"{len(calls) - _MAX_CALLS} further calls were not timed"]
     written = [x for c in calls for g in c.graphs for x in g.changed()]
     if sum(x.nbytes for x in {id(x): x for x in written}.values()) > MOST_COPIES:
-        out.status, out.reason = "unavailable", "it changes its inputs in place, and they are too large to keep copies of them"
+        out.status, out.reason = (
+            "unavailable",
+            "it changes its inputs in place, and they are too large to keep copies of them",
+        )
         return out
     with preserved(touched(calls), written), names_put_back(calls):
         try:
@@ -112,10 +117,29 @@ def measure(
     out.note = _busy()
     missing = [f"{c.name}: {e.engine} {e.reason or e.status}" for c in out.calls for e in c.engines if e.status != "ok"]
     missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
+    missing += [
+        f"{c.name} could not be timed as a whole: {c.why_not}; its graphs alone are timed under Speed"
+        for c in out.calls
+        if c.measured == "graphs" and c.engines
+    ]
     reasons += list(dict.fromkeys(missing))
-    out.status = "measured" if out.overall and not reasons else "partial" if out.overall else "unavailable"
+    timed = any(e.median is not None for c in out.calls for e in c.engines)
+    out.status = "measured" if out.overall and not reasons else "partial" if timed else "unavailable"
     out.reason = "; ".join(reasons)
+    out.of = _names([j.call for j in jobs if j.measured == "call" and j.rounds])
     return out
+
+
+def _names(calls: Sequence[EntryCall]) -> str:
+    """What a figure of these calls is of; empty where it is the cell."""
+    if any(c.sets or _is_cell(c) for c in calls):
+        return ""
+    names = [f"`{c.name}`" for c in calls]
+    return " and ".join(names) if len(names) < 3 else plural(len(names), "function")
+
+
+def _is_cell(call: EntryCall) -> bool:
+    return getattr(getattr(call.fn, "__code__", None), "co_name", "") == "<module>"
 
 
 def measure_cell(
@@ -164,14 +188,20 @@ def measure_cell(
 def _busy() -> str:
     """Words for a machine that has much else to do, whose times are those of waiting for it; empty on a quiet one."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    return f"the machine was busy with other programs: {load:.0f} wanted to run on {plural(cores, 'core')}" if load > 2 * cores + 1 else ""
+    return (
+        f"the machine was busy with other programs: {load:.0f} wanted to run on {plural(cores, 'core')}"
+        if load > 2 * cores + 1
+        else ""
+    )
 
 
 def compare_options(
     calls: Sequence[EntryCall], engine: Any, options: dict[str, Any], budget: float, say: Say = lambda text: None
 ) -> dict[str, Any]:
-    """Time calls that are safe to run again under several sets of options and eager, in turn. Gives plain data: for each call
-    its engines as `EngineTime` fields under the names in `options`, and the ratio of the first to each, with intervals."""
+    """Time calls that are safe to run again under several sets of options and eager, in turn. Gives plain data: for
+    each call its engines as `EngineTime` fields under the names in `options`, and the ratio of the first to each, with
+    intervals.
+    """
     first, *others = options
     rows = []
     with preserved(touched(calls)), names_put_back(calls):
@@ -182,7 +212,9 @@ def compare_options(
             job.contenders[first] = base
             for name in others:
                 say(f"compiling {c.name}: {name}")
-                other = _job(replace(c, compiled=None, compile_seconds=None), engine, options[name]).contenders["tcompile"]
+                other = _job(replace(c, compiled=None, compile_seconds=None), engine, options[name]).contenders[
+                    "tcompile"
+                ]
                 other.engine = name
                 job.contenders[name] = other
             say(f"timing {c.name}")
@@ -201,11 +233,15 @@ def compare_options(
 def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
     if call.safe:
         job = _Job(call, "call")
-        job.contenders["eager"] = Contender("eager", lambda: call.fn(*call.args, **call.kwargs))
+        job.contenders["eager"] = Contender("eager", _from_the_start(call, call.fn))
         try:
-            compiled, around = (call.compiled, nullcontext) if call.compiled else engine.again(call.fn, options)
+            run, around = again_of(call, engine, options)
             job.contenders["tcompile"] = Contender(
-                "tcompile", lambda: compiled(*call.args, **call.kwargs), around, cold=call.compile_seconds, detail=_backend(options)
+                "tcompile",
+                run,
+                around,
+                cold=call.compile_seconds,
+                detail=_backend(options),
             )
         except Exception as e:
             job.contenders["tcompile"] = Contender("tcompile", None, status="failed", reason=f"{type(e).__name__}: {e}")
@@ -214,7 +250,10 @@ def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
         job = _Job(call, "graphs", why_not=call.why_not or "it has side effects")
         job.contenders["eager"] = Contender("eager", lambda: [g.eager(*g.inputs) for g in call.graphs])
         job.contenders["tcompile"] = Contender(
-            "tcompile", lambda: [g.compiled(*g.inputs) for g in call.graphs], cold=call.compile_seconds, detail=_backend(options)
+            "tcompile",
+            lambda: [g.compiled(*g.inputs) for g in call.graphs],
+            cold=call.compile_seconds,
+            detail=_backend(options),
         )
         return job
     return _Job(
@@ -222,10 +261,20 @@ def _job(call: EntryCall, engine: Any, options: Any) -> _Job:
     )
 
 
+def again_of(call: EntryCall, engine: Any, options: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """The call again through its compiled entries, and the context to do so in."""
+    compiled, around = (call.compiled, nullcontext) if call.compiled else engine.again(call.fn, options)
+    return _from_the_start(call, compiled), around
+
+
 def _backend(options: Any) -> str:
     """Words for another's backend behind tcompile's capture; empty for its own."""
     backend = options.backend
-    return "" if backend == "tcompile" else f"backend={backend if isinstance(backend, str) else getattr(backend, '__name__', type(backend).__name__)}"
+    return (
+        ""
+        if backend == "tcompile"
+        else f"backend={backend if isinstance(backend, str) else getattr(backend, '__name__', type(backend).__name__)}"
+    )
 
 
 def _add_stock(job: _Job, say: Say) -> None:
@@ -240,7 +289,7 @@ def _add_stock(job: _Job, say: Say) -> None:
             return
         if job.measured == "call":
             fn = stock.compile(job.call.fn)
-            c.run = lambda: fn(*job.call.args, **job.call.kwargs)
+            c.run = _from_the_start(job.call, fn)
         else:
             fns = [(stock.compile(g.eager), g.inputs) for g in job.call.graphs]
             c.run = lambda: [f(*inputs) for f, inputs in fns]
@@ -254,10 +303,10 @@ def _add_stock(job: _Job, say: Say) -> None:
 
 
 def _rounds(job: _Job, budget: float) -> None:
-    """Time the contenders in turn until the budget is spent; calls that are slow for the budget are timed once or twice,
-    and their interval says so. What raises is out, with its reason."""
+    """Time the contenders in turn until the budget is spent; calls that are slow for the budget are timed once or
+    twice, and their interval says so. What raises is out, with its reason."""
     end = time.perf_counter() + budget
-    with job.call.state.apply(), collector_off():
+    with job.call.state.apply(), resting():
         first: dict[str, float] = {}
         for c in job.contenders.values():
             if c.run is None:
@@ -286,8 +335,8 @@ def _rounds(job: _Job, budget: float) -> None:
 
 
 def _warm_up(c: Contender, budget: float) -> float:
-    """First calls, and how many calls make a sample. Gives the seconds of a call that is not the first, but for slow ones: what is
-    loaded or allocated once would count against the engine that runs first."""
+    """First calls, and how many calls make a sample. Gives the seconds of a call that is not the first, but for slow
+    ones: what is loaded or allocated once would count against the engine that runs first."""
     first = _once(c)
     if c.cold is None:
         c.cold = first
@@ -305,8 +354,8 @@ def _once(c: Contender) -> float:
 
 
 def _sample(c: Contender, settle: bool = True) -> float:
-    """Seconds a call, over `inner` calls. `settle`: an untimed call before the clock starts, unless calls are slow: another
-    engine ran before, and caches, those of the interpreter included, adapt again."""
+    """Seconds a call, over `inner` calls. `settle`: an untimed call before the clock starts, unless calls are slow:
+    another engine ran before, and caches, those of the interpreter included, adapt again."""
     run, steps = c.run, range(c.inner)
     assert run is not None
     with c.around():
@@ -323,18 +372,6 @@ def _sample(c: Contender, settle: bool = True) -> float:
 def _synchronize() -> None:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """No collection of cycles in a with-block."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
 
 
 def _result(job: _Job, engines: Sequence[str]) -> s.CallTiming:
@@ -405,22 +442,27 @@ def _break_even(out: s.CallTiming) -> None:
         return
     gain = times["eager"] - times["tcompile"]
     x = next((x for x in out.speedups if (x.engine, x.over) == ("tcompile", "eager")), None)
-    if gain <= 0 or x is not None and x.lo <= 1:
+    if out.measured == "graphs":
+        out.break_even_reason = "its graphs alone were timed: when compiling pays off is not known"
+    elif gain <= 0 or x is not None and x.lo <= 1:
         out.break_even_reason = "no gain per call was measured, so compiling does not pay off here"
     elif min(e.n for e in out.engines if e.median is not None) < 2:
-        out.break_even_reason = "timed once each: too little to say when compiling pays off (time=10s gives it more time)"
+        out.break_even_reason = (
+            "timed once each: too little to say when compiling pays off (time=10s gives it more time)"
+        )
     elif out.compile_seconds is None:
         out.break_even_reason = "its entry was compiled in an earlier cell"
     else:
-        out.break_even_calls = max(1, round(out.compile_seconds / gain))
+        out.break_even_calls = max(1, math.ceil(out.compile_seconds / gain))
 
 
 def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
-    """Speedups of all timed calls together: sums of medians, intervals from sums of resampled medians. End-to-end times and
-    graph-only times are not mixed: the former count where there are any."""
+    """Speedups of all timed calls together: sums of medians, intervals from sums of resampled medians. Of what a user
+    would time: whole calls, or the whole cell. Times of graphs alone do not count.
+    """
     out = []
-    kinds = [j.measured for j in jobs if j.rounds]
-    kind = "call" if "call" in kinds else kinds[0] if kinds else ""
+    kinds = [j.measured for j in jobs if j.rounds and j.measured in ("call", "cell")]
+    kind = kinds[0] if kinds else ""
     for engine, over in (("tcompile", "eager"), ("tcompile", "torch"), ("torch", "eager")):
         if engine not in engines or over not in engines:
             continue
@@ -434,7 +476,9 @@ def _overall(jobs: Sequence[_Job], engines: Sequence[str]) -> list[s.Speedup]:
             spread = torch.stack([x.medians[over] for x in boots]).sum(0) / torch.stack(
                 [x.medians[engine] for x in boots]
             ).sum(0)
-            once = any(len(j.rounds) == 1 for j in jobs if j.rounds and j.measured == kind)  # nobody knows how far that call's times spread
+            once = any(
+                len(j.rounds) == 1 for j in jobs if j.rounds and j.measured == kind
+            )  # nobody knows how far that call's times spread
             out.append(s.Speedup(engine, over, a / b, *((a / b, a / b) if once else interval_of(a / b, spread))))
     return out
 
@@ -446,9 +490,11 @@ def touched(calls: Iterable[EntryCall]) -> list[Any]:
 
 @contextmanager
 def names_put_back(calls: Iterable[EntryCall]) -> Iterator[None]:
-    """Globals that the calls set are afterwards as they were."""
+    """Globals and attributes that the calls set are afterwards as they were, and so is what they set of a context."""
     missing = object()
+    calls = list(calls)
     kept = [(c.fn.__globals__, name) for c in calls for name in c.sets]
+    kept += [(owner.__dict__, name) for c in calls for ref, name in c.attributes if (owner := ref()) is not None]
     values = [namespace.get(name, missing) for namespace, name in kept]
     try:
         yield
@@ -460,9 +506,31 @@ def names_put_back(calls: Iterable[EntryCall]) -> Iterator[None]:
                 namespace[name] = value
 
 
+def _from_the_start(call: EntryCall, fn: Callable) -> Callable[[], Any]:
+    """A run of the call that begins as the others do: what it sets and reads is put back first."""
+    args, kwargs = call.args, call.kwargs
+    missing = object()
+    places = [(call.fn.__globals__, name) for name in call.reads]
+    places += [(owner.__dict__, name) for ref, name in call.attributes if (owner := ref()) is not None]
+    if not places:
+        return lambda: fn(*args, **kwargs)
+    kept = [(namespace, name, namespace.get(name, missing)) for namespace, name in places]
+
+    def run() -> Any:
+        for namespace, name, value in kept:
+            if value is missing:
+                namespace.pop(name, None)
+            else:
+                namespace[name] = value
+        return fn(*args, **kwargs)
+
+    return run
+
+
 @contextmanager
 def preserved(objects: Iterable[Any] = (), tensors: Iterable[torch.Tensor] = ()) -> Iterator[None]:
-    """Random number generators, the buffers of the modules among `objects`, and `tensors` are afterwards as they were, versions
+    """Random number generators, the buffers of the modules among `objects`, and `tensors` are afterwards as they were,
+    versions
     included: a backward pass of the user's may still need them."""
     modules = {id(m): m for m in objects if isinstance(m, torch.nn.Module)}
     kept = {id(t): t for t in (*tensors, *(b for m in modules.values() for b in m.buffers()))}

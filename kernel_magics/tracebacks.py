@@ -1,7 +1,7 @@
 """Tracebacks of cells: the user's frames and the libraries' they called, as without a compiler in between.
 
-Frames of tcompile's own files, and of the entries that it wrote, are left out. An error that tcompile raises on purpose is for the
-user and names the user's line: where no user's frame is on the way to it, the message stands alone.
+Frames of tcompile's own files, and of the entries that it wrote, are left out. An error that tcompile raises on purpose
+is for the user and names the user's line: where no user's frame is on the way to it, the message stands alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # The package may be a tree of links (an editable install): frames name files as they were found on sys.path.
 _OURS = tuple({_PACKAGE, os.path.realpath(os.path.dirname(_PACKAGE)) + os.sep})
 
-# Files of tcompile whose functions call the user's code; what others call (importlib, subprocess, torch.fx) is compilation.
-_DISPATCH = ("engine.py", "hook.py", "dispatch.py", "cell.py", "session.py", "modules.py", "api.py")
+# Files of tcompile whose functions call the user's code; what others call (importlib, subprocess, torch.fx) is
+# compilation.
+_DISPATCH = (
+    "engine.py",
+    "hook.py",
+    "frame_hook.py",
+    "dispatch.py",
+    "cell.py",
+    "session.py",
+    "module_wrapper.py",
+    "api.py",
+)
 
 
 def _is_ours(code: CodeType) -> bool:
@@ -28,8 +38,10 @@ def _is_ours(code: CodeType) -> bool:
 
 
 def own_traceback(tb: TracebackType | None, name: str, runners: tuple[CodeType, ...]) -> TracebackType | None:
-    """The part of a traceback from the cell's first own frame on, or None where the cell has none. The shell's frame for the magic call
-    may have the same file name `name`: what counts is what comes after a frame of `runners`, which run the cell's code."""
+    """The part of a traceback from the cell's first own frame on, or None where the cell has none. The shell's frame
+    for the magic call may have the same file name `name`: what counts is what comes after a frame of `runners`, which
+    run the cell's code.
+    """
     while tb is not None:
         if tb.tb_frame.f_code in runners:
             while tb is not None and tb.tb_frame.f_code.co_filename != name:
@@ -40,7 +52,9 @@ def own_traceback(tb: TracebackType | None, name: str, runners: tuple[CodeType, 
 
 
 def users_traceback(tb: TracebackType | None) -> TracebackType | None:
-    """The traceback without tcompile's frames and without what these called for themselves; None where nothing is left."""
+    """The traceback without tcompile's frames and without what these called for themselves; None where nothing is
+    left.
+    """
     links = []
     while tb is not None:
         links.append(tb)

@@ -1,7 +1,9 @@
 """Reports as widgets, for VS Code, Colab and dashboards: the views of the labextension, drawn by the same JavaScript.
 
-`report_widget(r)` is the whole report, the others one view each. Widgets of one report share a selection through their `selection`
-trait: `ipywidgets.jslink((a, "selection"), (b, "selection"))`. A question that a view asks is answered by `controls.py`.
+`report_widget(r)` is the whole report, the others one view each. Widgets of one report share a selection through their
+`selection`
+trait: `ipywidgets.jslink((a, "selection"), (b, "selection"))`. A question that a view asks is answered by
+`controls.py`.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ def _widget_class(script: str) -> type:
             self.of = of
             self.on_msg(self._asked)
 
-        def _asked(self, _: Any, message: dict[str, Any], buffers: Any) -> None:
-            number = message.get("id")
+        def _asked(self, _: Any, message: Any, buffers: Any) -> None:
+            from .questions import number_of
+
+            number = number_of(message)
             try:
                 self.send({"id": number, "ok": self._answer(message)})
             except KeyboardInterrupt:
@@ -47,14 +51,13 @@ def _widget_class(script: str) -> type:
             except Exception as e:  # the view shows it; an error in a handler would vanish in the kernel's log
                 self.send({"id": number, "error": str(e) if isinstance(e, ValueError) else f"{type(e).__name__}: {e}"})
 
-        def _answer(self, message: dict[str, Any]) -> Any:
+        def _answer(self, message: Any) -> Any:
             from .controls import CONTROLS
+            from .questions import checked, number_of
 
-            control = CONTROLS.get(str(message.get("ask")))
-            if control is None:
-                raise ValueError(f"unknown question {message.get('ask')!r}; known: {', '.join(CONTROLS)}")
-            say = lambda text: self.send({"id": message.get("id"), "progress": text})  # noqa: E731
-            return control(self.of, {**message, "say": say})
+            question = checked(message, CONTROLS)
+            say = lambda text: self.send({"id": number_of(message), "progress": text})  # noqa: E731
+            return CONTROLS[question["ask"]](self.of, {**question, "say": say})
 
         def _repr_mimebundle_(self, **kwargs: Any) -> Any:
             """With the report's HTML, for readers that have no widgets: a saved notebook, nbconvert, GitHub."""
@@ -62,7 +65,11 @@ def _widget_class(script: str) -> type:
 
             made = super()._repr_mimebundle_(**kwargs)
             data, metadata = made if isinstance(made, tuple) else (made, {})
-            return {**(data or {}), "text/plain": self.of.summary.line, "text/html": html.render_html(self.of)}, metadata
+            return {
+                **(data or {}),
+                "text/plain": self.of.summary.line,
+                "text/html": html.render_html(self.of),
+            }, metadata
 
     return ReportWidget
 
@@ -78,11 +85,16 @@ def view_widget(report: Any, view: str = "") -> Any:
 
             from .render import html
 
-            note = "<p>The interactive views were not built (they need Node: <code>make labextension</code>); this is the static report.</p>"
+            note = (
+                "<p>The interactive views were not built (they need Node: <code>make labextension</code>); this is the"
+                " static report.</p>"
+            )
             return ipywidgets.HTML(note + html.render_html(report))
         return _widget_class(script.read_text(encoding="utf-8"))(report, view)
     except ImportError as e:
-        raise ImportError(f"widgets need {e.name}: pip install {e.name} (the report itself is shown without them)") from None
+        raise ImportError(
+            f"widgets need {e.name}: pip install {e.name} (the report itself is shown without them)"
+        ) from None
 
 
 def report_widget(report: Any) -> Any:
@@ -91,19 +103,28 @@ def report_widget(report: Any) -> Any:
 
 
 def page(report: Any) -> str:
-    """The report as one HTML page that needs nothing else: interactive where scripts run, complete where they do not."""
+    """The report as one HTML page that needs nothing else: interactive where scripts run, complete where they do
+    not.
+    """
+    from ..compiler.base.quoting import script_json
     from .render import html
 
     script = bundle_path()
     title = html.esc(report.title or "tcompile report")
     static = html.render_html(report)
     head = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-    head += '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light dark}body{margin:16px;font-family:system-ui,sans-serif}</style></head>'
+    head += (
+        '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light'
+        " dark}body{margin:16px;font-family:system-ui,sans-serif}</style></head>"
+    )
     if script is None:
         return f"{head}<body>{static}</body></html>\n"
-    data = report.to_json().replace("<", "\\u003c")
+    data = script_json(report.to_json())
     code = script.read_text(encoding="utf-8").replace("</script", "<\\/script")
-    body = f'<div id="tcompile"></div><noscript>{static}</noscript><script type="application/json" id="tcompile-report">{data}</script>'
+    body = (
+        f'<div id="tcompile"></div><noscript>{static}</noscript><script type="application/json"'
+        f' id="tcompile-report">{data}</script>'
+    )
     # The bundle's last statement exports; a page calls `page` instead.
     return f'{head}<body>{body}<script type="module">{_as_page(code)}</script></body></html>\n'
 

@@ -1,5 +1,7 @@
-"""For every test: internal errors raise, every stage is verified, the disk cache is a folder for tests, random numbers are the same in
-every run, and what a test sets for the whole process is as it was."""
+"""For every test: internal errors raise, every stage is verified, the work of compiling a cell is not bounded, time
+decides nothing, the disk cache is a folder for tests, random numbers are the same in every run, and what a test sets for the whole process is as
+it was."""
+
 from __future__ import annotations
 
 import gc
@@ -12,6 +14,9 @@ import pytest
 
 os.environ.setdefault("TCOMPILE_SUPPRESS_ERRORS", "0")
 os.environ.setdefault("TCOMPILE_VERIFY", "1")
+os.environ.setdefault("TCOMPILE_CELL_INSTRUCTION_LIMIT", "0")
+os.environ.setdefault("TCOMPILE_CELL_KERNEL_LIMIT", "0")
+os.environ.setdefault("TCOMPILE_SWITCH_OFF_SLOWER", "0")
 os.environ.setdefault("TCOMPILE_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"tcompile-tests-{os.getuid()}"))
 
 
@@ -28,6 +33,7 @@ def pytest_collection_modifyitems(items: list) -> None:
 def _process_state() -> dict[str, Any]:
     """What PyTorch keeps for the whole process or thread, and a later test would be surprised by."""
     import torch
+
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return {
@@ -47,6 +53,7 @@ def _process_state() -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _process_state_stays() -> Iterator[None]:
     import torch
+
     torch.manual_seed(0)
     before = _process_state()
     yield

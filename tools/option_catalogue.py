@@ -1,4 +1,6 @@
-"""Writes labextension/src/options.json, from which JupyterLab gives hover help on a cell's options. A test holds the two equal."""
+"""Writes labextension/src/options.json, from which JupyterLab gives hover help on a cell's options. A test holds the
+two equal.
+"""
 
 from __future__ import annotations
 

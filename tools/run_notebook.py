@@ -44,9 +44,14 @@ def show(index: int, cell: nbformat.NotebookNode) -> None:
 
 def run(path: Path, out: Path, timeout: int) -> int:
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", store_widget_state=False,
-                            extra_arguments=["--log-level=ERROR"],  # its warnings about loopback are noise here
-                            resources={"metadata": {"path": str(path.parent)}})
+    client = NotebookClient(
+        notebook,
+        timeout=timeout,
+        kernel_name="python3",
+        store_widget_state=False,
+        extra_arguments=["--log-level=ERROR"],  # its warnings about loopback are noise here
+        resources={"metadata": {"path": str(path.parent)}},
+    )
     started, failed = time.perf_counter(), None
     print("=" * WIDTH + f"\n{path}\n" + "=" * WIDTH, flush=True)
     with client.setup_kernel():

@@ -1,9 +1,10 @@
 """The bridge to torch's autograd engine: one autograd.Function per compiled graph.
 
-A call runs the compiled forward graph, hands what it kept to the engine, and a compiled backward graph runs when the engine asks. Backward
-is compiled at its first use, for the tangents that there are and the gradients that are wanted (`variants.py`). What can't be traced, and
-double backward, run by eager kernels, and an event says so.
+A call runs the compiled forward graph, hands what it kept to the engine, and a compiled backward graph runs when the
+engine asks. Backward is compiled at its first use, for the tangents that there are and the gradients that are wanted
+(`variants.py`). What can't be traced, and double backward, run by eager kernels, and an event says so.
 """
+
 from __future__ import annotations
 
 import math
@@ -14,15 +15,16 @@ from typing import Any, Callable, Sequence
 import torch
 
 from .. import events, stages
-from ..capture.failing import undone
+from ..capture.breaks.failing import undone
 from ..graph.captured import CapturedGraph
 from ..config import Options
 from ..errors import InternalError, TCompileError
 from ..graph.aten import AtenGraph
-from ..graph.interpret import interpret
+from ..graph.aten_interpreter import interpret
 from ..graph.tensor import DataDependentError
 from ..native import autograd_node, native
 from ..runtime.dispatch import disabled
+from .changed import refuse_changed, remember
 from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
 from .outputs import OutputPlan
@@ -33,16 +35,16 @@ __all__ = ["aot_eager", "compile_with_grad", "wants_gradients", "GradGraph"]
 
 CompileAten = Callable[[AtenGraph, Options], Callable[..., tuple]]
 
-_GIVE = {"side": 0, "diff": 1, "input": 2}                  # numbers shared with compiler/native/bridge.c
-SMALL_BYTES = 1 << 16                   # inputs of this size are kept for double backward; larger ones are only looked for
-VARIANT_LIMIT = 8                       # backward graphs per forward graph; past it missing tangents are zeros
+_GIVE = {"side": 0, "diff": 1, "input": 2}  # numbers shared with compiler/native/bridge.c
+SMALL_BYTES = 1 << 16  # inputs of this size are kept for double backward; larger ones are only looked for
+VARIANT_LIMIT = 8  # backward graphs per forward graph; past it missing tangents are zeros
 
 
 def wants_gradients(captured: CapturedGraph) -> bool:
     """Whether anything that the graph computes may require grad, when it is called under the present grad mode."""
     nodes = captured.graph_module.graph.nodes
     if any(n.kwargs.get("requires_grad") or n.target == "requires_grad_" for n in nodes):
-        return True                                          # without grad mode, too: such a leaf may be a result
+        return True  # without grad mode, too: such a leaf may be a result
     if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
         return False
     if torch.is_grad_enabled():
@@ -51,9 +53,13 @@ def wants_gradients(captured: CapturedGraph) -> bool:
 
 
 def aot_eager(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
-    """The backend of this name: the functional graphs, forward and backward, by torch's own kernels. It tells a wrong graph from wrong code."""
+    """The backend of this name: the functional graphs, forward and backward, by torch's own kernels. It tells a wrong
+    graph from wrong code.
+    """
+
     def by_eager(graph: AtenGraph, opts: Options) -> Callable[..., tuple]:
         return _by_eager_kernels(graph)
+
     if wants_gradients(captured):
         return compile_with_grad(captured, opts, by_eager)
     aten = stages.run("graph", captured, opts=opts)
@@ -61,9 +67,11 @@ def aot_eager(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
     return _by_eager_kernels(aten)
 
 
-def compile_with_grad(captured: CapturedGraph, opts: Options, compile_aten: CompileAten | None = None) -> Callable[..., tuple]:
-    """callable(*inputs) -> tuple, differentiable with respect to the inputs that require grad. compile_aten: what makes a callable of each of
-    the two graphs, the stages behind this one by default."""
+def compile_with_grad(
+    captured: CapturedGraph, opts: Options, compile_aten: CompileAten | None = None
+) -> Callable[..., tuple]:
+    """callable(*inputs) -> tuple, differentiable with respect to the inputs that require grad. compile_aten: what makes
+    a callable of each of the two graphs, the stages behind this one by default."""
     compile_aten = compile_aten or stages.compile_aten
     try:
         joint: JointGraph = stages.run("autograd", captured, opts=opts)
@@ -73,21 +81,30 @@ def compile_with_grad(captured: CapturedGraph, opts: Options, compile_aten: Comp
             events.emit("aten", graph_module=aten, name=captured.name)
             return _with_views(compile_aten(aten, opts), only.plan)
     except (CannotTrace, DataDependentError, NotImplementedError) as why:
-        events.emit("fallback", what=f"gradients of {captured.name}", reason=f"{why}; the graph runs by eager kernels and eager autograd", count=1)
+        events.emit(
+            "fallback",
+            what=f"gradients of {captured.name}",
+            reason=f"{why}; the graph runs by eager kernels and eager autograd",
+            count=1,
+        )
         return undone(captured)
     return GradGraph(captured, joint, opts, compile_aten)
 
 
 class _Backward:
-    """One compiled backward graph: `graph` takes the tangents that are there; `decided` are predicates on sizes that hold for it alone.
-    `reads`: positions of its inputs among those, where it takes only what it reads."""
+    """One compiled backward graph: `graph` takes the tangents that are there; `decided` are predicates on sizes that
+    hold for it alone. `reads`: positions of its inputs among those, where it takes only what it reads."""
 
-    def __init__(self, graph: AtenGraph, call: Callable[..., tuple], decided: list[Any], reads: list[int] | None = None):
+    def __init__(
+        self, graph: AtenGraph, call: Callable[..., tuple], decided: list[Any], reads: list[int] | None = None
+    ):
         self.graph, self.call, self.decided, self.reads = graph, call, decided, reads
 
 
 class GradGraph:
-    """A compiled graph with gradients; see `compile_with_grad`. `backwards` maps (tangents there, gradients wanted) to compiled graphs."""
+    """A compiled graph with gradients; see `compile_with_grad`. `backwards` maps (tangents there, gradients wanted) to
+    compiled graphs.
+    """
 
     def __init__(self, captured: CapturedGraph, joint: JointGraph, opts: Options, compile_aten: CompileAten):
         self.captured, self.joint, self.opts, self.compile_aten = captured, joint, opts, compile_aten
@@ -97,9 +114,11 @@ class GradGraph:
         with torch.no_grad():
             self.forward = compile_aten(p.forward, opts)
         begin = getattr(getattr(self.forward, "call", None), "begin_step", None)
-        self.step = begin(joint.n_outputs) if begin is not None else None      # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
+        self.step = (
+            begin(joint.n_outputs) if begin is not None else None
+        )  # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
         self.backwards: dict[tuple, _Backward] = {}
-        self._variants: dict[tuple, AtenGraph] = {}                  # made before they are compiled (parts.py)
+        self._variants: dict[tuple, AtenGraph] = {}  # made before they are compiled (parts.py)
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
         views = [k for k, o in enumerate(p.forward.plan) if o.kind == "view"]
         self.hidden_views = [k for k in plan.at if k in views]
@@ -109,19 +128,28 @@ class GradGraph:
         self.sizes = [_size_reader(name, p.forward) for name in p.symbols]
         floats = {i.name for i in p.backward.inputs if i.kind == "float"}
         self.scalars = [k for k, i in enumerate(captured.inputs) if f"scalar_{i.name}" in floats]
-        self.tangent_metas = [n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents:]]
+        self.tangent_metas = [
+            n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents :]
+        ]
         self.grad_mode = torch.is_grad_enabled()
         self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
         self.idle = _idle_inputs(captured, self.joint.grad_inputs)
-        self.remembered = [(i, _is_small(n)) for i, n in enumerate(p.forward.placeholders) if i not in p.saved_inputs]
+        # (what follows the inputs' numbers are outputs')
+        self.remembered = [
+            *[(i, _is_small(n)) for i, n in enumerate(p.forward.placeholders) if i not in p.saved_inputs],
+            *[(self.n_inputs + k, False) for k in joint.watched[1]],
+        ]
+        self.watched = self.to_watch(self.remembered)
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
         small = [_is_small(n) for n in p.forward.placeholders]
         self.parted = PartedCall(self, joint.parts, small) if len(joint.parts) > 1 else None
         self.frees = any(g.frees for g in joint.parts) or len(p.backward.placeholders) > self.n_tangents
         self.call = self._native_call() or self._python_call
-        plan.tensors = []                                            # traced tensors are of no more use
+        plan.tensors = []  # traced tensors are of no more use
         if captured.env is not None and captured.env.hints:
-            self.backward(*self._likely())           # what it decides about sizes must be known before the entry's guards are made
+            self.backward(
+                *self._likely()
+            )  # what it decides about sizes must be known before the entry's guards are made
 
     def __call__(self, *inputs: Any) -> tuple:
         return self.call(*inputs)
@@ -135,24 +163,51 @@ class GradGraph:
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
         kept = [*self.saved_inputs, *range(self.n_outputs, self.n_outputs + len(self.joint.partition.saved))]
 
-        def part(outputs: Sequence[int], inputs: Sequence[int] | None, saved: Sequence[int], remembered: Sequence[tuple[int, bool]],
-                 backward: Callable) -> tuple:
-            """(apply, forward, inputs, outputs); `saved` are positions among what forward keeps: inputs, then results."""
+        def part(
+            outputs: Sequence[int],
+            inputs: Sequence[int] | None,
+            saved: Sequence[int],
+            remembered: Sequence[tuple[int, bool]],
+            backward: Callable,
+        ) -> tuple:
+            """(apply, forward, inputs, outputs); `saved` are positions among what forward keeps: inputs, then
+            results.
+            """
             n = len(self.saved_inputs)
             forward = native.GradForward(
-                graph, rest, self.n_outputs, tuple([self.at[k] for k in outputs]), tuple([kept[i] for i in saved if i < n]),
-                tuple([kept[i] for i in saved if i >= n]), tuple(self.hidden_views), tuple([2 * i + strong for i, strong in remembered]))
+                graph,
+                rest,
+                self.n_outputs,
+                tuple([self.at[k] for k in outputs]),
+                tuple([kept[i] for i in saved if i < n]),
+                tuple([kept[i] for i in saved if i >= n]),
+                tuple(self.hidden_views),
+                tuple([2 * i + strong for i, strong in remembered]),
+            )
             return _apply_of(forward, backward), forward, None if inputs is None else tuple(inputs), tuple(outputs)
+
         if self.parted is None:
             parts = [part(range(self.n_tangents), None, range(len(kept)), self.remembered, partial(_backward, self))]
         else:
-            parts = [part(p.outputs, p.inputs, p.saved, p.remembered, partial(self.parted.backward, p)) for p in self.parted.parts]
-        return native.GradCall(tuple(parts), self.n_inputs, self.n_tangents, tuple([x for kind, k in plan.recipes for x in (_GIVE[kind], k)]))
+            parts = [
+                part(p.outputs, p.inputs, p.saved, p.remembered, partial(self.parted.backward, p))
+                for p in self.parted.parts
+            ]
+        return native.GradCall(
+            tuple(parts),
+            self.n_inputs,
+            self.n_tangents,
+            tuple([x for kind, k in plan.recipes for x in (_GIVE[kind], k)]),
+        )
+
+    def to_watch(self, remembered: Sequence[tuple[int, bool]]) -> list[int]:
+        """Positions among what is remembered whose versions eager looks at before backward."""
+        return [k for k, (i, _) in enumerate(remembered) if i >= self.n_inputs or i in self.joint.watched[0]]
 
     def _python_call(self, *inputs: Any) -> tuple:
         if self.grad_mode:
             return self._call(inputs)
-        with torch.enable_grad():                    # the graph itself turns gradients on, in a part of it
+        with torch.enable_grad():  # the graph itself turns gradients on, in a part of it
             return self._call(inputs)
 
     def rest(self, inputs: tuple) -> list:
@@ -166,16 +221,16 @@ class GradGraph:
             if self.parted is not None:
                 diff = self.parted.run(everything, inputs, tuple(joined))
             else:
-                diff = self.function.apply((everything, inputs), *joined)      # type: ignore[attr-defined]
+                diff = self.function.apply((everything, inputs), *joined)  # type: ignore[attr-defined]
         except Exception as e:
-            if everything:                                   # raised by a hook for saved tensors: not the graph's
-                e._tcompile_final = True                     # type: ignore[attr-defined]
+            if everything:  # raised by a hook for saved tensors: not the graph's
+                e._tcompile_final = True  # type: ignore[attr-defined]
             raise
         plan = self.joint.outputs
         for i, d in plan.writes:
             inputs[i].copy_(diff[d])
         out = []
-        whole: dict[int, torch.Tensor] = {}                  # first of the results that share memory -> all of that memory
+        whole: dict[int, torch.Tensor] = {}  # first of the results that share memory -> all of that memory
         for k, r in enumerate(plan.recipes):
             kind = r[0]
             if kind == "side":
@@ -193,15 +248,19 @@ class GradGraph:
                     whole[r[1]] = like.detach().as_strided((n,), (1,), 0).detach()
                 out.append(whole[r[1]].as_strided(like.shape, like.stride(), like.storage_offset()))
             else:
-                out.append(_view(diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]], plan.parts.get(k, "")))
+                out.append(
+                    _view(diff[r[1]] if kind == "view" else inputs[r[1]], everything[r[2]], plan.parts.get(k, ""))
+                )
         return tuple(out)
 
     # ---- backward
     def _likely(self) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-        """The tangents that the first backward will probably have: the loss's alone where one result looks like a loss."""
+        """The tangents that the first backward will probably have: the loss's alone where one result looks like a
+        loss.
+        """
         scalars = [not m.shape for m in self.tangent_metas]
         present = tuple(scalars) if sum(scalars) == 1 else (True,) * self.n_tangents
-        if self.parted is not None:                      # no call has tangents of two parts
+        if self.parted is not None:  # no call has tangents of two parts
             part = self.parted.part_of[present.index(True)]
             present = tuple(here and k in part.outputs for k, here in enumerate(present))
         return present, self._reachable(present)
@@ -222,9 +281,15 @@ class GradGraph:
         return b
 
     def variant(self, present: tuple[bool, ...], wanted: tuple[bool, ...], keep: bool = False) -> AtenGraph:
-        """The backward graph for these tangents and gradients, before it is compiled. keep: it will be asked for again."""
+        """The backward graph for these tangents and gradients, before it is compiled. keep: it will be asked for
+        again.
+        """
         p = self.joint.partition
-        graph = p.backward if all(present) and all(wanted) else variant(p.backward, self.n_tangents, present, wanted, self.opts)
+        graph = (
+            p.backward
+            if all(present) and all(wanted)
+            else variant(p.backward, self.n_tangents, present, wanted, self.opts)
+        )
         if keep:
             self._variants[present, wanted] = graph
         return graph
@@ -240,10 +305,28 @@ class GradGraph:
         with torch.no_grad(), tracing_modes():
             try:
                 call = self.compile_aten(graph, self.opts)
-            except (TCompileError, NotImplementedError, AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError) as e:
+            except (
+                TCompileError,
+                NotImplementedError,
+                AssertionError,
+                RuntimeError,
+                TypeError,
+                ValueError,
+                LookupError,
+                AttributeError,
+            ) as e:
                 if not isinstance(e, NotImplementedError) and not self.opts.get("suppress_errors"):
-                    raise e if isinstance(e, TCompileError) else InternalError(f"compiling {graph.name}: {type(e).__name__}: {e}") from e
-                events.emit("fallback", what=graph.name, reason=f"{type(e).__name__}: {e}; the graph runs by torch's own kernels", count=1)
+                    raise (
+                        e
+                        if isinstance(e, TCompileError)
+                        else InternalError(f"compiling {graph.name}: {type(e).__name__}: {e}")
+                    ) from e
+                events.emit(
+                    "fallback",
+                    what=graph.name,
+                    reason=f"{type(e).__name__}: {e}; the graph runs by torch's own kernels",
+                    count=1,
+                )
                 call = _by_eager_kernels(graph)
         decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
         call = getattr(call, "call", call)
@@ -251,9 +334,11 @@ class GradGraph:
             call.end_step(self.step, sum(i >= tangents for i in reads or range(len(graph.placeholders))))
         return _Backward(graph, call, decided, reads)
 
-    def run_backward(self, saved: list, rest: list, tangents: tuple, needs: tuple[bool, ...], part: Part | None = None) -> list:
-        """One gradient or None per input of the graph. Of a part, `saved` and `tangents` hold None where they are another's. `saved` is emptied:
-        what nobody else holds is freed after its last use."""
+    def run_backward(
+        self, saved: list, rest: list, tangents: tuple, needs: tuple[bool, ...], part: Part | None = None
+    ) -> list:
+        """One gradient or None per input of the graph. Of a part, `saved` and `tangents` hold None where they are
+        another's. `saved` is emptied: what nobody else holds is freed after its last use."""
         grads_of = self.joint.grad_inputs
         present = tuple([t is not None for t in tangents])
         reachable = self._reachable(present)
@@ -269,7 +354,12 @@ class GradGraph:
         call = b.call
         sizes = dict(zip(self.joint.partition.symbols, rest))
         if any(_is_wrapped(t) for t in tangents if t is not None):
-            events.emit("fallback", what=b.graph.name, reason="batched tangents, or of a subclass of Tensor: the graph runs by torch's own kernels", count=1)
+            events.emit(
+                "fallback",
+                what=b.graph.name,
+                reason="batched tangents, or of a subclass of Tensor: the graph runs by torch's own kernels",
+                count=1,
+            )
             call, fixed = _by_eager_kernels(b.graph), [t for t in tangents if t is not None]
         else:
             fixed = [_as_traced(t, m.stride, sizes) for t, m in zip(tangents, self.tangent_metas) if t is not None]
@@ -285,13 +375,17 @@ class GradGraph:
                 out[i] = g
         return out
 
-    def double(self, saved: Sequence[Any], remembered: Sequence[tuple[int, bool]], held: Sequence[Any], tangents: Sequence[Any]) -> list:
+    def double(
+        self, saved: Sequence[Any], remembered: Sequence[tuple[int, bool]], held: Sequence[Any], tangents: Sequence[Any]
+    ) -> list:
         """One gradient or None per input, with gradients of their own."""
         return _double(self, saved, remembered, held, tangents)
 
 
 def _view(base: torch.Tensor, like: torch.Tensor, part: str) -> torch.Tensor:
-    """The view of `base` that lies as `like` does. part: by this operator, which makes several views, so that autograd treats it so."""
+    """The view of `base` that lies as `like` does. part: by this operator, which makes several views, so that autograd
+    treats it so.
+    """
     if part == "split" and like.ndim:
         return base.as_strided(like.shape, like.stride(), like.storage_offset()).split(max(1, like.shape[0]))[0]
     if part:
@@ -300,7 +394,9 @@ def _view(base: torch.Tensor, like: torch.Tensor, part: str) -> torch.Tensor:
 
 
 def _with_views(call: Callable[..., tuple], plan: OutputPlan) -> Callable[..., tuple]:
-    """A graph without gradients of its own, some results of which are views of inputs that require grad, or are detached from such."""
+    """A graph without gradients of its own, some results of which are views of inputs that require grad, or are
+    detached from such.
+    """
     views = [(k, r[1]) for k, r in enumerate(plan.recipes) if r[0] == "input_view"]
     detached = [k for k, r in enumerate(plan.recipes) if r[0] == "detach"]
     if not views and not detached:
@@ -314,6 +410,7 @@ def _with_views(call: Callable[..., tuple], plan: OutputPlan) -> Callable[..., t
             if inputs[i].requires_grad:
                 results[k] = _view(inputs[i], results[k], plan.parts.get(k, ""))
         return tuple(results)
+
     return run
 
 
@@ -321,6 +418,7 @@ def _by_eager_kernels(graph: AtenGraph) -> Callable[..., tuple]:
     def run(*inputs: Any) -> tuple:
         with torch.no_grad():
             return interpret(graph, inputs)
+
     return run
 
 
@@ -335,6 +433,7 @@ def _zeros(k: int, rest: list, graph: GradGraph) -> torch.Tensor:
 def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
     """How a size symbol's value is read from forward's inputs."""
     from ..symbolic.expr import symbol
+
     s = symbol(name)
     for i, n in enumerate(forward.placeholders):
         val = n.meta.get("val")
@@ -350,18 +449,28 @@ def _size_reader(name: str, forward: Any) -> Callable[[tuple], int]:
 
 
 def _apply_of(forward: Any, backward: Callable) -> Callable:
-    """What applies a Function of these: node.cpp, or the part of `Function.apply` that is in C. What Function.apply does before (functorch's
-    transforms, keyword arguments) does not arise: guards keep transforms out, and inputs come by position."""
+    """What applies a Function of these: node.cpp, or the part of `Function.apply` that is in C. What Function.apply
+    does before (functorch's transforms, keyword arguments) does not arise: guards keep transforms out, and inputs come
+    by position."""
     node = autograd_node()
     if node is not None:
         return node.Apply(forward, backward)
-    function = type("TCompiled", (torch.autograd.Function,), {
-        "forward": forward, "backward": staticmethod(backward), "setup_context": staticmethod(torch.autograd.Function.setup_context)})    # where torch looks first
+    function = type(
+        "TCompiled",
+        (torch.autograd.Function,),
+        {
+            "forward": forward,
+            "backward": staticmethod(backward),
+            "setup_context": staticmethod(torch.autograd.Function.setup_context),
+        },
+    )  # where torch looks first
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 
 
 def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
     saved = list(ctx.saved_tensors) if graph.frees else []
+    if graph.watched:
+        refuse_changed(graph.watched, ctx.remembered)
     if torch.is_grad_enabled():
         return tuple(graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
     return tuple(graph.run_backward(saved, getattr(ctx, "rest", []), tangents, ctx.needs_input_grad))
@@ -374,22 +483,24 @@ def _reader(i: int, d: int, stride: bool) -> Callable[[tuple], int]:
 
 
 class _Bridge(torch.autograd.Function):
-    """The same in Python: what GradForward and `_backward` do, with `everything` as the way around torch for what has no gradient."""
+    """The same in Python: what GradForward and `_backward` do, with `everything` as the way around torch for what has
+    no gradient.
+    """
+
     graph: GradGraph
 
     @classmethod
     def forward(cls, ctx: Any, call: tuple[list, tuple], *inputs: Any) -> tuple:
-        everything, given = call                     # given: the inputs before those without gradients were detached
+        everything, given = call  # given: the inputs before those without gradients were detached
         graph = cls.graph
         results = graph.forward(*inputs)
         n = graph.n_outputs
         everything.extend(results[:n])
         for k in graph.hidden_views:
-            everything[k] = everything[k].detach()   # to autograd no view: nobody else can reach the rest of its memory
+            everything[k] = everything[k].detach()  # to autograd no view: nobody else can reach the rest of its memory
         ctx.rest = graph.rest(inputs)
         ctx.save_for_backward(*[inputs[i] for i in graph.saved_inputs], *results[n:])
-        ctx.remembered = [(t if strong else weakref.ref(t), t._version) if isinstance(t := given[i], torch.Tensor) else t
-                          for i, strong in graph.remembered]
+        ctx.remembered = remember(graph.remembered, (*given, *everything))
         ctx.set_materialize_grads(False)
         return tuple([everything[k] for k in graph.at])
 
@@ -397,28 +508,43 @@ class _Bridge(torch.autograd.Function):
     def backward(cls, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
         graph = cls.graph
         saved = list(ctx.saved_tensors) if graph.frees else []
+        refuse_changed(graph.watched, ctx.remembered)
         if torch.is_grad_enabled():
             return (None, *graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
         return (None, *graph.run_backward(saved, ctx.rest, tangents, ctx.needs_input_grad[1:]))
 
 
 def _idle_inputs(captured: CapturedGraph, grad_inputs: list[int]) -> frozenset[int]:
-    """Inputs that require grad, but that no result depends on differentiably: they are only read detached, or under no_grad. The Function must
-    not be joined to their history: a backward pass through it would visit that history, without gradients, and free what it saved."""
-    return frozenset(i for i, spec in enumerate(captured.inputs)
-                     if i not in grad_inputs and spec.kind == "tensor" and spec.spec is not None and spec.spec.requires_grad
-                     and not isinstance(captured.example_inputs[i], torch.nn.Parameter))      # a parameter has no history
+    """Inputs that require grad, but that no result depends on differentiably: they are only read detached, or under
+    no_grad. The Function must not be joined to their history: a backward pass through it would visit that history,
+    without gradients, and free what it saved.
+    """
+    return frozenset(
+        i
+        for i, spec in enumerate(captured.inputs)
+        if i not in grad_inputs
+        and spec.kind == "tensor"
+        and spec.spec is not None
+        and spec.spec.requires_grad
+        and not isinstance(captured.example_inputs[i], torch.nn.Parameter)
+    )  # a parameter has no history
 
 
 def _is_small(n: Any) -> bool:
     """Whether an input may stay alive with the results, only because double backward might ask for it."""
     m = n.meta.get("val")
-    return not hasattr(m, "shape") or all(isinstance(s, int) for s in m.shape) and math.prod(m.shape) * m.dtype.itemsize <= SMALL_BYTES
+    return (
+        not hasattr(m, "shape")
+        or all(isinstance(s, int) for s in m.shape)
+        and math.prod(m.shape) * m.dtype.itemsize <= SMALL_BYTES
+    )
 
 
 def _is_wrapped(t: torch.Tensor) -> bool:
     """A tangent that stands for others: of a subclass, or batched (torch.autograd.grad(..., is_grads_batched=True))."""
-    return type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is torch.strided and not torch._C._has_storage(t)
+    return (
+        type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is torch.strided and not torch._C._has_storage(t)
+    )
 
 
 def _as_traced(t: torch.Tensor, stride: tuple, sizes: dict[str, int]) -> torch.Tensor:
@@ -432,25 +558,45 @@ def _as_traced(t: torch.Tensor, stride: tuple, sizes: dict[str, int]) -> torch.T
     return t if t.stride() == stride else torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t)
 
 
-def _double(graph: GradGraph, saved: Sequence[Any], remembered: Sequence[tuple[int, bool]], held: Sequence[Any], tangents: Sequence[Any]) -> list:
-    """Double backward: the graph once more under eager autograd, so that gradients have gradients. `held` are the `remembered` inputs."""
+def _double(
+    graph: GradGraph,
+    saved: Sequence[Any],
+    remembered: Sequence[tuple[int, bool]],
+    held: Sequence[Any],
+    tangents: Sequence[Any],
+) -> list:
+    """Double backward: the graph once more under eager autograd, so that gradients have gradients. `held` are the
+    `remembered` inputs.
+    """
     j, plan = graph.joint, graph.joint.outputs
     inputs: list[Any] = [None] * graph.n_inputs
     for i, t in zip(graph.saved_inputs, saved):
         inputs[i] = t
     for (i, _), kept in zip(remembered, held):
+        if i >= graph.n_inputs:
+            continue
         if isinstance(kept, tuple):
             t = kept[0]() if isinstance(kept[0], weakref.ref) else kept[0]
             if t is None or t._version != kept[1]:
-                raise RuntimeError("tcompile: double backward (create_graph=True) needs the inputs of the compiled call, but one of them is gone or "
-                                   "was changed in place since; keep them alive, or run this part eager with tcompile.disable")
+                raise RuntimeError(
+                    "tcompile: double backward (create_graph=True) needs the inputs of the compiled call, but one of"
+                    " them is gone or was changed in place since; keep them alive, or run this part eager with"
+                    " tcompile.disable"
+                )
             inputs[i] = t
         else:
             inputs[i] = kept
     if any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in j.aten.graph.nodes):
-        raise RuntimeError("tcompile: double backward (create_graph=True) through a compiled graph with random numbers (dropout): they can't be drawn "
-                           "again; run this part eager with tcompile.disable")
-    events.emit("fallback", what=f"double backward of {graph.captured.name}", reason="gradients of gradients run by eager kernels", count=1)
+        raise RuntimeError(
+            "tcompile: double backward (create_graph=True) through a compiled graph with random numbers (dropout): they"
+            " can't be drawn again; run this part eager with tcompile.disable"
+        )
+    events.emit(
+        "fallback",
+        what=f"double backward of {graph.captured.name}",
+        reason="gradients of gradients run by eager kernels",
+        count=1,
+    )
     written = {i for i, _ in j.partition.forward.mutation_slots} | {i for i, _ in plan.writes}
     with torch.enable_grad():
         run = [t.clone() if i in written else t for i, t in enumerate(inputs)]
@@ -459,7 +605,10 @@ def _double(graph: GradGraph, saved: Sequence[Any], remembered: Sequence[tuple[i
         for (kind, k), t in zip(plan.origin, tangents):
             end = run[k] if kind == "write" else outs[k] if kind == "result" else outs[k]._base
             if end is None:
-                raise RuntimeError("tcompile: double backward through results that share memory; run this part eager with tcompile.disable")
+                raise RuntimeError(
+                    "tcompile: double backward through results that share memory; run this part eager with"
+                    " tcompile.disable"
+                )
             if t is not None:
                 ends.append(end)
                 given.append(t)

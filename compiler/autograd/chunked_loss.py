@@ -1,10 +1,12 @@
 """Linear + cross entropy in chunks of rows, so that the logits of a large vocabulary never lie in memory as a whole.
 
-Eager keeps the logits (rows x vocabulary), their log softmax and their gradient. Where nothing but a cross entropy reads the result of a linear layer,
-that result is more than `chunked_loss_mb`, and gradients are asked for, the captured graph is traced with one node in place of the chain: for a chunk of
-rows after the other it computes logits, their share of the loss and, by autograd's own formulas, their share of the gradients of rows, weight and
-bias. Backward only scales those. The gradients of weight and bias are summed in float32.
+Eager keeps the logits (rows x vocabulary), their log softmax and their gradient. Where nothing but a cross entropy
+reads the result of a linear layer, that result is more than `chunked_loss_mb`, and gradients are asked for, the
+captured graph is traced with one node in place of the chain: for a chunk of rows after the other it computes logits,
+their share of the loss and, by autograd's own formulas, their share of the gradients of rows, weight and bias. Backward
+only scales those. The gradients of weight and bias are summed in float32.
 """
+
 from __future__ import annotations
 
 import operator
@@ -22,14 +24,15 @@ __all__ = ["ChunkedLoss", "chunk_losses"]
 
 MOST_CHUNKS = 16
 _LINEAR = (F.linear, torch._C._nn.linear)
-_SHAPES = ("view", "reshape", "contiguous", "flatten")             # methods that keep rows in order
+_SHAPES = ("view", "reshape", "contiguous", "flatten")  # methods that keep rows in order
 _CASTS = {"float": torch.float32}
-_DTYPES = (torch.float32, torch.bfloat16)                          # float16 would lose small probabilities without the loss's scale
+_DTYPES = (torch.float32, torch.bfloat16)  # float16 would lose small probabilities without the loss's scale
 
 
 @dataclass
 class _Match:
     """linear -> steps (in order; on rows alone, or casts) -> loss"""
+
     linear: torch.fx.Node
     steps: list[torch.fx.Node]
     loss: torch.fx.Node
@@ -48,7 +51,11 @@ def chunk_losses(captured: CapturedGraph, opts: Any) -> CapturedGraph:
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     of_loss = {m.loss: m for m in found}
     for n in graph.nodes:
-        copies[n] = _chunked(new, of_loss[n], copies, _chunks(of_loss[n], limit)) if n in of_loss else new.node_copy(n, copies.__getitem__)
+        copies[n] = (
+            _chunked(new, of_loss[n], copies, _chunks(of_loss[n], limit))
+            if n in of_loss
+            else new.node_copy(n, copies.__getitem__)
+        )
     for n in reversed([copies[x] for m in found for x in (m.linear, *m.steps)]):
         if not n.users:
             new.erase_node(n)
@@ -56,8 +63,8 @@ def chunk_losses(captured: CapturedGraph, opts: Any) -> CapturedGraph:
 
 
 def _chunks(m: _Match, limit: int) -> int:
-    """How many chunks: each a quarter of the limit, of equal size where a number near that allows it. 1 where the logits are small, or smaller than
-    twice what chunks would keep instead."""
+    """How many chunks: each a quarter of the limit, of equal size where a number near that allows it. 1 where the
+    logits are small, or smaller than twice what chunks would keep instead."""
     rows, classes = m.loss.args[0].meta["val"].shape
     width = m.linear.args[1].meta["val"].shape[1]
     logits = rows * classes
@@ -68,9 +75,19 @@ def _chunks(m: _Match, limit: int) -> int:
 
 
 def _match(loss: torch.fx.Node) -> _Match | None:
-    options = dict(zip(("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing"), loss.args), **loss.kwargs)
+    options = dict(
+        zip(
+            ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing"),
+            loss.args,
+        ),
+        **loss.kwargs,
+    )
     logits, target, weight = options["input"], options["target"], options.get("weight")
-    if options.get("size_average") is not None or options.get("reduce") is not None or options.get("reduction", "mean") not in ("mean", "sum"):
+    if (
+        options.get("size_average") is not None
+        or options.get("reduce") is not None
+        or options.get("reduction", "mean") not in ("mean", "sum")
+    ):
         return None
     steps: list[torch.fx.Node] = []
     n = logits
@@ -84,12 +101,32 @@ def _match(loss: torch.fx.Node) -> _Match | None:
     x, w, at, t = (v.meta.get("val") for v in (n.args[0], n.args[1], logits, target) if isinstance(v, torch.fx.Node))
     if any(not isinstance(v, torch.Tensor) or any(not isinstance(s, int) for s in v.shape) for v in (x, w, at, t)):
         return None
-    if at.ndim != 2 or t.ndim != 1 or t.is_floating_point() or any(v.dtype not in _DTYPES for v in (x, w, at, n.meta["val"])):
+    if (
+        at.ndim != 2
+        or t.ndim != 1
+        or t.is_floating_point()
+        or any(v.dtype not in _DTYPES for v in (x, w, at, n.meta["val"]))
+    ):
         return None
-    if w.ndim != 2 or not (x.requires_grad or w.requires_grad) or isinstance(weight, torch.fx.Node) and weight.meta["val"].requires_grad:
+    if (
+        w.ndim != 2
+        or not (x.requires_grad or w.requires_grad)
+        or isinstance(weight, torch.fx.Node)
+        and weight.meta["val"].requires_grad
+    ):
         return None
-    return _Match(n, steps, loss, {"weight": weight, "target": target, "ignore_index": options.get("ignore_index", -100),
-                                   "mean": options.get("reduction", "mean") == "mean", "label_smoothing": options.get("label_smoothing", 0.0)})
+    return _Match(
+        n,
+        steps,
+        loss,
+        {
+            "weight": weight,
+            "target": target,
+            "ignore_index": options.get("ignore_index", -100),
+            "mean": options.get("reduction", "mean") == "mean",
+            "label_smoothing": options.get("label_smoothing", 0.0),
+        },
+    )
 
 
 def _read(n: torch.fx.Node) -> int:
@@ -100,16 +137,29 @@ def _read(n: torch.fx.Node) -> int:
 def _keeps_rows(n: torch.fx.Node) -> bool:
     """Whether `n` is a cast, or rearranges or leaves out rows, the last dimension being the same."""
     source = n.args[0] if n.args else None
-    before, after = (getattr(x.meta.get("val"), "shape", ()) if isinstance(x, torch.fx.Node) else () for x in (source, n))
+    before, after = (
+        getattr(x.meta.get("val"), "shape", ()) if isinstance(x, torch.fx.Node) else () for x in (source, n)
+    )
     if not before or not after or before[-1] != after[-1]:
         return False
     if n.op == "call_method":
-        return n.target in _SHAPES or n.target in _CASTS and len(n.args) == 1 and not n.kwargs or \
-            n.target == "to" and len(n.args) == 2 and isinstance(n.args[1], torch.dtype) and not n.kwargs
+        return (
+            n.target in _SHAPES
+            or n.target in _CASTS
+            and len(n.args) == 1
+            and not n.kwargs
+            or n.target == "to"
+            and len(n.args) == 2
+            and isinstance(n.args[1], torch.dtype)
+            and not n.kwargs
+        )
     if n.target is not operator.getitem:
         return False
     index = n.args[1] if isinstance(n.args[1], tuple) else (n.args[1],)
-    plain = all(i is Ellipsis or isinstance(i, slice) and all(x is None or type(x) is int for x in (i.start, i.stop, i.step)) for i in index)
+    plain = all(
+        i is Ellipsis or isinstance(i, slice) and all(x is None or type(x) is int for x in (i.start, i.stop, i.step))
+        for i in index
+    )
     last = index[-1] if Ellipsis in index or len(index) == len(before) else slice(None)
     return plain and len(after) == len(before) and last in (slice(None), Ellipsis)
 
@@ -126,7 +176,11 @@ def _chunked(g: torch.fx.Graph, m: _Match, copies: dict[torch.fx.Node, torch.fx.
         if s.target == "contiguous":
             continue
         shape = tuple(s.meta["val"].shape[:-1]) + (width,)
-        x = g.call_function(operator.getitem, (x, s.args[1])) if s.target is operator.getitem else g.call_method("reshape", (x, shape))
+        x = (
+            g.call_function(operator.getitem, (x, s.args[1]))
+            if s.target is operator.getitem
+            else g.call_method("reshape", (x, shape))
+        )
         x.meta.update({k: v for k, v in s.meta.items() if k != "val"})
     o = m.options
     target, weight = copies[o["target"]], copies[o["weight"]] if isinstance(o["weight"], torch.fx.Node) else None
@@ -137,7 +191,10 @@ def _chunked(g: torch.fx.Graph, m: _Match, copies: dict[torch.fx.Node, torch.fx.
 
 
 class ChunkedLoss:
-    """cross_entropy(linear(x, w, b).to(dtype), target) by chunks of rows. x: (rows, width); w: (classes, width); target: class of each row."""
+    """cross_entropy(linear(x, w, b).to(dtype), target) by chunks of rows. x: (rows, width); w: (classes, width);
+    target: class of each row.
+    """
+
     __name__ = "chunked_linear_cross_entropy"
 
     def __init__(self, chunks: int, dtype: torch.dtype | None, ignore_index: int, mean: bool, label_smoothing: float):
@@ -165,13 +222,15 @@ class _Chunked(torch.autograd.Function):
         wanted = [t is not None and t.requires_grad for t in (x, w, b)]
         rows = -(-x.shape[0] // call.chunks)
         total: Any = None
-        parts: list[Any] = []                                      # gradients of rows
-        sums: list[Any] = [None, None]                             # of weight and bias
+        parts: list[Any] = []  # gradients of rows
+        sums: list[Any] = [None, None]  # of weight and bias
         for at in range(0, x.shape[0], rows):
-            chunk = x[at:at + rows].detach().requires_grad_(wanted[0])
+            chunk = x[at : at + rows].detach().requires_grad_(wanted[0])
             with torch.enable_grad():
                 logits = F.linear(chunk, *leaves)
-                loss = F.cross_entropy(logits if call.dtype is None else logits.to(call.dtype), target[at:at + rows], weight, **call.loss)
+                loss = F.cross_entropy(
+                    logits if call.dtype is None else logits.to(call.dtype), target[at : at + rows], weight, **call.loss
+                )
             with in_this_thread(), _without_autocast(x.device.type):
                 grads = iter(torch.autograd.grad([loss], [t for t, want in zip((chunk, *leaves), wanted) if want]))
             if wanted[0]:
@@ -191,8 +250,8 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx: Any, g: Any) -> Any:
         count, *gradients = ctx.saved_tensors
         if count is not None:
-            g = torch.where(count == 0, 0.0, g / count)            # no row counts: the gradients are zeros, not 0 / 0
-        parts, sums = gradients[:ctx.n_parts], gradients[ctx.n_parts:]
+            g = torch.where(count == 0, 0.0, g / count)  # no row counts: the gradients are zeros, not 0 / 0
+        parts, sums = gradients[: ctx.n_parts], gradients[ctx.n_parts :]
         every = [torch.cat([p * g for p in parts]) if parts else None, *(None if s is None else s * g for s in sums)]
         return (None, *(None if t is None else t.to(dtype) for t, dtype in zip(every, ctx.dtypes)), None, None)
 

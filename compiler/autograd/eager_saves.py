@@ -1,8 +1,9 @@
 """What eager autograd keeps for backward, in bytes, operator by operator: what a partition is compared with.
 
-Read off the autograd nodes of the traced graph before backward runs: each `_saved_*` attribute that is a tensor keeps that tensor's memory,
-once however many nodes keep it. Memory of the graph's inputs lives anyway and is not counted.
+Read off the autograd nodes of the traced graph before backward runs: each `_saved_*` attribute that is a tensor keeps
+that tensor's memory, once however many nodes keep it. Memory of the graph's inputs lives anyway and is not counted.
 """
+
 from __future__ import annotations
 
 from itertools import accumulate
@@ -20,8 +21,10 @@ _saved_names: dict[type, tuple[str, ...]] = {}
 
 
 def eager_kept(f: Functionalizer, outputs: Iterable[torch.Tensor], hints: dict[str, int]) -> list[int]:
-    """Bytes of memory, at the hints, that the autograd nodes behind `outputs` keep: after each operator recorded so far, in order."""
-    kept: dict[int, tuple[Any, int]] = {}                      # memory -> the operator that made it, its bytes
+    """Bytes of memory, at the hints, that the autograd nodes behind `outputs` keep: after each operator recorded so
+    far, in order.
+    """
+    kept: dict[int, tuple[Any, int]] = {}  # memory -> the operator that made it, its bytes
     for node in history(*outputs):
         for t in _saved_tensors(node):
             a = f.aliases.get(id(t))
@@ -41,7 +44,7 @@ def _saved_tensors(node: Any) -> list[torch.Tensor]:
     for name in _saved_names[kind]:
         try:
             value = getattr(node, name)
-        except RuntimeError:                                   # changed in place since: backward, if it runs, will say so
+        except RuntimeError:  # changed in place since: backward, if it runs, will say so
             continue
         out += [t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor)]
     return out

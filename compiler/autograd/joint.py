@@ -1,8 +1,10 @@
 """The joint graph: forward and its gradients in one functional aten graph.
 
-The captured graph and `torch.autograd.grad` run once on TraceTensors under one recorder, each under the modes that it has in eager:
-forward as the call finds them, backward with gradients on, without autocast, without saved-tensor hooks or anomaly checks of the user's.
+The captured graph and `torch.autograd.grad` run once on TraceTensors under one recorder, each under the modes that it
+has in eager: forward as the call finds them, backward with gradients on, without autocast, without saved-tensor hooks
+or anomaly checks of the user's.
 """
+
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
@@ -16,25 +18,29 @@ from ..graph.captured import CapturedGraph, GraphInput
 from ..graph.aten import AtenGraph
 from ..graph.functionalize import Functionalizer, NewValue
 from ..graph.higher_order import has_backward
+from ..graph.history import BACKWARD
 from ..graph.meta.core import contiguous_strides
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
 from ..graph.to_aten import finish
 from ..symbolic.places import disjoint
-from ..torch_modes import autocast_off
+from ..graph.torch_modes import autocast_off
 from .chunked_loss import chunk_losses
 from .eager_saves import eager_kept
 from .modes import tracing_modes
+from .opaque_gradients import opaque_where_needed
 from .outputs import CannotTrace, OutputPlan, plan_outputs
-from .partition import Partition, partition, read_by_backward
+from .changed import kept_by_autograd, read_by_backward
+from .partition import Partition, partition
 from .parts import Group, independent_parts
 
 __all__ = ["JointGraph", "CannotTrace", "NoGradient", "joint_graph"]
 
 
 class NoGradient(Exception):
-    """Nothing that the graph computes requires grad: it is compiled like any graph (as under torch.no_grad()). `plan` says which results are
-    views of inputs that require grad: those are taken with gradients recorded. `aten` is that graph where the captured one computes gradients
+    """Nothing that the graph computes requires grad: it is compiled like any graph (as under torch.no_grad()). `plan`
+    says which results are views of inputs that require grad: those are taken with gradients recorded. `aten` is that
+    graph where the captured one computes gradients
     itself: only here they are recorded."""
 
     def __init__(self, plan: OutputPlan, aten: AtenGraph | None = None):
@@ -47,11 +53,16 @@ class JointGraph:
     """Forward and backward as two AtenGraphs.
 
     forward      returns the captured graph's results, then what `outputs` adds, then the tensors kept for backward
-    backward     takes what forward kept, size symbols, then one tangent per differentiable output of `outputs`; returns one gradient
+    backward     takes what forward kept, size symbols, then one tangent per differentiable output of `outputs`; returns
+                 one gradient
                  per input in `grad_inputs`
-    reach        per differentiable output, the positions in `grad_inputs` that it depends on: the others have no gradient from it
+    reach        per differentiable output, the positions in `grad_inputs` that it depends on: the others have no
+                 gradient from it
     parts        the differentiable outputs in groups whose backward passes are independent (parts.py)
+    watched      the inputs that eager keeps for backward, each with the differentiable outputs that it keeps it for,
+                 and the outputs: it raises where one is changed in place before
     """
+
     partition: Partition
     n_outputs: int
     outputs: OutputPlan
@@ -59,13 +70,16 @@ class JointGraph:
     reach: list[frozenset[int]]
     aten: AtenGraph
     parts: list[Group]
+    watched: tuple[dict[int, set[int]], list[int]]
 
     def __str__(self) -> str:
         return f"forward:\n{self.partition.forward}\n\nbackward:\n{self.partition.backward}"
 
 
 def joint_graph(captured: CapturedGraph, opts: Any) -> JointGraph:
-    """Trace forward and `torch.autograd.grad` at once and part them. Raises CannotTrace where eager autograd has to serve."""
+    """Trace forward and `torch.autograd.grad` at once and part them. Raises CannotTrace where eager autograd has to
+    serve.
+    """
     captured = chunk_losses(captured, opts)
     try:
         try:
@@ -82,7 +96,7 @@ class _LeafWritten(Exception):
 
 def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph:
     f = Functionalizer(captured.env)
-    with tracing_modes(), recording(f):
+    with tracing_modes(), recording(f), opaque_where_needed(captured.graph_module.graph):
         try:
             inputs, result = run_nodes(f, captured, keep_grad=True, wrap_input=None if leaves else _not_a_leaf)
         except RuntimeError as e:
@@ -93,7 +107,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
             raise CannotTrace("a tensor that requires grad is part of the graph without being an input")
         try:
             plan = plan_outputs(f, inputs, result)
-        except RuntimeError as e:                            # a result that eager refuses to use: a view whose base was written into
+        except RuntimeError as e:  # a result that eager refuses to use: a view whose base was written into
             raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
         if not plan.tensors:
             whole = has_backward(captured.graph_module.graph)
@@ -101,14 +115,19 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         tangents, specs = [], list(captured.inputs)
         for k, t in enumerate(plan.tensors):
             meta = tensor_meta(t)
-            shape, stride = ([int(captured.env.hint(n)) if captured.env is not None else n for n in sizes] for sizes in (meta.shape, meta.stride))
+            shape, stride = (
+                [int(captured.env.hint(n)) if captured.env is not None else n for n in sizes]
+                for sizes in (meta.shape, meta.stride)
+            )
             if all(shape) and not disjoint(shape, stride):
-                meta = meta.replace(stride=contiguous_strides(meta.shape))       # of an expanded result, of windows that overlap: elements of its own
+                meta = meta.replace(
+                    stride=contiguous_strides(meta.shape)
+                )  # of an expanded result, of windows that overlap: elements of its own
             tangent = from_meta(meta.replace(requires_grad=False, storage_offset=0), captured.env)
             f.add_input(f"tangent_{k}", tangent, len(specs))
             specs.append(GraphInput(f"tangent_{k}", None, "tensor"))
             tangents.append(tangent)
-        f.where = {"stack": [], "module": "backward"}
+        f.where = {"stack": [], "module": BACKWARD, "backward": True}
         sources = [_source(t) for t in inputs]
         grad_inputs = [i for i, t in enumerate(sources) if t is not None]
         leaves_of = [t for t in sources if t is not None]
@@ -122,7 +141,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
             try:
                 grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True)
             except RuntimeError as e:
-                if "NYI SymInt equality" in str(e):         # autograd's formula of pow looks at the exponent
+                if "NYI SymInt equality" in str(e):  # autograd's formula of pow looks at the exponent
                     raise CannotTrace("an exponent is a size or an int that changes") from None
                 raise CannotTrace(f"eager autograd says: {_first_line(e)}") from None
         kept = [(j, i, g) for j, (i, g) in enumerate(zip(grad_inputs, grads)) if g is not None]
@@ -131,20 +150,35 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         extra = [NewValue(plan.write_of[d]) if d in plan.write_of else plan.tensors[d] for d in plan.extra]
         n_out = len(result) + len(extra)
         joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
-    read = read_by_backward(joint, len(captured.inputs))
+    n_in = len(captured.inputs)
+    read, watched = read_by_backward(joint, n_in), kept_by_autograd(joint, n_in, n_out, len(tangents))
     joint = finish(joint, opts)
     at = {j: k for k, (j, *_) in enumerate(kept)}
     written = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and f.alias_of(t).memory.written}
-    fragile = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and i not in read and
-               not _is_parameter(t, captured.example_inputs[i:i + 1])}
+    fragile = {
+        i
+        for i, t in enumerate(inputs)
+        if isinstance(t, torch.Tensor) and i not in read and not _is_parameter(t, captured.example_inputs[i : i + 1])
+    }
     parts = partition(joint, len(captured.inputs), n_out, written, fragile, opts)
     parts.eager_kept = in_eager
-    return JointGraph(parts, n_out, plan, [i for _, i, _ in kept], [frozenset(at[j] for j in r if j in at) for r in reach], joint, groups)
+    return JointGraph(
+        parts,
+        n_out,
+        plan,
+        [i for _, i, _ in kept],
+        [frozenset(at[j] for j in r if j in at) for r in reach],
+        joint,
+        groups,
+        ({i: ks for i, ks in watched[0].items() if i not in written}, watched[1]),
+    )
 
 
 def _is_parameter(t: torch.Tensor, example: list) -> bool:
     """A leaf that requires grad: between forward and backward nobody changes it but by stepping over autograd."""
-    return isinstance(t, torch.nn.Parameter) or any(isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf for x in example)
+    return isinstance(t, torch.nn.Parameter) or any(
+        isinstance(x, torch.Tensor) and x.requires_grad and x.is_leaf for x in example
+    )
 
 
 def _first_line(e: BaseException) -> str:
@@ -152,7 +186,9 @@ def _first_line(e: BaseException) -> str:
 
 
 def _not_a_leaf(f: Functionalizer, t: Any) -> Any:
-    """The input as eager sees one that was computed: its writes are recorded by autograd. The graph has nothing of the step between."""
+    """The input as eager sees one that was computed: its writes are recorded by autograd. The graph has nothing of the
+    step between.
+    """
     if not t.requires_grad:
         return t
     with recording(None), torch.enable_grad():

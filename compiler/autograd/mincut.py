@@ -1,9 +1,10 @@
-"""Minimum cut over nodes: which forward values to keep for backward, in bytes (min-cut rematerialization, as in PyTorch's
-AOTAutograd partitioner and in Chen et al. 2016's spirit of recomputation).
+"""Minimum cut over nodes: which forward values to keep for backward, in bytes (min-cut rematerialization, as in
+PyTorch's AOTAutograd partitioner and in Chen et al. 2016's spirit of recomputation).
 
-in: nodes with a weight (bytes to keep) and edges producer -> consumer; out: the cheapest set of nodes such that everything that
-backward reads can be recomputed from the set.
+in: nodes with a weight (bytes to keep) and edges producer -> consumer; out: the cheapest set of nodes such that
+everything that backward reads can be recomputed from the set.
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -14,21 +15,29 @@ __all__ = ["min_node_cut"]
 INF = 1 << 60
 
 
-def min_node_cut(weights: Mapping[Hashable, int], edges: Iterable[tuple[Hashable, Hashable]], sources: Iterable[Hashable],
-                 sinks: Iterable[Hashable]) -> set[Hashable]:
+def min_node_cut(
+    weights: Mapping[Hashable, int],
+    edges: Iterable[tuple[Hashable, Hashable]],
+    sources: Iterable[Hashable],
+    sinks: Iterable[Hashable],
+) -> set[Hashable]:
     """The nodes of least total weight whose removal parts every path from a source to a sink. Sources and sinks may be
-    cut themselves. Dinic's algorithm on the split graph (each node an edge in -> out with its weight); O(V^2 E), in practice
-    near-linear on computation graphs."""
+    cut themselves. Dinic's algorithm on the split graph (each node an edge in -> out with its weight); O(V^2 E), in
+    practice near-linear on computation graphs."""
     ids = {n: i for i, n in enumerate(weights)}
     n = len(ids)
     s, t = 2 * n, 2 * n + 1
-    head: list[list[int]] = [[] for _ in range(2 * n + 2)]      # node -> edge numbers
+    head: list[list[int]] = [[] for _ in range(2 * n + 2)]  # node -> edge numbers
     to: list[int] = []
     cap: list[int] = []
 
     def edge(u: int, v: int, c: int) -> None:
-        head[u].append(len(to)); to.append(v); cap.append(c)
-        head[v].append(len(to)); to.append(u); cap.append(0)
+        head[u].append(len(to))
+        to.append(v)
+        cap.append(c)
+        head[v].append(len(to))
+        to.append(u)
+        cap.append(0)
 
     for node, i in ids.items():
         edge(2 * i, 2 * i + 1, max(0, min(int(weights[node]), INF)))
@@ -64,7 +73,9 @@ def _levels(head: list[list[int]], to: list[int], cap: list[int], s: int) -> lis
     return level
 
 
-def _augment(head: list[list[int]], to: list[int], cap: list[int], level: list[int], nxt: list[int], s: int, t: int) -> int:
+def _augment(
+    head: list[list[int]], to: list[int], cap: list[int], level: list[int], nxt: list[int], s: int, t: int
+) -> int:
     """One augmenting path in the level graph, by depth-first search without recursion; 0 when there is none left."""
     path: list[int] = []
     u = s

@@ -1,4 +1,5 @@
 """What of the caller's autograd state must not reach the tensors that the compiler traces with."""
+
 from __future__ import annotations
 
 from contextlib import contextmanager
@@ -6,6 +7,7 @@ from typing import Iterator
 
 import torch
 
+from ..base import forks
 from ..guards.state import hidden_hooks
 
 __all__ = ["tracing_modes", "without_saved_tensor_hooks"]
@@ -13,8 +15,8 @@ __all__ = ["tracing_modes", "without_saved_tensor_hooks"]
 
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
-    """Saved-tensor hooks of the user's (activation checkpointing, offloading) are for the compiled graph's own saved tensors: they are not
-    called for those of traced tensors."""
+    """Saved-tensor hooks of the user's (activation checkpointing, offloading) are for the compiled graph's own saved
+    tensors: they are not called for those of traced tensors."""
     hooks = []
     while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(top)
@@ -33,10 +35,9 @@ def tracing_modes() -> Iterator[None]:
     """Without saved-tensor hooks and without anomaly checks, which would look at the data of traced gradients."""
     anomaly, check = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     with without_saved_tensor_hooks():
-        if anomaly:
-            torch.set_anomaly_enabled(False)
-        try:
+        if not anomaly:
             yield
-        finally:
-            if anomaly:
-                torch.set_anomaly_enabled(True, check)
+            return
+        with forks.changed(lambda: torch.set_anomaly_enabled(True, check)):
+            torch.set_anomaly_enabled(False)
+            yield

@@ -1,13 +1,15 @@
 """What the bridge's autograd.Function returns, and how the captured graph's results are made of that.
 
-Eager autograd knows views and in-place writes; an autograd.Function knows neither. So the Function returns tensors that share memory with
-nothing else the caller can reach (the *differentiable outputs*), and after it, with gradients recorded as in eager,
+Eager autograd knows views and in-place writes; an autograd.Function knows neither. So the Function returns tensors that
+share memory with nothing else the caller can reach (the *differentiable outputs*), and after it, with gradients
+recorded as in eager,
 
     an input written under grad mode     gets its new value by `input.copy_(value)`
     a result that is a view of an input  is a view of the real input
     results that overlap                 are views of one differentiable output
     a result without gradient            is detached from the memory that it shares
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -30,15 +32,21 @@ class OutputPlan:
     """
     tensors    the differentiable outputs as traced
     at         their positions among forward's outputs (results, then extras)
-    extra      indices into `tensors` that are not among the results: bases of overlapping results, new values of written inputs
-    recipes    per result: ("side", k) forward's output k as it is; ("detach", k); ("diff", d); ("view", d, k) a view of differentiable
-               output d with the geometry of forward's output k; ("input", i); ("input_view", i, k); ("part", first, k) a view, with the
-               geometry of forward's output k, of the memory that it shares with other results without gradient, `first` the first of them
-    parts      results that are one of several views made at once, and the operator (unbind, split) that eager names when it refuses to write
+    extra      indices into `tensors` that are not among the results: bases of overlapping results, new values of
+               written inputs
+    recipes    per result: ("side", k) forward's output k as it is; ("detach", k); ("diff", d); ("view", d, k) a view of
+               differentiable
+               output d with the geometry of forward's output k; ("input", i); ("input_view", i, k); ("part", first, k)
+               a view, with the geometry of forward's output k, of the memory that it shares with other results without
+               gradient, `first` the first of them
+    parts      results that are one of several views made at once, and the operator (unbind, split) that eager names
+               when it refuses to write
                into them where gradients are recorded
     writes     [(input, d)]: input.copy_(differentiable output d) under grad mode, before the views are taken
-    origin     per differentiable output, where the same tensor is after an eager run: ("result", k) | ("base", k) | ("write", input)
+    origin     per differentiable output, where the same tensor is after an eager run: ("result", k) | ("base", k) |
+               ("write", input)
     """
+
     tensors: list[torch.Tensor] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
     extra: list[int] = field(default_factory=list)
@@ -61,16 +69,18 @@ class OutputPlan:
 def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> OutputPlan:
     """Sort the results of a traced graph. Raises CannotTrace where autograd's state can't be expressed so."""
     plan = OutputPlan()
-    written = [i for i, t in enumerate(inputs) if isinstance(t, TraceTensor) and f.alias_of(t).memory.written and _recorded(t)]
-    groups: dict[int, list[int]] = {}                        # memory -> results that are made of it and require grad, each object once
-    first: dict[int, int] = {}                               # id of a result -> where it comes first
+    written = [
+        i for i, t in enumerate(inputs) if isinstance(t, TraceTensor) and f.alias_of(t).memory.written and _recorded(t)
+    ]
+    groups: dict[int, list[int]] = {}  # memory -> results that are made of it and require grad, each object once
+    first: dict[int, int] = {}  # id of a result -> where it comes first
     for k, t in enumerate(results):
         if isinstance(t, torch.Tensor):
             first.setdefault(id(t), k)
             if t.grad_fn is not None and first[id(t)] == k and f.alias_of(t).memory.input is None:
                 groups.setdefault(id(f.alias_of(t).memory), []).append(k)
-    diff: dict[int, int] = {}                                # id of a traced tensor -> differentiable output
-    view_of: dict[int, int] = {}                             # result -> the differentiable output that it is a view of
+    diff: dict[int, int] = {}  # id of a traced tensor -> differentiable output
+    view_of: dict[int, int] = {}  # result -> the differentiable output that it is a view of
     for ks in groups.values():
         if len(ks) == 1 or _disjoint(f, [results[k] for k in ks]):
             for k in ks:
@@ -107,7 +117,11 @@ def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> Output
     shared = {id(f.alias_of(t).memory) for t in plan.tensors}
     plan.recipes = [_recipe(f, inputs, k, t, first, diff, view_of, shared) for k, t in enumerate(results)]
     _join_parts(f, results, plan.recipes)
-    plan.parts = {k: name for k, r in enumerate(plan.recipes) if r[0] in ("view", "input_view") and (name := f.several_views_of(results[k]))}
+    plan.parts = {
+        k: name
+        for k, r in enumerate(plan.recipes)
+        if r[0] in ("view", "input_view") and (name := f.several_views_of(results[k]))
+    }
     return plan
 
 
@@ -117,7 +131,9 @@ def _recorded(t: torch.Tensor) -> bool:
     return t.grad_fn is not None and t.grad_fn is not step
 
 
-def _recipe(f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: dict, view_of: dict, shared: set) -> tuple:
+def _recipe(
+    f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: dict, view_of: dict, shared: set
+) -> tuple:
     if not isinstance(t, torch.Tensor):
         return ("side", k)
     memory = f.alias_of(t).memory
@@ -126,14 +142,20 @@ def _recipe(f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: 
         if source is t:
             return ("input", memory.input)
         if t.requires_grad and t.grad_fn is None:
-            return ("side", k)                               # a view made under no_grad: to eager a leaf that requires grad
+            return ("side", k)  # a view made under no_grad: to eager a leaf that requires grad
         if t.requires_grad:
             if t.dtype != source.dtype:
                 raise CannotTrace("a result that requires grad is an input's memory in another dtype")
-            if not t._is_view() or t._base is not source:      # by way of detach(): its gradients do not go to the input
+            if not t._is_view() or t._base is not source:  # by way of detach(): its gradients do not go to the input
                 raise CannotTrace("a result that requires grad shares an input's memory, but not its history")
             return ("input_view", memory.input, k)
-        return ("detach", k) if source.requires_grad else ("input_view", memory.input, k) if t.dtype == source.dtype else ("side", k)
+        return (
+            ("detach", k)
+            if source.requires_grad
+            else ("input_view", memory.input, k)
+            if t.dtype == source.dtype
+            else ("side", k)
+        )
     k = first[id(t)]
     if id(t) in diff:
         return ("diff", diff[id(t)])
@@ -145,7 +167,9 @@ def _recipe(f: Functionalizer, inputs: list, k: int, t: Any, first: dict, diff: 
 
 
 def _join_parts(f: Functionalizer, results: tuple, recipes: list[tuple]) -> None:
-    """Results without gradient that share memory are views of one tensor: what is written into one of them, the others' history has too."""
+    """Results without gradient that share memory are views of one tensor: what is written into one of them, the others'
+    history has too.
+    """
     sharing: dict[int, list[int]] = {}
     for k, r in enumerate(recipes):
         if r == ("side", k) and isinstance(results[k], torch.Tensor):
@@ -177,10 +201,14 @@ def _part(p: list, q: list) -> bool:
         name = a.op._schema.name
         if name != b.op._schema.name:
             return False
-        if a.index is not None:                              # split, chunk, unbind: by the same arguments, another part
+        if a.index is not None:  # split, chunk, unbind: by the same arguments, another part
             if str(a.args) == str(b.args) and str(a.kwargs) == str(b.kwargs) and a.index != b.index:
                 return True
-        elif name == "aten::select" and a.args[0] == b.args[0] and all(type(x) is int and x >= 0 for x in (a.args[1], b.args[1])):
+        elif (
+            name == "aten::select"
+            and a.args[0] == b.args[0]
+            and all(type(x) is int and x >= 0 for x in (a.args[1], b.args[1]))
+        ):
             if a.args[1] != b.args[1]:
                 return True
         elif name == "aten::slice" and (bounds := [_bounds(x) for x in (a, b)]) and None not in bounds:
@@ -188,7 +216,7 @@ def _part(p: list, q: list) -> bool:
             if d == e and (hi <= low or high <= lo):
                 return True
         if str((a.args, a.kwargs, a.index)) != str((b.args, b.kwargs, b.index)):
-            return False                                     # not the same step either
+            return False  # not the same step either
     return False
 
 

@@ -1,11 +1,14 @@
 """Part a joint graph into forward and backward: what forward keeps is the cheapest cut, in bytes, between the two.
 
-Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward; products,
-reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what convolutions read from memory in both passes:
-making it again takes as long as all of its own operator; nor sums of sums (the residual stream), as backward would begin with making all of them. Keeping an input of the graph costs nothing: it is alive anyway. Chains of
-recomputation end at what is kept, so backward never runs a forward operator that is not in the cut's shadow. Weights that autocast converts are kept as converted
-on a GPU, as eager keeps them, while that is little beside the rest.
+Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward;
+products, reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what
+convolutions read from memory in both passes: making it again takes as long as all of its own operator; nor sums of sums
+(the residual stream), as backward would begin with making all of them. Keeping an input of the graph costs nothing: it
+is alive anyway. Chains of recomputation end at what is kept, so backward never runs a forward operator that is not in
+the cut's shadow. Weights that autocast converts are kept as converted on a GPU, as eager keeps them, while that is
+little beside the rest.
 """
+
 from __future__ import annotations
 
 import operator
@@ -16,20 +19,21 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
-from ..bits import UNPACK
+from ..ops.mask_bits import UNPACK
 from ..graph.captured import GraphInput
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta, order_in_memory
-from ..graph.meta.views import contiguous_strides
-from ..raising import node_may_raise
+from ..graph.meta.views_meta import contiguous_strides
+from ..graph.opinfo import op_info
+from ..ops.raising import node_may_raise
 from ..symbolic.expr import Expr, symbol
-from .masks import packable, packed_nodes, unpacked_node, with_comparisons
+from .saved_masks import packable, packed_nodes, unpacked_node, with_comparisons
 from .mincut import INF, min_node_cut
 
-__all__ = ["Partition", "Value", "bytes_of", "partition", "read_by_backward"]
+__all__ = ["Partition", "Value", "bytes_of", "partition"]
 
-_FREE = 0            # weight of a value that lives anyway
-_WEIGHTS = 8         # converted weights are kept up to this part of what is kept anyway
+_FREE = 0  # weight of a value that lives anyway
+_WEIGHTS = 8  # converted weights are kept up to this part of what is kept anyway
 
 
 @dataclass
@@ -40,10 +44,13 @@ class Partition:
     saved          what forward returns for backward, inputs apart
     symbols        names of the size symbols that backward takes as ints
     recomputed     forward values that backward computes again
-    read_bytes     what would be kept if nothing were computed again: all that backward's operators read of forward, inputs apart
-    eager_kept     what eager autograd keeps for backward after each operator of forward, inputs apart; None where nobody asked
+    read_bytes     what would be kept if nothing were computed again: all that backward's operators read of forward,
+                   inputs apart
+    eager_kept     what eager autograd keeps for backward after each operator of forward, inputs apart; None where
+                   nobody asked
     budget         activation_memory_budget that the cut was made for
     """
+
     forward: AtenGraph
     backward: AtenGraph
     saved_inputs: list[int]
@@ -67,38 +74,56 @@ class Partition:
 
 @dataclass
 class Value:
-    """A value of the forward graph that backward needs. kind: "result" (the caller gets it as well), "copy" (of an input that the caller may
-    change before backward), "weight" (in the type that products take it in), "random" (drawn, so that it cannot be computed again), "activation"."""
+    """A value of the forward graph that backward needs. kind: "result" (the caller gets it as well), "copy" (of an
+    input that the caller may change before backward), "weight" (in the type that products take it in), "random" (drawn,
+    so that it cannot be computed again), "activation".
+    """
+
     name: str
     op: str
     kind: str
     shape: tuple
     dtype: str
-    bytes: int           # at the hints
+    bytes: int  # at the hints
     module: str
     stack: list
 
     @classmethod
     def of(cls, n: torch.fx.Node, kind: str, hints: dict[str, int]) -> Value:
         m = n.meta["val"]
-        return cls(n.name, _op_name(n), kind, m.shape, str(m.dtype).removeprefix("torch."), _bytes(n, hints), n.meta.get("module", ""),
-                   n.meta.get("stack") or [])
+        return cls(
+            n.name,
+            _op_name(n),
+            kind,
+            m.shape,
+            str(m.dtype).removeprefix("torch."),
+            _bytes(n, hints),
+            n.meta.get("module", ""),
+            n.meta.get("stack") or [],
+        )
 
 
-def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable[int] = (), fragile: Iterable[int] = (),
-              opts: Any = None) -> Partition:
+def partition(
+    joint: AtenGraph,
+    n_inputs: int,
+    n_outputs: int,
+    written: Iterable[int] = (),
+    fragile: Iterable[int] = (),
+    opts: Any = None,
+) -> Partition:
     """Part `joint`, whose first `n_inputs` placeholders are forward's inputs and the rest tangents.
 
     written    inputs that the call changes in place: what they held is gone by backward
-    fragile    inputs that the caller may change between forward and backward and eager would not mind, as its backward does not read them:
+    fragile    inputs that the caller may change between forward and backward and eager would not mind, as its backward
+               does not read them:
                where recomputation wants one, a copy is kept
     """
     places = joint.placeholders
     primals, tangents = places[:n_inputs], places[n_inputs:]
     hints = joint.env.hints if joint.env is not None else {}
-    with_comparisons(joint.graph, _reach(tangents), hints)
+    with_comparisons(joint.graph, reached_from(tangents), hints)
     results = joint.results
-    needs_tangent = _reach(tangents)
+    needs_tangent = reached_from(tangents)
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
     backward_nodes = {n for n in joint.graph.nodes if n in needs_tangent and n.op == "call_function"}
@@ -108,39 +133,66 @@ def partition(joint: AtenGraph, n_inputs: int, n_outputs: int, written: Iterable
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent) | _dropped(joint, readers)
     given = {results[s] for s in forward_slots}
-    bits = packable(joint.graph, given, _recomputable, _is_view, hints, opts)
+    bits = packable(joint.graph, given, _recomputable, is_view, hints, opts)
     cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits, given)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint, dear, bits)
     weights, operands = set(), set()
     if budget >= 1:
         again = _recomputed(readers, saved, needs_tangent)
-        weights = _converted_weights(joint, readers, saved, again, {n for i, n in enumerate(primals) if i not in fragile | written})
-        operands = _operands(joint, readers, saved, again, given) if opts is not None and opts.get("max_autotune") else set()
+        weights = _converted_weights(
+            joint, readers, saved, again, {n for i, n in enumerate(primals) if i not in fragile | written}
+        )
+        operands = (
+            _operands(joint, readers, saved, again, given) if opts is not None and opts.get("max_autotune") else set()
+        )
     copies = _copies(joint, [n for n in saved if n.op == "placeholder" and primals.index(n) in fragile | written])
     kept = weights.union(saved, operands)
     saved = [copies.get(n, n) for n in joint.graph.nodes if n in kept]
     recomputed = _recomputed(readers, saved, needs_tangent)
     read = readers.union(_given_inputs(joint, n_outputs), *(n.all_input_nodes for n in (*readers, *recomputed)))
-    saved = [n for n in saved if n.op != "placeholder" or n in read]       # (as in eager, what backward does not read may change before it)
-    sizes = sorted({name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
-                   | {name for o in joint.plan[n_outputs:] if o.meta is not None for name in _symbols_of(o.meta)})
+    saved = [
+        n for n in saved if n.op != "placeholder" or n in read
+    ]  # (as in eager, what backward does not read may change before it)
+    sizes = sorted(
+        {name for n in (*recomputed, *readers, *saved, *tangents) for name in _symbols(n)}
+        | {name for o in joint.plan[n_outputs:] if o.meta is not None for name in _symbols_of(o.meta)}
+    )
     packed = packed_nodes(joint.graph, [n for n in saved if n in bits])
     mask_of = {k: n for n, k in packed.items()}
     saved = [packed.get(n, n) for n in saved]
 
     forward = _forward(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
-    backward = _backward(joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()}, mask_of)
+    backward = _backward(
+        joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()}, mask_of
+    )
     index = {n: i for i, n in enumerate(primals)}
 
     def kind(n: torch.fx.Node) -> str:
-        return "copy" if n in made else "result" if n in given else "weight" if n in weights else "random" if _random(n) else "activation"
+        return (
+            "copy"
+            if n in made
+            else "result"
+            if n in given
+            else "weight"
+            if n in weights
+            else "random"
+            if _random(n)
+            else "activation"
+        )
+
     made = set(copies.values())
-    values = [replace(Value.of(m := mask_of.get(n, n), kind(m), hints), bytes=_bytes(n, hints)) for n in saved if n.op != "placeholder"]
+    values = [
+        replace(Value.of(m := mask_of.get(n, n), kind(m), hints), bytes=_bytes(n, hints))
+        for n in saved
+        if n.op != "placeholder"
+    ]
     again = [Value.of(n, "activation", hints) for n in recomputed if isinstance(n.meta.get("val"), TensorMeta)]
     direct = {i for r in readers for i in (r.all_input_nodes if r in needs_tangent else [r])} - needs_tangent
     read_bytes = sum(_bytes(n, hints) for n in {_owner(n) for n in direct} if n.op == "call_function")
-    return Partition(forward, backward, [index[n] for n in saved if n.op == "placeholder"], values, sizes, again, read_bytes, budget)
+    return Partition(
+        forward, backward, [index[n] for n in saved if n.op == "placeholder"], values, sizes, again, read_bytes, budget
+    )
 
 
 def _random(n: Any) -> bool:
@@ -149,7 +201,7 @@ def _random(n: Any) -> bool:
 
 def _owner(n: torch.fx.Node) -> torch.fx.Node:
     """The value whose memory a view looks at."""
-    while n.op == "call_function" and _is_view(n.target):
+    while n.op == "call_function" and is_view(n.target):
         n = n.all_input_nodes[0]
     return n
 
@@ -162,16 +214,25 @@ def _op_name(n: Any) -> str:
 
 def _slots(outputs: list[GraphOutput]) -> list[int]:
     """The results that these outputs are made of."""
-    return sorted({o.value if o.kind == "buffer" else o.value[1] for o in outputs if o.kind == "buffer" or o.kind == "view" and o.value[0] == "node"})
+    return sorted(
+        {
+            o.value if o.kind == "buffer" else o.value[1]
+            for o in outputs
+            if o.kind == "buffer" or o.kind == "view" and o.value[0] == "node"
+        }
+    )
 
 
 def _given_inputs(joint: AtenGraph, n_outputs: int) -> set[torch.fx.Node]:
     """Inputs that gradients are, or are views of."""
-    return {joint.placeholders[o.value if o.kind == "input" else o.value[1]] for o in joint.plan[n_outputs:]
-            if o.kind == "input" or o.kind == "view" and o.value[0] == "input"}
+    return {
+        joint.placeholders[o.value if o.kind == "input" else o.value[1]]
+        for o in joint.plan[n_outputs:]
+        if o.kind == "input" or o.kind == "view" and o.value[0] == "input"
+    }
 
 
-def _reach(starts: Iterable[torch.fx.Node], neighbours: str = "users") -> set[torch.fx.Node]:
+def reached_from(starts: Iterable[torch.fx.Node], neighbours: str = "users") -> set[torch.fx.Node]:
     seen = set(starts)
     todo = list(seen)
     while todo:
@@ -183,7 +244,7 @@ def _reach(starts: Iterable[torch.fx.Node], neighbours: str = "users") -> set[to
 
 
 def _ancestors(ends: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    return _reach(ends, "all_input_nodes")
+    return reached_from(ends, "all_input_nodes")
 
 
 def _bytes(n: torch.fx.Node, hints: dict[str, int]) -> int:
@@ -203,28 +264,39 @@ def bytes_of(m: TensorMeta, hints: dict[str, int]) -> int:
 
 
 def _recomputable(n: torch.fx.Node) -> bool:
-    """Cheap and free of side effects, on the fused path: element-wise operators, views, casts, creation of constants."""
+    """Cheap and free of side effects, on the fused path: element-wise operators, views, casts, creation of
+    constants.
+    """
     if n.op != "call_function":
         return False
     t = n.target
-    if t is operator.getitem or not isinstance(t, torch._ops.OpOverload) or not isinstance(n.meta.get("val"), TensorMeta):
+    if (
+        t is operator.getitem
+        or not isinstance(t, torch._ops.OpOverload)
+        or not isinstance(n.meta.get("val"), TensorMeta)
+    ):
         return False
-    return torch.Tag.pointwise in t.tags and torch.Tag.nondeterministic_seeded not in t.tags or t.namespace == "prims" or _is_view(t) \
-        or t._schema.name in ("aten::_to_copy", "aten::clone", "aten::full", "aten::expand", "aten::where", "aten::scalar_tensor", "aten::arange", "tcompile::unpack_bits")
+    return (
+        torch.Tag.pointwise in t.tags
+        and torch.Tag.nondeterministic_seeded not in t.tags
+        or t.namespace == "prims"
+        or is_view(t)
+        or t._schema.name
+        in (
+            "aten::_to_copy",
+            "aten::clone",
+            "aten::full",
+            "aten::expand",
+            "aten::where",
+            "aten::scalar_tensor",
+            "aten::arange",
+            "tcompile::unpack_bits",
+        )
+    )
 
 
-def _is_view(t: Any) -> bool:
+def is_view(t: Any) -> bool:
     return isinstance(t, torch._ops.OpOverload) and any(r.alias_info is not None for r in t._schema.returns)
-
-
-def read_by_backward(joint: AtenGraph, n_inputs: int) -> set[int]:
-    """The inputs that backward reads, themselves or views of them, in a graph as recorded: eager keeps them for that, and notices when they
-    are changed."""
-    after = _reach(joint.placeholders[n_inputs:]) | {n for n in joint.graph.nodes if "apart" in n.meta}
-
-    def read(n: torch.fx.Node) -> bool:
-        return any(u in after or _is_view(u.target) and read(u) for u in n.users)
-    return {i for i, n in enumerate(joint.placeholders[:n_inputs]) if read(n)}
 
 
 def _dense(m: TensorMeta) -> bool:
@@ -237,7 +309,9 @@ def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node
     out = {}
     for n in inputs:
         with joint.graph.inserting_after(joint.placeholders[-1]):
-            c = joint.graph.call_function(torch.ops.aten.clone.default, (n,), {"memory_format": torch.contiguous_format})
+            c = joint.graph.call_function(
+                torch.ops.aten.clone.default, (n,), {"memory_format": torch.contiguous_format}
+            )
         m = n.meta["val"]
         stride = m.stride if _dense(m) else contiguous_strides(m.shape)
         c.meta.update(val=TensorMeta(m.shape, stride, m.dtype, m.device), stack=[], module="")
@@ -245,9 +319,13 @@ def _copies(joint: AtenGraph, inputs: list[torch.fx.Node]) -> dict[torch.fx.Node
     return out
 
 
-def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph, dear: set[torch.fx.Node], bits: set[torch.fx.Node]) -> list[torch.fx.Node]:
-    """What `cut(released)` keeps, with as few operators released (computed again, however dear; those that give most bytes for their effort
-    first) as bring the bytes to `budget` of what the cut without them keeps. 0 keeps inputs and random numbers alone."""
+def within_budget(
+    cut: Callable[..., list], budget: float, joint: AtenGraph, dear: set[torch.fx.Node], bits: set[torch.fx.Node]
+) -> list[torch.fx.Node]:
+    """What `cut(released)` keeps, with as few operators released (computed again, however dear; those that give most
+    bytes for their effort first) as bring the bytes to `budget` of what the cut without them keeps. 0 keeps inputs and
+    random numbers alone.
+    """
     saved = cut(frozenset())
     if budget >= 1:
         return saved
@@ -255,11 +333,14 @@ def within_budget(cut: Callable[..., list], budget: float, joint: AtenGraph, dea
 
     def total(nodes: list) -> int:
         return sum(_kept_bytes(n, hints, bits) for n in nodes if n.op != "placeholder")
+
     limit = max(budget, 0.0) * total(saved)
-    order = sorted((n for n in joint.graph.nodes if may_recompute(n) and (n in dear or not _recomputable(n))),
-                   key=lambda n: _effort(n, hints) / max(1, _bytes(n, hints)))
+    order = sorted(
+        (n for n in joint.graph.nodes if may_recompute(n) and (n in dear or not _recomputable(n))),
+        key=lambda n: _effort(n, hints) / max(1, _bytes(n, hints)),
+    )
     low, high, best = 0, len(order), None
-    while low < high:                                                  # the fewest that are enough
+    while low < high:  # the fewest that are enough
         k = (low + high) // 2
         tried = cut(frozenset(order[:k]))
         if total(tried) <= limit:
@@ -273,8 +354,13 @@ def may_recompute(n: Any) -> bool:
     """Whether running the operator again gives the same and does nothing else."""
     if n.op != "call_function":
         return False
-    return n.target is operator.getitem and may_recompute(n.args[0]) or isinstance(n.target, torch._ops.OpOverload) and \
-        torch.Tag.nondeterministic_seeded not in n.target.tags and not n.target._schema.is_mutable
+    return (
+        n.target is operator.getitem
+        and may_recompute(n.args[0])
+        or isinstance(n.target, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded not in n.target.tags
+        and not n.target._schema.is_mutable
+    )
 
 
 def _effort(n: Any, hints: dict[str, int]) -> float:
@@ -282,143 +368,241 @@ def _effort(n: Any, hints: dict[str, int]) -> float:
     if n.target is operator.getitem:
         return _effort(n.args[0], hints)
     name = n.target._schema.name.partition("::")[2]
-    sizes = [_bytes(x, hints) // x.meta["val"].dtype.itemsize for x in n.all_input_nodes if isinstance(x.meta.get("val"), TensorMeta)]
+    sizes = [
+        _bytes(x, hints) // x.meta["val"].dtype.itemsize
+        for x in n.all_input_nodes
+        if isinstance(x.meta.get("val"), TensorMeta)
+    ]
     val = n.meta.get("val")
-    out = max((bytes_of(v, hints) // v.dtype.itemsize for v in (val if isinstance(val, tuple) else (val,)) if isinstance(v, TensorMeta)), default=1)
+    out = max(
+        (
+            bytes_of(v, hints) // v.dtype.itemsize
+            for v in (val if isinstance(val, tuple) else (val,))
+            if isinstance(v, TensorMeta)
+        ),
+        default=1,
+    )
     if name in ("mm", "bmm", "addmm", "baddbmm") or "convolution" in name or "attention" in name:
         a, b = (sorted(sizes)[-2:] + [1, 1])[:2] if len(sizes) > 1 else (out, out)
-        return 2.0 * (float(a) * float(b) * out) ** 0.5                # m*k x k*n -> m*n: the root of the product is m*k*n
+        return 2.0 * (float(a) * float(b) * out) ** 0.5  # m*k x k*n -> m*n: the root of the product is m*k*n
     return float(max([out, *sizes]))
 
 
 def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
-    """Values on a GPU that convolutions of forward and of backward read, which are most of what such a step moves; not weights in another dtype.
-    (What products read is a smaller part of theirs: there memory counts for more.)"""
+    """Values on a GPU that convolutions of forward and of backward read, which are most of what such a step moves; not
+    weights in another dtype. (What products read is a smaller part of theirs: there memory counts for more.)"""
+
     def of_a_weight(n: torch.fx.Node) -> bool:
         return n.target is torch.ops.aten._to_copy.default and _owner(n.all_input_nodes[0]).op == "placeholder"
 
-    return {n for n in joint.graph.nodes if n.op == "call_function" and _recomputable(n) and not _is_view(n.target)
-            and n.meta["val"].device.type == "cuda" and not of_a_weight(n) and len(_calls(n, readers, _is_convolution)) == 2}
+    return {
+        n
+        for n in joint.graph.nodes
+        if n.op == "call_function"
+        and _recomputable(n)
+        and not is_view(n.target)
+        and n.meta["val"].device.type == "cuda"
+        and not of_a_weight(n)
+        and len(_calls(n, readers, _is_convolution)) == 2
+    }
 
 
 def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
-    """Values on a GPU in which an earlier one that could be made again is joined by one that took a product or a reduction more: the links
-    of x + f(x) in a residual network. Made again, the last takes all those before it, which backward reads after it: they would be written
-    at its beginning, and lie about."""
+    """Values on a GPU in which an earlier one that could be made again is joined by one that took a product or a
+    reduction more: the links of x + f(x) in a residual network. Made again, the last takes all those before it, which
+    backward reads after it: they would be written at its beginning, and lie about."""
     hints = joint.env.hints if joint.env is not None else {}
-    era: dict[torch.fx.Node, int] = {}                   # products, reductions and the like on the longest way to a value
+    era: dict[torch.fx.Node, int] = {}  # products, reductions and the like on the longest way to a value
     out = set()
     for n in joint.graph.nodes:
         if n in needs_tangent or n.op != "call_function":
             continue
         again = _recomputable(n)
-        era[n] = max((era.get(i, 0) for i in n.all_input_nodes), default=0) + (not again and n.target is not operator.getitem)
+        era[n] = max((era.get(i, 0) for i in n.all_input_nodes), default=0) + (
+            not again and n.target is not operator.getitem
+        )
         if n.target is not torch.ops.aten.add.Tensor or n.meta["val"].device.type != "cuda":
             continue
         count = _bytes(n, hints) // n.meta["val"].dtype.itemsize
-        whole = [i for i in n.all_input_nodes if isinstance(m := i.meta.get("val"), TensorMeta) and _bytes(i, hints) == count * m.dtype.itemsize]
-        if any(era.get(i, 0) == era[n] for i in whole) and any(_recomputable(i) and _owner(i).op == "call_function" and era[i] < era[n] for i in whole):
+        whole = [
+            i
+            for i in n.all_input_nodes
+            if isinstance(m := i.meta.get("val"), TensorMeta) and _bytes(i, hints) == count * m.dtype.itemsize
+        ]
+        if any(era.get(i, 0) == era[n] for i in whole) and any(
+            _recomputable(i) and _owner(i).op == "call_function" and era[i] < era[n] for i in whole
+        ):
             out.add(n)
     return out
 
 
 def _dropped(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
-    """Values on a GPU that a dropout by bits gives to products of both passes: forward has them in memory, and keeps those of other dropouts, which
-    cannot be made again."""
+    """Values on a GPU that a dropout by bits gives to products of both passes: forward has them in memory, and keeps
+    those of other dropouts, which cannot be made again."""
+
     def is_dropped(n: Any) -> bool:
         while n.target is torch.ops.aten._to_copy.default:
             n = n.args[0]
-        return n.target is torch.ops.aten.mul.Tensor and any(i.target is torch.ops.aten.where.self and i.args[0].target is UNPACK for i in n.all_input_nodes)
+        return n.target is torch.ops.aten.mul.Tensor and any(
+            i.target is torch.ops.aten.where.self and i.args[0].target is UNPACK for i in n.all_input_nodes
+        )
 
-    return {n for n in joint.graph.nodes if n.op == "call_function" and is_dropped(n) and n.meta["val"].device.type == "cuda"
-            and len(_calls(n, readers, _is_product)) == 2}
+    return {
+        n
+        for n in joint.graph.nodes
+        if n.op == "call_function"
+        and is_dropped(n)
+        and n.meta["val"].device.type == "cuda"
+        and len(_calls(n, readers, _is_product)) == 2
+    }
 
 
-def _converted_weights(joint: AtenGraph, readers: set, saved: list, recomputed: list, steady: set) -> set[torch.fx.Node]:
-    """Of what backward would compute again, the weights in a narrower type on a GPU that products of both passes read: each would be read in
-    its own type, and written, once more. Those that backward reads first (they are freed first), while they are a small part of all that is
-    kept. `steady`: inputs that hold in backward what they held in forward. (Not what convolutions read: weights are the most of what some
-    networks of those would keep.)"""
+def _converted_weights(
+    joint: AtenGraph, readers: set, saved: list, recomputed: list, steady: set
+) -> set[torch.fx.Node]:
+    """Of what backward would compute again, the weights in a narrower type on a GPU that products of both passes read:
+    each would be read in its own type, and written, once more. Those that backward reads first (they are freed first),
+    while they are a small part of all that is kept. `steady`: inputs that hold in backward what they held in forward.
+    (Not what convolutions read: weights are the most of what some networks of those would keep.)"""
     hints = joint.env.hints if joint.env is not None else {}
     room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
     calls = partial(_calls, readers=readers, wanted=_is_product)
     out = set()
     for n in reversed(recomputed):
-        if n.target is torch.ops.aten._to_copy.default and n.meta["val"].device.type == "cuda" and "checkpoint" not in n.meta \
-                and n.meta["val"].dtype.itemsize < n.args[0].meta["val"].dtype.itemsize and _owner(n.args[0]) in steady \
-                and _bytes(n, hints) <= room and len(calls(n)) == 2:
+        if (
+            n.target is torch.ops.aten._to_copy.default
+            and n.meta["val"].device.type == "cuda"
+            and "checkpoint" not in n.meta
+            and n.meta["val"].dtype.itemsize < n.args[0].meta["val"].dtype.itemsize
+            and _owner(n.args[0]) in steady
+            and _bytes(n, hints) <= room
+            and len(calls(n)) == 2
+        ):
             room -= _bytes(n, hints)
             out.add(n)
     return out
 
 
 def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, given: set) -> set[torch.fx.Node]:
-    """Of what backward would compute again, what products of both passes read as it lies, so that it is in memory anyway (a norm's result, an activation):
-    as far as it is a small part of all that is kept. For callers who ask for time (max-autotune): it takes more memory than it gives time. `given`: what
-    the caller gets."""
+    """Of what backward would compute again, what products of both passes read as it lies, so that it is in memory
+    anyway (a norm's result, an activation): as far as it is a small part of all that is kept. For callers who ask for
+    time (max-autotune): it takes more memory than it gives time. `given`: what the caller gets."""
     hints = joint.env.hints if joint.env is not None else {}
     room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
 
     def is_turned(n: torch.fx.Node) -> bool:
         """Whether a product reads another order of rows: a copy, which both passes would make."""
-        return any(_is_view(u.target) and (is_turned(u) or u.target is torch.ops.aten.permute.default and len(u.args[1]) > 2) for u in n.users)
+        return any(
+            is_view(u.target) and (is_turned(u) or u.target is torch.ops.aten.permute.default and len(u.args[1]) > 2)
+            for u in n.users
+        )
+
     out = set()
     for n in reversed(recomputed):
-        if n.meta["val"].device.type == "cuda" and "checkpoint" not in n.meta and not _is_view(n.target) and n.all_input_nodes and _owner(n.all_input_nodes[0]).op != "placeholder" \
-                and _bytes(n, hints) <= room and len(_calls(n, readers, _is_product)) == 2 and not is_turned(n):
+        if (
+            n.meta["val"].device.type == "cuda"
+            and "checkpoint" not in n.meta
+            and not is_view(n.target)
+            and n.all_input_nodes
+            and _owner(n.all_input_nodes[0]).op != "placeholder"
+            and _bytes(n, hints) <= room
+            and len(_calls(n, readers, _is_product)) == 2
+            and not is_turned(n)
+        ):
             room -= _bytes(n, hints)
             out.add(n)
             m = n.meta["val"]
-            views = [u.meta["val"] for u in n.users if _is_view(u.target)]
-            if m.stride != contiguous_strides(m.shape) and n not in given and _dense(m) and views and all(v.stride == contiguous_strides(v.shape) for v in views):
-                n.meta["val"] = TensorMeta(m.shape, contiguous_strides(m.shape), m.dtype, m.device)     # (else each pass would copy it for the product)
+            views = [u.meta["val"] for u in n.users if is_view(u.target)]
+            if (
+                m.stride != contiguous_strides(m.shape)
+                and n not in given
+                and _dense(m)
+                and views
+                and all(v.stride == contiguous_strides(v.shape) for v in views)
+            ):
+                n.meta["val"] = TensorMeta(
+                    m.shape, contiguous_strides(m.shape), m.dtype, m.device
+                )  # (else each pass would copy it for the product)
     return out
 
 
 def _calls(n: torch.fx.Node, readers: set, wanted: Callable[[Any], bool]) -> set[bool]:
     """Whether they are backward's, for each of the operators wanted that read a value or a view of it."""
-    return {late for u in n.users for late in (_calls(u, readers, wanted) if _is_view(u.target) else {u in readers} if wanted(u.target) else ())}
+    return {
+        late
+        for u in n.users
+        for late in (_calls(u, readers, wanted) if is_view(u.target) else {u in readers} if wanted(u.target) else ())
+    }
 
 
 def _is_product(t: Any) -> bool:
-    return isinstance(t, torch._ops.OpOverload) and t._schema.name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+    return isinstance(t, torch._ops.OpOverload) and t._schema.name in (
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+    )
 
 
 def _is_convolution(t: Any) -> bool:
     return isinstance(t, torch._ops.OpOverload) and "convolution" in t._schema.name
 
 
-def _cut(joint: AtenGraph, primals: list, readers: set, needs_tangent: set, needed: set, written: set, fragile: set, dear: set, bits: set,
-         given: set, released: frozenset = frozenset()) -> list[torch.fx.Node]:
-    """The forward values to keep, in graph order. `given`: what the caller gets. `released` may be computed again although it is `dear`."""
+def _cut(
+    joint: AtenGraph,
+    primals: list,
+    readers: set,
+    needs_tangent: set,
+    needed: set,
+    written: set,
+    fragile: set,
+    dear: set,
+    bits: set,
+    given: set,
+    released: frozenset = frozenset(),
+) -> list[torch.fx.Node]:
+    """The forward values to keep, in graph order. `given`: what the caller gets. `released` may be computed again
+    although it is `dear`.
+    """
     hints = joint.env.hints if joint.env is not None else {}
-    forward = [n for n in joint.graph.nodes if n in needed and n not in needs_tangent and n.op in ("call_function", "placeholder", "get_attr")]
+    forward = [
+        n
+        for n in joint.graph.nodes
+        if n in needed and n not in needs_tangent and n.op in ("call_function", "placeholder", "get_attr")
+    ]
     inside = set(forward)
     weights, edges, sources, sinks = {}, [], [], []
     positions = {n: i for i, n in enumerate(primals)}
     for n in forward:
         if n.op == "get_attr":
-            continue                                                   # constants are in both graphs
+            continue  # constants are in both graphs
         tensor = isinstance(n.meta.get("val"), TensorMeta)
         if n.op == "placeholder":
             if not tensor:
-                continue                                               # sizes and scalars are passed apart
+                continue  # sizes and scalars are passed apart
             at = positions[n]
-            if at in fragile or at in written:                          # kept as a copy
-                laid_out = any(u.target is torch.ops.aten.as_strided.default for u in n.users) and not _dense(n.meta["val"])
+            if at in fragile or at in written:  # kept as a copy
+                laid_out = any(u.target is torch.ops.aten.as_strided.default for u in n.users) and not _dense(
+                    n.meta["val"]
+                )
                 weights[n] = INF if laid_out else _bytes(n, hints) + 64
             else:
                 weights[n] = _FREE
             sources.append(n)
         else:
-            made_here = not n.all_input_nodes and _recomputable(n)                 # constants are made again rather than kept
-            weights[n] = INF if not tensor or _is_view(n.target) or made_here else _kept_bytes(n, hints, bits) + 64
+            made_here = not n.all_input_nodes and _recomputable(n)  # constants are made again rather than kept
+            weights[n] = INF if not tensor or is_view(n.target) or made_here else _kept_bytes(n, hints, bits) + 64
             copied = n in given and n.target is torch.ops.aten.clone.default
             if weights[n] < INF and _recomputable(n) and n not in dear:
-                weights[n] += -1 if copied else _kept_bytes(n, hints, bits) >> 5          # (of two alike, the one that is in memory anyway)
+                weights[n] += (
+                    -1 if copied else _kept_bytes(n, hints, bits) >> 5
+                )  # (of two alike, the one that is in memory anyway)
             again = n in released
-            leaves = "checkpoint" in n.meta and any(u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] and "apart" not in u.meta for u in n.users)
-            if "checkpoint" in n.meta and may_recompute(n) and not leaves:                    # the user asks for it
+            leaves = "checkpoint" in n.meta and any(
+                u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] and "apart" not in u.meta
+                for u in n.users
+            )
+            if "checkpoint" in n.meta and may_recompute(n) and not leaves:  # the user asks for it
                 again = True
                 if weights[n] < INF:
                     weights[n] <<= 20
@@ -463,6 +647,7 @@ def _symbols_of(what: Any) -> set[str]:
         elif isinstance(x, (tuple, list)):
             for y in x:
                 look(y)
+
     look(what)
     return names
 
@@ -471,10 +656,15 @@ def _forward(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[int], 
     g = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     results = joint.results
-    late = _reach(joint.placeholders[n_inputs:])
-    checks = [n for n in joint.graph.nodes if isinstance(n.target, torch._ops.OpOverload) and n not in late and
-              (not n.target._schema.returns or node_may_raise(n))]
-    wanted = _ancestors([*(results[s] for s in slots), *saved, *checks])          # checks are there to raise: a singular matrix
+    late = reached_from(joint.placeholders[n_inputs:])
+    checks = [
+        n
+        for n in joint.graph.nodes
+        if isinstance(n.target, torch._ops.OpOverload)
+        and n not in late
+        and (not op_info(n.target).n_results or node_may_raise(n))
+    ]
+    wanted = _ancestors([*(results[s] for s in slots), *saved, *checks])  # checks are there to raise: a singular matrix
     for i, n in enumerate(joint.placeholders):
         if i < n_inputs:
             new[n] = g.node_copy(n)
@@ -494,8 +684,17 @@ def _forward(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[int], 
     outputs = [_moved(o, position) for o in joint.plan[:n_outputs]]
     outputs += [GraphOutput("buffer", k, n.meta["val"]) for k, n in zip(saved_slots, saved)]
     constants = {n.target: joint.constants[n.target] for n in g.nodes if n.op == "get_attr"}
-    return AtenGraph(g, joint.inputs[:n_inputs], outputs, [(i, position[s]) for i, s in joint.mutation_slots], joint.env, constants,
-                     list(joint.no_overlap), f"{joint.name}_forward")
+    return AtenGraph(
+        g,
+        joint.inputs[:n_inputs],
+        outputs,
+        [(i, position[s]) for i, s in joint.mutation_slots],
+        joint.env,
+        constants,
+        list(joint.no_overlap),
+        f"{joint.name}_forward",
+        writes=joint.writes,
+    )
 
 
 def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
@@ -506,13 +705,22 @@ def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
     return o
 
 
-def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], readers: set, recomputed: list, n_outputs: int,
-              copy_of: dict[torch.fx.Node, torch.fx.Node], mask_of: dict[torch.fx.Node, torch.fx.Node]) -> AtenGraph:
+def _backward(
+    joint: AtenGraph,
+    saved: list,
+    tangents: list,
+    sizes: list[str],
+    readers: set,
+    recomputed: list,
+    n_outputs: int,
+    copy_of: dict[torch.fx.Node, torch.fx.Node],
+    mask_of: dict[torch.fx.Node, torch.fx.Node],
+) -> AtenGraph:
     """`copy_of`: which input a saved value is a copy of; `mask_of`: which mask it holds the bits of."""
     g = torch.fx.Graph()
     new: dict[torch.fx.Node, torch.fx.Node] = {}
     inputs: list[GraphInput] = []
-    for n in sorted(saved, key=lambda n: n.op != "placeholder"):       # saved inputs first, then what forward returned
+    for n in sorted(saved, key=lambda n: n.op != "placeholder"):  # saved inputs first, then what forward returned
         p = g.placeholder(f"saved_{n.name}")
         p.meta["val"] = n.meta["val"]
         new[n] = new[copy_of.get(n, n)] = p
@@ -522,7 +730,11 @@ def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], r
         p.meta["val"] = symbol(name)
         inputs.append(GraphInput(p.name, None, "int"))
     for n in joint.placeholders:
-        if n not in new and not isinstance(n.meta.get("val"), TensorMeta) and any(u in readers or u in recomputed for u in n.users):
+        if (
+            n not in new
+            and not isinstance(n.meta.get("val"), TensorMeta)
+            and any(u in readers or u in recomputed for u in n.users)
+        ):
             p = g.placeholder(f"scalar_{n.name}")
             p.meta["val"] = n.meta["val"]
             new[n] = p
@@ -546,6 +758,7 @@ def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], r
             stack.pop()
             if n not in new:
                 new[n] = g.node_copy(n, new.__getitem__)
+
     grads = joint.plan[n_outputs:]
     for n in joint.graph.nodes:
         if n.op == "get_attr":
@@ -559,17 +772,25 @@ def _backward(joint: AtenGraph, saved: list, tangents: list, sizes: list[str], r
     outputs = []
     for o in grads:
         s = o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] == "node" else None
-        if s is None:                                                  # the gradient is a tangent or an input as it is
+        if s is None:  # the gradient is a tangent or an input as it is
             kind, value = ("input", o.value) if o.kind == "input" else (o.kind, o.value)
             i = value[1] if kind == "view" else value
             place = joint.placeholders[i]
             at = [k for k, p in enumerate(x for x in g.nodes if x.op == "placeholder") if p is new.get(place)]
-            outputs.append(GraphOutput("input", at[0], o.meta) if kind == "input" else GraphOutput("view", ("input", at[0]), o.meta))
+            outputs.append(
+                GraphOutput("input", at[0], o.meta)
+                if kind == "input"
+                else GraphOutput("view", ("input", at[0]), o.meta)
+            )
             continue
         if s not in slots:
             slots[s] = len(outs)
             outs.append(new[results[s]])
-        outputs.append(GraphOutput("buffer", slots[s], o.meta) if o.kind == "buffer" else GraphOutput("view", ("node", slots[s]), o.meta))
+        outputs.append(
+            GraphOutput("buffer", slots[s], o.meta)
+            if o.kind == "buffer"
+            else GraphOutput("view", ("node", slots[s]), o.meta)
+        )
     for n in reversed(list(g.nodes)):
         if n.op == "get_attr" and not n.users:
             g.erase_node(n)

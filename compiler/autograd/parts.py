@@ -1,13 +1,14 @@
 """Results of one graph whose backward passes are independent.
 
-In eager each operator is a node of autograd's graph, and a backward pass frees what the nodes on its way saved, nothing else. One compiled graph
-behind one autograd.Function would free everything at the first backward pass: the second loss of a GAN's step could not be differentiated any more.
-So results that share no node that saves a tensor get Functions of their own, over one run of the forward graph. Each is joined to the inputs that its
-results depend on, and keeps what its own backward graph reads.
+In eager each operator is a node of autograd's graph, and a backward pass frees what the nodes on its way saved, nothing
+else. One compiled graph behind one autograd.Function would free everything at the first backward pass: the second loss
+of a GAN's step could not be differentiated any more. So results that share no node that saves a tensor get Functions of
+their own, over one run of the forward graph. Each is joined to the inputs that its results depend on, and keeps what
+its own backward graph reads.
 """
+
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -15,6 +16,7 @@ import torch
 import torch.fx
 
 from ..graph.history import history, saves_tensors
+from .changed import refuse_changed, remember
 from .variants import without_unused_inputs
 
 if TYPE_CHECKING:
@@ -26,14 +28,17 @@ __all__ = ["Group", "Part", "PartedCall", "independent_parts"]
 
 @dataclass
 class Group:
-    """Differentiable outputs, by position. frees: whether one of their nodes saves a tensor, so that a second backward pass fails."""
+    """Differentiable outputs, by position. frees: whether one of their nodes saves a tensor, so that a second backward
+    pass fails.
+    """
+
     outputs: list[int]
     frees: bool
 
 
 def independent_parts(outputs: Sequence[torch.Tensor], reach: Sequence[Any]) -> list[Group]:
-    """The differentiable outputs in groups: those in different groups share no autograd node that saves tensors. What saves nothing at all is
-    one group for all outputs that reach the same inputs (`reach`)."""
+    """The differentiable outputs in groups: those in different groups share no autograd node that saves tensors. What
+    saves nothing at all is one group for all outputs that reach the same inputs (`reach`)."""
     owner: dict[Any, int] = {}
     group = list(range(len(outputs)))
     saving: set[int] = set()
@@ -42,6 +47,7 @@ def independent_parts(outputs: Sequence[torch.Tensor], reach: Sequence[Any]) -> 
         while group[k] != k:
             k = group[k]
         return k
+
     for k, t in enumerate(outputs):
         for node in history(t):
             if saves_tensors(node):
@@ -58,13 +64,17 @@ class Part:
     """
     outputs     differentiable outputs, as positions in the output plan
     inputs      the graph's inputs that they depend on, and that have gradients
-    saved       positions among what forward keeps (saved inputs, then results) that the backward graph reads for these outputs
-    remembered  [(input, strong)]: the inputs that are not among those, for double backward
+    saved       positions among what forward keeps (saved inputs, then results) that the backward graph reads for these
+                outputs
+    remembered  [(input, strong)]: the inputs that are not among those, for double backward; then outputs
+    watched     positions among what is remembered whose versions are looked at
     """
+
     outputs: list[int]
     inputs: list[int]
     saved: list[int]
     remembered: list[tuple[int, bool]]
+    watched: list[int]
     frees: bool
     function: Any = None
 
@@ -83,27 +93,45 @@ class PartedCall:
             outputs = group.outputs
             reached = sorted({graph.joint.grad_inputs[j] for k in outputs for j in graph.joint.reach[k]})
             # the backward graph that will run where all of them have tangents; with fewer it reads no more
-            mine = graph.variant(tuple(k in outputs for k in range(graph.n_tangents)), tuple(j in reached for j in graph.joint.grad_inputs), keep=True)
+            mine = graph.variant(
+                tuple(k in outputs for k in range(graph.n_tangents)),
+                tuple(j in reached for j in graph.joint.grad_inputs),
+                keep=True,
+            )
             saved = [i for i in without_unused_inputs(mine)[1] if i < n_saved]
             kept = {p.saved_inputs[i] for i in saved if i < len(p.saved_inputs)}
-            part = Part(outputs, reached, saved, [(i, s) for i, s in enumerate(small) if i not in kept], group.frees)
+            mine_too = [graph.at[k] for k in outputs if graph.at[k] in graph.joint.watched[1]]
+            remembered = [
+                *[(i, s) for i, s in enumerate(small) if i not in kept],
+                *[(graph.n_inputs + k, False) for k in mine_too],
+            ]
+            for_these = {i for i, ks in graph.joint.watched[0].items() if not ks.isdisjoint(outputs)}
+            watched = [k for k, (i, _) in enumerate(remembered) if i >= graph.n_inputs or i in for_these]
+            part = Part(outputs, reached, saved, remembered, watched, group.frees)
             part.function = type("TCompiled", (_PartBridge,), {"call": self, "part": part})
             self.parts.append(part)
         self.part_of = {k: part for part in self.parts for k in part.outputs}
 
     def run(self, everything: list, given: tuple, inputs: tuple) -> list:
-        """The differentiable outputs; `everything` gets the graph's own results. `given` are the inputs as the caller has them."""
+        """The differentiable outputs; `everything` gets the graph's own results. `given` are the inputs as the caller
+        has them.
+        """
         graph = self.graph
         with torch.no_grad():
             results = graph.forward(*inputs)
-        everything.extend(results[:graph.n_outputs])
+        everything.extend(results[: graph.n_outputs])
         for k in graph.hidden_views:
-            everything[k] = everything[k].detach()   # to autograd no view: nobody else can reach the rest of its memory
-        kept = [*[inputs[i] for i in graph.saved_inputs], *results[graph.n_outputs:]]
+            everything[k] = everything[k].detach()  # to autograd no view: nobody else can reach the rest of its memory
+        kept = [*[inputs[i] for i in graph.saved_inputs], *results[graph.n_outputs :]]
         rest = graph.rest(inputs)
         diff: list[Any] = [None] * graph.n_tangents
         for part in self.parts:
-            call = ([everything[graph.at[k]] for k in part.outputs], [kept[i] for i in part.saved], rest, given)
+            call = (
+                [everything[graph.at[k]] for k in part.outputs],
+                [kept[i] for i in part.saved],
+                rest,
+                (*given, *everything),
+            )
             outs = part.function.apply(call, *[inputs[i] for i in part.inputs])
             for k, t in zip(part.outputs, outs):
                 diff[k] = t
@@ -115,6 +143,7 @@ class PartedCall:
         saved: list[Any] = [None] * self.n_saved
         for i, t in zip(part.saved, ctx.saved_tensors if part.frees or part.saved else ()):
             saved[i] = t
+        refuse_changed(part.watched, ctx.remembered if part.remembered else ())
         every: list[Any] = [None] * graph.n_tangents
         for k, t in zip(part.outputs, tangents):
             every[k] = t
@@ -122,7 +151,9 @@ class PartedCall:
             grads = graph.double(saved, part.remembered, ctx.remembered if part.remembered else (), every)
         else:
             needs = [False] * graph.n_inputs
-            for i, need in zip(part.inputs, ctx.needs_input_grad[-len(part.inputs):]):         # (in Python, the call comes first)
+            for i, need in zip(
+                part.inputs, ctx.needs_input_grad[-len(part.inputs) :]
+            ):  # (in Python, the call comes first)
                 needs[i] = need
             grads = graph.run_backward(saved, getattr(ctx, "rest", []), tuple(every), tuple(needs), part)
         return tuple([grads[i] for i in part.inputs])
@@ -130,6 +161,7 @@ class PartedCall:
 
 class _PartBridge(torch.autograd.Function):
     """The Function of one part. Its inputs are the part's; what it returns is there already."""
+
     call: PartedCall
     part: Part
 
@@ -138,8 +170,7 @@ class _PartBridge(torch.autograd.Function):
         outputs, kept, rest, given = call
         ctx.rest = rest
         ctx.save_for_backward(*kept)
-        ctx.remembered = [(t if strong else weakref.ref(t), t._version) if isinstance(t := given[i], torch.Tensor) else t
-                          for i, strong in cls.part.remembered]
+        ctx.remembered = remember(cls.part.remembered, given)
         ctx.set_materialize_grads(False)
         return tuple(outputs)
 

@@ -1,9 +1,11 @@
 """Backward graphs for what one call of backward has and wants.
 
-A result that the loss does not use has no tangent, and torch.autograd.grad(loss, x) wants one gradient only: eager computes neither what
-would be multiplied by zero nor what nobody asked for. A *variant* of the backward graph does the same: a missing tangent is an absent
-value that goes through the graph by the rules below, as undefined tensors go through autograd, and gradients not wanted are dropped.
+A result that the loss does not use has no tangent, and torch.autograd.grad(loss, x) wants one gradient only: eager
+computes neither what would be multiplied by zero nor what nobody asked for. A *variant* of the backward graph does the
+same: a missing tangent is an absent value that goes through the graph by the rules below, as undefined tensors go
+through autograd, and gradients not wanted are dropped.
 """
+
 from __future__ import annotations
 
 import operator
@@ -13,9 +15,9 @@ import torch
 import torch.fx
 
 from ..graph.aten import AtenGraph, GraphOutput
-from ..graph.meta import views
+from ..graph.meta import views_meta
 from ..graph.meta.core import TensorMeta
-from ..graph.passes import run_passes
+from ..rewrite import run_passes
 from ..graph.to_aten import disabled_passes
 
 __all__ = ["variant", "without_unused_inputs"]
@@ -23,31 +25,53 @@ __all__ = ["variant", "without_unused_inputs"]
 aten = torch.ops.aten
 
 # Linear in their tangent operand: absent in, absent out.
-_LINEAR = frozenset("""mul neg _to_copy clone view expand permute transpose t squeeze unsqueeze select slice diagonal as_strided alias detach
-    sum mean mm bmm view_as_real view_as_complex real imag conj _conj _unsafe_view reshape flip roll constant_pad_nd convolution_backward
-    native_layer_norm_backward native_batch_norm_backward native_group_norm_backward embedding_dense_backward gelu_backward threshold_backward
-    sigmoid_backward tanh_backward silu_backward _softmax_backward_data _log_softmax_backward_data nll_loss_backward mkldnn_linear cumsum
-    max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward upsample_nearest2d_backward upsample_bilinear2d_backward
-    _scaled_dot_product_flash_attention_for_cpu_backward select_backward slice_backward gather index index_select native_dropout_backward
-    masked_fill as_strided_copy cat stack add sub where""".split())
+_LINEAR = frozenset(
+    """
+        mul neg _to_copy clone view expand permute transpose t squeeze unsqueeze select slice diagonal as_strided
+        alias detach sum mean mm bmm view_as_real view_as_complex real imag conj _conj _unsafe_view reshape flip roll
+        constant_pad_nd convolution_backward native_layer_norm_backward native_batch_norm_backward
+        native_group_norm_backward embedding_dense_backward gelu_backward threshold_backward sigmoid_backward
+        tanh_backward silu_backward _softmax_backward_data _log_softmax_backward_data nll_loss_backward mkldnn_linear
+        cumsum max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward
+        upsample_nearest2d_backward upsample_bilinear2d_backward _scaled_dot_product_flash_attention_for_cpu_backward
+        select_backward slice_backward gather index index_select native_dropout_backward masked_fill as_strided_copy
+        cat stack add sub where""".split()
+)
 # Linear in what they write, where they write to zeros.
-_SCATTERS = frozenset(("slice_scatter", "select_scatter", "as_strided_scatter", "diagonal_scatter", "scatter", "scatter_add", "index_put",
-                       "index_add", "_unsafe_index_put"))
+_SCATTERS = frozenset(
+    (
+        "slice_scatter",
+        "select_scatter",
+        "as_strided_scatter",
+        "diagonal_scatter",
+        "scatter",
+        "scatter_add",
+        "index_put",
+        "index_add",
+        "_unsafe_index_put",
+    )
+)
 # The first operand is the tangent, the others are values.
 _FIRST = frozenset(("div", "gather", "index", "index_select", "masked_fill"))
 
 
-def variant(a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequence[bool], opts: Any = None) -> AtenGraph:
-    """`a`, a backward graph whose last `n_tangents` inputs are tangents, for calls with only those tangents `present` and gradients `wanted`
-    (one flag per output). It takes the same inputs without the missing tangents; outputs that are not wanted are None."""
+def variant(
+    a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequence[bool], opts: Any = None
+) -> AtenGraph:
+    """`a`, a backward graph whose last `n_tangents` inputs are tangents, for calls with only those tangents `present`
+    and gradients `wanted` (one flag per output). It takes the same inputs without the missing tangents; outputs that
+    are not wanted are None.
+    """
     g = torch.fx.Graph()
     new: dict[torch.fx.Node, Any] = {}
-    tangents = a.placeholders[len(a.placeholders) - n_tangents:]
+    tangents = a.placeholders[len(a.placeholders) - n_tangents :]
     missing = {t for t, here in zip(tangents, present) if not here}
-    dependent = set(tangents)                                        # values that depend on tangents
+    dependent = set(tangents)  # values that depend on tangents
     absent: set[torch.fx.Node] = set(missing)
     zeros: dict[torch.fx.Node, torch.fx.Node] = {}
-    empty = {n for n in a.graph.nodes if n.op == "get_attr" and not a.constants[n.target].any()}       # constants that are zeros
+    empty = {
+        n for n in a.graph.nodes if n.op == "get_attr" and not a.constants[n.target].any()
+    }  # constants that are zeros
 
     def value(n: torch.fx.Node) -> torch.fx.Node:
         """The node in the new graph; zeros where the value is absent but an operator wants one."""
@@ -55,9 +79,11 @@ def variant(a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequ
             return new[n]
         if n not in zeros:
             m = n.meta["val"]
-            z = zeros[n] = g.call_function(aten.full.default, (list(m.shape), 0), {"dtype": m.dtype, "device": m.device})
+            z = zeros[n] = g.call_function(
+                aten.full.default, (list(m.shape), 0), {"dtype": m.dtype, "device": m.device}
+            )
             z.meta.update(n.meta)
-            z.meta["val"] = TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device)
+            z.meta["val"] = TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device)
         return zeros[n]
 
     places = {p: i for i, p in enumerate(a.placeholders)}
@@ -95,7 +121,11 @@ def variant(a: AtenGraph, n_tangents: int, present: Sequence[bool], wanted: Sequ
             if s not in slots:
                 slots[s] = len(outs)
                 outs.append(_own(g, value(results[s]), results[s]))
-            plan.append(GraphOutput("buffer", slots[s], o.meta) if o.kind == "buffer" else GraphOutput("view", ("node", slots[s]), o.meta))
+            plan.append(
+                GraphOutput("buffer", slots[s], o.meta)
+                if o.kind == "buffer"
+                else GraphOutput("view", ("node", slots[s]), o.meta)
+            )
         elif o.kind == "input":
             plan.append(GraphOutput("input", kept_places[o.value], o.meta))
         elif o.kind == "view":
@@ -113,19 +143,29 @@ def _name(n: Any) -> str:
 
 
 def _absent(n: Any, operands: list, absent: set, empty: set) -> Any:
-    """For an operator with absent operands: True where its result is absent, the node that its result equals, or None where zeros serve."""
+    """For an operator with absent operands: True where its result is absent, the node that its result equals, or None
+    where zeros serve.
+    """
     if n.target is operator.getitem:
         return True
     name = _name(n)
-    if name in ("add", "sub") and len(operands) == 2 and len(n.all_input_nodes) == 2 and n.args[0] not in absent and n.kwargs.get("alpha", 1) == 1:
+    if (
+        name in ("add", "sub")
+        and len(operands) == 2
+        and len(n.all_input_nodes) == 2
+        and n.args[0] not in absent
+        and n.kwargs.get("alpha", 1) == 1
+    ):
         return n.args[0]
     if name == "add" and len(operands) == 2 and n.args[1] not in absent and n.kwargs.get("alpha", 1) == 1:
         return n.args[1]
     if any(x not in absent for x in operands):
         return None
     if name in ("add", "sub") and not all(isinstance(x, torch.fx.Node) and x in absent for x in n.args[:2]):
-        return None                                     # a tangent plus a number or a value: not linear
-    if name == "where" and not all(isinstance(x, torch.fx.Node) and (x in absent or x in empty or _is_zero(x)) for x in n.args[1:]):
+        return None  # a tangent plus a number or a value: not linear
+    if name == "where" and not all(
+        isinstance(x, torch.fx.Node) and (x in absent or x in empty or _is_zero(x)) for x in n.args[1:]
+    ):
         return None
     if name == "masked_fill" and n.args[2] != 0 or name == "constant_pad_nd" and len(n.args) > 2 and n.args[2] != 0:
         return None
@@ -139,7 +179,11 @@ def _absent(n: Any, operands: list, absent: set, empty: set) -> Any:
 
 
 def _is_zero(x: Any) -> bool:
-    return _name(x) in ("full", "scalar_tensor") and bool(x.args[-1] == 0) or _name(x) in ("zeros", "zeros_like", "new_zeros")
+    return (
+        _name(x) in ("full", "scalar_tensor")
+        and bool(x.args[-1] == 0)
+        or _name(x) in ("zeros", "zeros_like", "new_zeros")
+    )
 
 
 def _as(g: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
@@ -153,7 +197,7 @@ def _as(g: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
     if m.shape != to.shape:
         x = g.call_function(aten.expand.default, (x, list(to.shape)))
         x.meta.update(like.meta)
-        x.meta["val"] = views.expand(m, to.shape)
+        x.meta["val"] = views_meta.expand(m, to.shape)
     return x
 
 
@@ -167,8 +211,14 @@ def _own(g: torch.fx.Graph, x: Any, like: torch.fx.Node) -> torch.fx.Node:
 
 
 def without_unused_inputs(a: AtenGraph) -> tuple[AtenGraph, list[int]]:
-    """The graph without the tensors that it does not read, and the positions of those that it keeps. Sizes and scalars stay."""
-    asked = {o.value if o.kind == "input" else o.value[1] for o in a.plan if o.kind == "input" or o.kind == "view" and o.value[0] == "input"}
+    """The graph without the tensors that it does not read, and the positions of those that it keeps. Sizes and scalars
+    stay.
+    """
+    asked = {
+        o.value if o.kind == "input" else o.value[1]
+        for o in a.plan
+        if o.kind == "input" or o.kind == "view" and o.value[0] == "input"
+    }
     places = a.placeholders
     kept = [i for i, n in enumerate(places) if n.users or i in asked or a.inputs[i].kind != "tensor"]
     if len(kept) == len(places):
@@ -180,6 +230,21 @@ def without_unused_inputs(a: AtenGraph) -> tuple[AtenGraph, list[int]]:
         if n.op != "placeholder" or n in stay:
             new[n] = g.node_copy(n, new.__getitem__)
     at = {old: k for k, old in enumerate(kept)}
-    plan = [GraphOutput("input", at[o.value], o.meta) if o.kind == "input" else
-            GraphOutput("view", ("input", at[o.value[1]]), o.meta) if o.kind == "view" and o.value[0] == "input" else o for o in a.plan]
-    return AtenGraph(g, [a.inputs[i] for i in kept], plan, a.mutation_slots, a.env, a.constants, [], a.name), kept
+    plan = [
+        (
+            GraphOutput("input", at[o.value], o.meta)
+            if o.kind == "input"
+            else (
+                GraphOutput("view", ("input", at[o.value[1]]), o.meta)
+                if o.kind == "view" and o.value[0] == "input"
+                else o
+            )
+        )
+        for o in a.plan
+    ]
+    return (
+        AtenGraph(
+            g, [a.inputs[i] for i in kept], plan, a.mutation_slots, a.env, a.constants, [], a.name, writes=a.writes
+        ),
+        kept,
+    )

@@ -1,15 +1,18 @@
 """The table of backends by name, and the one call that uses them."""
+
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
+import sys
 from typing import Any, Callable
 
 import torch
 
 from .. import events
-from ..capture.failing import undone
+from ..capture.breaks.failing import undone
+from ..capture.numbers.late_text import in_words
 from ..graph.captured import CapturedGraph
 from ..config import Options
 from ..errors import BackendError, OptionError
@@ -19,12 +22,19 @@ __all__ = ["BACKENDS", "compile_graph", "list_backends", "register_backend", "re
 
 Backend = Callable[..., Callable]
 BACKENDS: dict[str, Backend] = {}
-_OWN = ("tcompile", "eager", "aot_eager", "cudagraphs")      # ("cudagraphs" is tcompile with the option of that name: config.Options.make)
+_OWN = (
+    "tcompile",
+    "eager",
+    "aot_eager",
+    "cudagraphs",
+)  # ("cudagraphs" is tcompile with the option of that name: config.Options.make)
 
 
 def register_backend(fn: Backend | None = None, *, name: str | None = None) -> Any:
-    """Make `fn(gm, example_inputs, **options) -> callable` known by `name`, its own by default; usable as a decorator. A name that was
-    registered before now means `fn`. OptionError for what is no function, and for a name that is this compiler's own."""
+    """Make `fn(gm, example_inputs, **options) -> callable` known by `name`, its own by default; usable as a decorator.
+    A name that was registered before now means `fn`. OptionError for what is no function, and for a name that is this
+    compiler's own.
+    """
     if name is not None and not (isinstance(name, str) and name):
         raise OptionError(f"register_backend: name is a string, got {name!r}")
     if fn is None:
@@ -52,15 +62,21 @@ def resolve(backend: Any) -> Any:
     if backend in _OWN or backend in BACKENDS:
         return backend
     from . import registered
+
     names = list(dict.fromkeys([*list_backends(), *registered.names()]))
     if backend in names:
         return backend
     near = difflib.get_close_matches(backend, names, 1, 0.5)
-    raise OptionError(f"unknown backend {backend!r}." + (f" Did you mean {near[0]!r}?" if near else "")
-                      + f" Backends: {', '.join(names)}")
+    raise OptionError(
+        f"unknown backend {backend!r}."
+        + (f" Did you mean {near[0]!r}?" if near else "")
+        + f" Backends: {', '.join(names)}"
+    )
 
 
-def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[str, Any] | None = None) -> Callable[..., tuple]:
+def compile_graph(
+    captured: CapturedGraph, opts: Options, backend_options: dict[str, Any] | None = None
+) -> Callable[..., tuple]:
     """Run the backend that `opts` names on a captured graph."""
     b = opts.backend
     if b == "tcompile":
@@ -69,35 +85,45 @@ def compile_graph(captured: CapturedGraph, opts: Options, backend_options: dict[
         return captured.graph_module.forward
     if b == "aot_eager":
         from ..autograd.bridge import aot_eager
+
         return _or_undone(captured, lambda: aot_eager(captured, opts))
     if isinstance(b, str) and b not in BACKENDS:
         from . import registered
+
         fn: Backend = registered.lookup(b)
     else:
         fn = BACKENDS[b] if isinstance(b, str) else b
-    symbolic = any(i.kind == "int" or i.spec is not None and any(type(n) is not int for n in i.spec.shape) for i in captured.inputs)
-    make = functools.partial(_call_backend, fn, backend_options or {})
+    symbolic = any(
+        i.kind == "int" or i.spec is not None and any(type(n) is not int for n in i.spec.shape) for i in captured.inputs
+    )
+    make = functools.partial(_call_backend, fn, backend_options or {}, captured)
     if symbolic:
         from .registered import SymbolicGraph
+
         return SymbolicGraph(make, captured, opts.get("recompile_limit"))
     return make(captured.graph_module, list(captured.example_inputs))
 
 
 def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
     """This compiler's pipeline."""
+
     def compiled() -> Callable[..., tuple]:
         _check_devices(captured, opts)
         from ..autograd.bridge import compile_with_grad, wants_gradients
+
         if wants_gradients(captured):
             return compile_with_grad(captured, opts)
         from .. import stages
+
         return stages.compile_captured(captured, opts)
+
     return _or_undone(captured, compiled)
 
 
 def _or_undone(captured: CapturedGraph, compiled: Callable[[], Callable[..., tuple]]) -> Callable[..., tuple]:
     """What `compiled` makes; torch's kernels, and an event that says so, for a graph that it has no way to take."""
     from ..graph.tensor import DataDependentError
+
     try:
         return compiled()
     except (NotImplementedError, DataDependentError) as why:
@@ -118,27 +144,60 @@ def _check_devices(captured: CapturedGraph, opts: Options) -> None:
     if any(d.type == "cuda" for d in devices):
         from ..runtime.gpu.device import why_not
         from ..runtime.gpu.workers import prestart, processes
+
         why = why_not()
         if why is not None:
             raise NotImplementedError(f"no kernels for the GPU: {why}")
         prestart(min(1 + len(captured.graph_module.graph.nodes) // 30, processes(opts)))
 
 
-def _call_backend(fn: Backend, options: dict[str, Any], gm: torch.fx.GraphModule, example_inputs: list) -> Callable[..., tuple]:
+def _call_backend(
+    fn: Backend, options: dict[str, Any], captured: CapturedGraph, gm: torch.fx.GraphModule, example_inputs: list
+) -> Callable[..., tuple]:
     name = getattr(fn, "__name__", type(fn).__name__)
     try:
         compiled = fn(gm, example_inputs, **options)
-    except TypeError as e:
-        try:
-            inspect.signature(fn).bind(gm, example_inputs, **options)
-        except TypeError as why:
-            raise BackendError(f"backend {name!r} can't be called as backend(gm, example_inputs): {why}") from e
-        raise
+    except Exception as e:
+        if _declines(e):
+            events.emit(
+                "fallback",
+                what=captured.name,
+                reason=f"backend {name!r} declines it: {in_words(e)}; the graph runs by torch's own kernels",
+                count=1,
+            )
+            return undone(captured)
+        if isinstance(e, TypeError):
+            try:
+                inspect.signature(fn).bind(gm, example_inputs, **options)
+            except TypeError as why:
+                raise BackendError(
+                    f"backend {name!r} can't be called as backend(gm, example_inputs): {why}", name
+                ) from e
+        raise BackendError(f"backend {name!r} raised {in_words(e)}", name) from e
     if not callable(compiled):
-        raise BackendError(f"backend {name!r} returned {type(compiled).__name__}; it should return a callable, for example gm.forward")
+        raise BackendError(
+            f"backend {name!r} returned {type(compiled).__name__}; it should return a callable, for example gm.forward",
+            name,
+        )
 
     def run(*inputs: Any) -> tuple:
-        with disabled():               # what a backend runs is not captured again
-            out = compiled(*inputs)
+        try:
+            with disabled():  # what a backend runs is not captured again
+                out = compiled(*inputs)
+        except Exception as e:
+            e._tcompile_backend = name  # type: ignore[attr-defined]
+            raise
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
     return run
+
+
+def _declines(e: Exception) -> bool:
+    """Whether a backend says by `e` that a graph is not for it, as torch's own backends do of operators that they know
+    nothing of.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return False
+    from . import registered
+
+    return isinstance(e, registered.declining())

@@ -1,7 +1,9 @@
-"""Adapter: stock torch.compile, run beside tcompile as a comparison (compare=eager,torch), and its graphs, breaks and guards as a report.
+"""Adapter: stock torch.compile, run beside tcompile as a comparison (compare=eager,torch), and its graphs, breaks and
+guards as a report.
 
 One of the two files that may import torch._dynamo (the other is registered.py).
 """
+
 from __future__ import annotations
 
 import sys
@@ -27,8 +29,8 @@ def available() -> str | None:
 
 @contextmanager
 def beside() -> Iterator[None]:
-    """Where stock's compiled code runs: torch.distributions check no arguments, as stock has it. Its first compile switches the checks off for
-    the whole process and for good; after a comparison they are as the user had them."""
+    """Where stock's compiled code runs: torch.distributions check no arguments, as stock has it. Its first compile
+    switches the checks off for the whole process and for good; after a comparison they are as the user had them."""
     checks = torch.distributions.Distribution._validate_args
     torch.distributions.Distribution.set_default_validate_args(False)
     try:
@@ -40,6 +42,7 @@ def beside() -> Iterator[None]:
 def compile(fn: Callable, **kwargs: Any) -> Callable:
     """torch.compile(fn, **kwargs) with stock's own defaults; state of earlier comparisons is forgotten first."""
     import torch._dynamo
+
     _forget_ended_traces()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -47,10 +50,13 @@ def compile(fn: Callable, **kwargs: Any) -> Callable:
 
 
 def _forget_ended_traces() -> None:
-    """torch.fx has one flag for all threads that says that somebody traces; stock refuses to run while it is set. Traces that overlap in two
-    threads leave it set for good: where nobody traces any more, it is taken down."""
+    """Up to torch 2.13, torch.fx has one flag for all threads that says that somebody traces; stock refuses to run
+    while it is set. Traces that overlap in two threads leave it set for good: where nobody traces any more, it is taken
+    down. From 2.14 on each thread has its own.
+    """
     from torch.fx import _symbolic_trace
-    if not _symbolic_trace._is_fx_tracing_flag:
+
+    if not getattr(_symbolic_trace, "_is_fx_tracing_flag", False):
         return
     code = _symbolic_trace.Tracer.trace.__code__
     for frame in sys._current_frames().values():
@@ -59,12 +65,13 @@ def _forget_ended_traces() -> None:
             if at.f_code is code:
                 return
             at = at.f_back
-    _symbolic_trace._is_fx_tracing_flag = False
+    vars(_symbolic_trace)["_is_fx_tracing_flag"] = False
 
 
 def said() -> str:
     """What stock says of its captures since the last `compile`: `2 graphs, 1 break (Data-dependent branching)`."""
     from torch._dynamo.utils import counters
+
     graphs = sum(v for k, v in counters["stats"].items() if k == "unique_graphs")
     breaks = counters["graph_break"]
     words = f"{graphs} graph{'s' * (graphs != 1)}"
@@ -77,7 +84,10 @@ def said() -> str:
 
 @dataclass
 class Compiled:
-    """One compilation of a frame: stock's id of it ("frame/entry"), where the frame is, the graphs, the guards, seconds; `failed`: why there is none."""
+    """One compilation of a frame: stock's id of it ("frame/entry"), where the frame is, the graphs, the guards,
+    seconds; `failed`: why there is none.
+    """
+
     id: str
     name: str = ""
     file: str = ""
@@ -91,22 +101,27 @@ class Compiled:
 
 @dataclass
 class Miss:
-    """A call that no entry of a frame served: the ids of the entries that were asked, the latest first, and why that one did not hold."""
+    """A call that no entry of a frame served: the ids of the entries that were asked, the latest first, and why that
+    one did not hold.
+    """
+
     ids: list[str]
     reason: str
     time: float
 
 
 class Observer:
-    """Watches stock torch.compile capture the functions that it is given (`watch`), over any number of calls: what it makes of each frame, what it
-    guards, where it breaks, why it compiles again. The graphs run as they were captured: inductor, which takes long and decides none of that, is left
-    out. Stock's entries of earlier compilations are forgotten first. Raises RuntimeError where stock can't run."""
+    """Watches stock torch.compile capture the functions that it is given (`watch`), over any number of calls: what it
+    makes of each frame, what it guards, where it breaks, why it compiles again. The graphs run as they were captured:
+    inductor, which takes long and decides none of that, is left out. Stock's entries of earlier compilations are
+    forgotten first. Raises RuntimeError where stock can't run."""
 
     def __init__(self) -> None:
         why = available()
         if why is not None:
             raise RuntimeError(why)
         import torch._dynamo
+
         _forget_ended_traces()
         torch._dynamo.reset()
         self.compiled: list[Compiled] = []
@@ -119,6 +134,7 @@ class Observer:
 
     def watch(self, fn: Callable) -> Callable[..., Any]:
         import torch._dynamo
+
         with beside():
             made = torch._dynamo.optimize(self._graph, guard_export_fn=self._guards, guard_fail_fn=self._miss)(fn)
 
@@ -128,11 +144,13 @@ class Observer:
                     return made(*args, **kwargs)
             finally:
                 self._read_metrics()
+
         return call
 
     def report(self, title: str, source: Any) -> Any:
         """What was seen so far, as a CompileReport."""
         from .stock_report import stock_report
+
         return stock_report(self, title, source)
 
     def guards_of(self, key: str) -> list[Any]:
@@ -168,9 +186,10 @@ class Observer:
             self.misses.append(self._latest)
 
     def _read_metrics(self) -> None:
-        """Names, places and seconds of what was compiled, as stock notes them; what it could not compile. Stock keeps the last 64 compilations of
-        the process, those of others too: after a reset they have the same ids."""
+        """Names, places and seconds of what was compiled, as stock notes them; what it could not compile. Stock keeps
+        the last 64 compilations of the process, those of others too: after a reset they have the same ids."""
         from torch._dynamo.utils import get_compilation_metrics
+
         for m in get_compilation_metrics():
             if (m.start_time_us or 0) < self._began_us:
                 continue
@@ -181,19 +200,27 @@ class Observer:
             entry.name, entry.file, entry.line = m.co_name or entry.name, m.co_filename or "", m.co_firstlineno or 0
             entry.seconds = m.entire_frame_compile_time_s or 0.0
             entry.time = entry.time or self._now()
-            entry.failed = f"{m.fail_type}: {(m.fail_reason or '').strip().splitlines()[0]}" if m.fail_type and not entry.guards else ""
+            entry.failed = (
+                f"{m.fail_type}: {(m.fail_reason or '').strip().splitlines()[0]}"
+                if m.fail_type and not entry.guards
+                else ""
+            )
 
 
 def _current() -> str:
     """Stock's id of the compilation that is under way, "frame/entry"."""
     from torch._guards import CompileContext
+
     return str(CompileContext.current_compile_id())
 
 
 def explain(fn: Callable) -> Callable[..., Any]:
-    """`explain(fn)(*args)`: what stock torch.compile captures of a call, as a CompileReport with the same views: its graphs, its graph
-    breaks with their lines and reasons, its guards. Called again, it tells of all calls so far, recompiles among them. Nothing of tcompile runs."""
+    """`explain(fn)(*args)`: what stock torch.compile captures of a call, as a CompileReport with the same views: its
+    graphs, its graph breaks with their lines and reasons, its guards. Called again, it tells of all calls so far,
+    recompiles among them. Nothing of tcompile runs.
+    """
     from .stock_report import title_and_source
+
     state: list[tuple[Observer, Callable]] = []
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -205,4 +232,5 @@ def explain(fn: Callable) -> Callable[..., Any]:
         report = observer.report(*title_and_source(fn))
         report.result = value
         return report
+
     return run

@@ -1,8 +1,10 @@
-"""What stock torch.compile did, as a CompileReport: the facts that `stock.Observer` collects, in the words of the report's views."""
+"""What stock torch.compile did, as a CompileReport: the facts that `stock.Observer` collects, in the words of the
+report's views.
+"""
+
 from __future__ import annotations
 
 import inspect
-import linecache
 import re
 import time
 import uuid
@@ -12,21 +14,29 @@ from ..report import CompileReport
 from ..report import schema as s
 from ..report.environment import environment
 from ..report.finish import finish
-from ..report.graphs import nodes_of
-from ..report.labels import label, source_of
+from ..report.graph_nodes import nodes_of
+from ..base.labels import label
+from ..report.cell_source import source_of
 from ..report.payload import encode
+from ..base.source_text import source_line
 
 __all__ = ["stock_report", "title_and_source"]
 
-_TENSOR = re.compile(r"tensor '(?P<source>.*?)' (?P<what>size|stride|dtype|requires_grad|device|rank) mismatch(?: at index (?P<index>\d+))?\. "
-                     r"expected (?P<expected>.*?)(?:, |,? but got |\. )(?:actual )?(?P<got>.*?)\.?$")
+_TENSOR = re.compile(
+    r"tensor '(?P<source>.*?)' (?P<what>size|stride|dtype|requires_grad|device|rank) mismatch(?: at index"
+    r" (?P<index>\d+))?\. "
+    r"expected (?P<expected>.*?)(?:, |,? but got |\. )(?:actual )?(?P<got>.*?)\.?$"
+)
 _EQUALS = re.compile(r"(?P<source>.+?) == (?P<expected>.+)$")
 _PLACE = re.compile(r'File "(?P<file>.*?)", line (?P<line>\d+), in ')
 _VARIABLE = re.compile(r"\b[LG]\['(\w+)'\]")
 _GUARD_WORDS = {
-    "TENSOR_MATCH": "is a tensor of the class, dtype, device and sizes that it was captured with", "GRAD_MODE": "gradients are on or off as they were",
-    "DETERMINISTIC_ALGORITHMS": "deterministic algorithms are on or off as they were", "GLOBAL_STATE": "torch's global settings are as they were",
-    "TORCH_FUNCTION_STATE": "modes of __torch_function__ are as they were", "DEFAULT_DEVICE": "the default device is as it was",
+    "TENSOR_MATCH": "is a tensor of the class, dtype, device and sizes that it was captured with",
+    "GRAD_MODE": "gradients are on or off as they were",
+    "DETERMINISTIC_ALGORITHMS": "deterministic algorithms are on or off as they were",
+    "GLOBAL_STATE": "torch's global settings are as they were",
+    "TORCH_FUNCTION_STATE": "modes of __torch_function__ are as they were",
+    "DEFAULT_DEVICE": "the default device is as it was",
     "AUTOGRAD_SAVED_TENSORS_HOOKS": "hooks on saved tensors are as they were",
 }
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
@@ -34,11 +44,19 @@ _RESUMED = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
 
 def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
     """`o`: a `stock.Observer` after the calls that it watched."""
-    r = CompileReport(title=f"{title} under torch.compile", id=uuid.uuid4().hex[:8], options={"engine": "torch.compile"},
-                      created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), environment=environment(), source=source)
+    r = CompileReport(
+        title=f"{title} under torch.compile",
+        id=uuid.uuid4().hex[:8],
+        options={"engine": "torch.compile"},
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        environment=environment(),
+        source=source,
+    )
     frame_of: dict[str, int] = {}
     entry_of: dict[str, int] = {}
-    compiled = [c for c in o.compiled if not (c.failed and c.name == "<module>")]  # stock compiles what a cell's top level calls, never that itself
+    compiled = [
+        c for c in o.compiled if not (c.failed and c.name == "<module>")
+    ]  # stock compiles what a cell's top level calls, never that itself
     for c in compiled:
         number = c.id.split("/")[0]
         if number not in frame_of:
@@ -47,7 +65,9 @@ def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
         frame = r.frames[frame_of[number]]
         frame.captures += 1
         frame.seconds += c.seconds
-        r.timeline.append(s.TimelineEvent(max(0.0, c.time - c.seconds), "capture", frame_of[number], None, frame.name, c.seconds))
+        r.timeline.append(
+            s.TimelineEvent(max(0.0, c.time - c.seconds), "capture", frame_of[number], None, frame.name, c.seconds)
+        )
         if c.failed:
             frame.status, frame.reason = "skipped", c.failed
             r.fallbacks.append(s.Fallback(frame.name, c.failed, 1, frame_of[number]))
@@ -66,7 +86,9 @@ def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
         if number in frame_of:
             known = o.guards_of(miss.ids[0])
             r.recompiles.append(_recompile(miss, frame_of[number], r.frames[frame_of[number]], known))
-            r.timeline.append(s.TimelineEvent(miss.time, "recompile", frame_of[number], None, r.recompiles[-1].expected))
+            r.timeline.append(
+                s.TimelineEvent(miss.time, "recompile", frame_of[number], None, r.recompiles[-1].expected)
+            )
     r.timeline.sort(key=lambda e: e.time)
     for i, frame in enumerate(r.frames):
         if frame.entries and any(b.frame == i for b in r.graph_breaks):
@@ -91,7 +113,17 @@ def _add_graph(r: CompileReport, gm: Any, frame: int, entry: int) -> None:
     nodes = nodes_of(gm, (), label)
     number = len(r.graphs)
     ops = sum(n.op not in ("input", "parameter", "output") for n in nodes)
-    r.graphs.append(s.Graph(f"graph_{number}", frame, entry, [n.name for n in nodes if n.op == "input"], ops=ops, captured=encode(nodes), graph_module=gm))
+    r.graphs.append(
+        s.Graph(
+            f"graph_{number}",
+            frame,
+            entry,
+            [n.name for n in nodes if n.op == "input"],
+            ops=ops,
+            captured=encode(nodes),
+            graph_module=gm,
+        )
+    )
     if r.entries[entry].graph is None:
         r.entries[entry].graph = number
     reason = getattr(gm, "compile_subgraph_reason", None)
@@ -101,22 +133,39 @@ def _add_graph(r: CompileReport, gm: Any, frame: int, entry: int) -> None:
 
 def _add_break(r: CompileReport, why: Any, frame: int) -> None:
     top = why.user_stack[-1] if why.user_stack else None
-    file, line = (label(top.filename), top.lineno or 0) if top is not None else (r.frames[frame].file, r.frames[frame].line)
+    file, line = (
+        (label(top.filename), top.lineno or 0) if top is not None else (r.frames[frame].file, r.frames[frame].line)
+    )
     kind, words, remedy = _break_words(why.reason.strip())
     same = next((b for b in r.graph_breaks if (b.file, b.line, b.reason) == (file, line, words)), None)
     if same is not None:  # of another entry of the frame
         same.count += 1
         return
-    code = linecache.getline(top.filename, top.lineno or 0).rstrip() if top is not None else ""
+    code = source_line(top.filename, top.lineno or 0).rstrip() if top is not None else ""
     chain = [s.FrameRef(_name(f.name), label(f.filename), f.lineno or 0) for f in why.user_stack]
-    r.graph_breaks.append(s.Break(kind, words, file, line, code=code, function=_name(top.name) if top is not None else r.frames[frame].name,
-                                  remedy=remedy, frame=frame, call_chain=chain))
+    r.graph_breaks.append(
+        s.Break(
+            kind,
+            words,
+            file,
+            line,
+            code=code,
+            function=_name(top.name) if top is not None else r.frames[frame].name,
+            remedy=remedy,
+            frame=frame,
+            call_chain=chain,
+        )
+    )
 
 
 def _break_words(text: str) -> tuple[str, str, str]:
     """(kind, reason, remedy) of stock's words for a break: its explanation, and its first hint."""
     if text.startswith("generic_jump"):
-        return "data_dependent_branch", f"The branch depends on the value of a tensor ({text}).", "write torch.where or torch.cond, or move the branch out of what is compiled"
+        return (
+            "data_dependent_branch",
+            f"The branch depends on the value of a tensor ({text}).",
+            "write torch.where or torch.cond, or move the branch out of what is compiled",
+        )
     explanation = re.search(r"Explanation: (.*?)(?=\n *Hint:|\n *Developer|\Z)", text, re.S)
     hint = re.search(r"Hint: (.*?)(?=\n *Hint:|\n *Developer|\Z)", text, re.S)
     first = text.splitlines()[0]
@@ -126,9 +175,15 @@ def _break_words(text: str) -> tuple[str, str, str]:
 
 def _guard(g: Any, entry: int) -> s.GuardRow:
     kind, name = g.create_fn_name(), _users_name(str(g.name))
-    text = _GUARD_WORDS.get(kind) or "; ".join(_users_name(str(c)) for c in g.code_list or ()) or kind.replace("_", " ").lower()
+    text = (
+        _GUARD_WORDS.get(kind)
+        or "; ".join(_users_name(str(c)) for c in g.code_list or ())
+        or kind.replace("_", " ").lower()
+    )
     file, line = _place(g.user_stack)
-    return s.GuardRow(entry, name, kind, f"`{name}` {text}" if name and kind in _GUARD_WORDS else text, file=label(file), line=line)
+    return s.GuardRow(
+        entry, name, kind, f"`{name}` {text}" if name and kind in _GUARD_WORDS else text, file=label(file), line=line
+    )
 
 
 def _users_name(text: str) -> str:
@@ -142,12 +197,22 @@ def _place(stack: Any) -> tuple[str, int | None]:
 
 
 def _recompile(miss: Any, frame: int, of: s.Frame, guards: list[Any]) -> s.Recompile:
-    """Stock's reason in expected and got, where it has that form; else as it is. `guards`: of the entry that did not hold, for the line."""
+    """Stock's reason in expected and got, where it has that form; else as it is. `guards`: of the entry that did not
+    hold, for the line.
+    """
     words, _, trace = miss.reason.partition("\nUser stack trace:")
     words, _, _ = words.partition("  # ")
     at = _PLACE.findall(trace)
     file, line = (at[-1][0], int(at[-1][1])) if at else ("", None)
-    out = s.Recompile(frame, of.name, file=label(file), line=line, code=linecache.getline(file, line).rstrip() if line else "", others=len(miss.ids) - 1, time=miss.time)
+    out = s.Recompile(
+        frame,
+        of.name,
+        file=label(file),
+        line=line,
+        code=source_line(file, line).rstrip() if line else "",
+        others=len(miss.ids) - 1,
+        time=miss.time,
+    )
     words = words.strip()
     tensor, equals = _TENSOR.match(words), _EQUALS.match(words)
     if tensor:
@@ -156,7 +221,10 @@ def _recompile(miss: Any, frame: int, of: s.Frame, guards: list[Any]) -> s.Recom
         out.source, out.kind, out.detail = tensor["source"], "TENSOR", f"{what}[{tensor['index']}]" if size else what
         out.expected, out.got = tensor["expected"], tensor["got"]
         if tensor["what"] == "size":
-            out.suggestion = f"compile with dynamic=True, or torch._dynamo.mark_dynamic({out.source}, {tensor['index'] or 0}) before the call"
+            out.suggestion = (
+                f"compile with dynamic=True, or torch._dynamo.mark_dynamic({out.source}, {tensor['index'] or 0}) before"
+                " the call"
+            )
         elif tensor["what"] == "dtype":
             out.suggestion = "convert before the call: both dtypes have their own entries"
     elif equals:
@@ -166,7 +234,7 @@ def _recompile(miss: Any, frame: int, of: s.Frame, guards: list[Any]) -> s.Recom
         out.source, out.kind, out.expected, out.got = "a guard", "GUARD", words, "it does not hold"
     if out.line is None:
         file, out.line = _place(next((g.user_stack for g in guards if _users_name(str(g.name)) == out.source), None))
-        out.file, out.code = label(file), linecache.getline(file, out.line or 0).rstrip()
+        out.file, out.code = label(file), source_line(file, out.line or 0).rstrip()
     return out
 
 

@@ -1,4 +1,5 @@
 """What code generation hands to the runtime."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -13,17 +14,19 @@ __all__ = ["GeneratedKernel", "HostPlan", "Generated"]
 @dataclass
 class GeneratedKernel:
     """One distinct kernel. `bytes` and `flops` are those of one launch at the size hints."""
+
     name: str
     kernel: Kernel
-    source: Any                            # KernelSource (C++) or TritonSource
+    source: Any  # KernelSource (C++) or TritonSource
     bytes: int = 0
     flops: int = 0
 
 
 @dataclass
 class HostPlan:
-    """The Python text that runs the schedule: it defines `run(*inputs) -> tuple`. `names`: objects that the text needs as
-    globals, beside the kernels; `extern_calls`: how many calls of torch's own kernels it makes."""
+    """The Python text that runs the schedule: it defines `run(*inputs) -> tuple`. `names`: objects that the text needs
+    as globals, beside the kernels; `extern_calls`: how many calls of torch's own kernels it makes."""
+
     source: str
     names: dict[str, Any] = field(default_factory=dict)
     extern_calls: int = 0
@@ -33,11 +36,11 @@ class HostPlan:
 class Generated:
     schedule: Schedule
     kernels: list[GeneratedKernel]
-    kernel_of: dict[int, int]              # id of a Launch -> position in `kernels`
+    kernel_of: dict[int, int]  # id of a Launch -> position in `kernels`
     host: HostPlan
-    target: Any                            # cpp.support.Target or triton.layout.GpuTarget
-    threads: dict[str, int] = field(default_factory=dict)      # kernel name -> most threads, where a search found a number
-    cuda: int | None = None                # index of the GPU that the plan runs on; None: the CPU
+    target: Any  # cpp.support.Target or triton.layout.GpuTarget
+    threads: dict[str, int] = field(default_factory=dict)  # kernel name -> most threads, where a search found a number
+    cuda: int | None = None  # index of the GPU that the plan runs on; None: the CPU
 
     def of(self, launch: Launch) -> GeneratedKernel:
         return self.kernels[self.kernel_of[id(launch)]]

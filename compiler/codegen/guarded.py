@@ -1,7 +1,9 @@
 """The order in which the values of a kernel are printed, and the conditions under which each may be evaluated.
 
-A load below `masked(cond, a, b)` must happen only where cond holds: values are keyed by their *guard*, the tuple of conditions around them.
+A load below `masked(cond, a, b)` must happen only where cond holds: values are keyed by their *guard*, the tuple of
+conditions around them.
 """
+
 from __future__ import annotations
 
 from typing import Container, Iterable
@@ -10,12 +12,15 @@ from ..lowering.ir import Value, walk
 
 __all__ = ["Guard", "GuardedValues"]
 
-Guard = tuple            # of Values, outermost condition first
+Guard = tuple  # of Values, outermost condition first
 
 
 class GuardedValues:
-    """What the printers of both languages (cpp/values.py, triton/values.py) are built on. `known` has the keys of what stands already."""
-    CARE: frozenset[str]             # operators that must not be evaluated where nobody wants their value
+    """What the printers of both languages (cpp/values.py, triton/values.py) are built on. `known` has the keys of what
+    stands already.
+    """
+
+    CARE: frozenset[str]  # operators that must not be evaluated where nobody wants their value
 
     def __init__(self, known: Container[tuple]):
         self._known = known

@@ -1,31 +1,40 @@
 """The host plan as readable Python: `run(*inputs) -> tuple`, one line per step of the schedule.
 
-Kernels and torch functions are globals of the text under their own names. Temporaries are deleted after their last use, so
-that memory is free for the next allocation; a buffer that is made in another's memory shares its storage.
+Kernels and torch functions are globals of the text under their own names. Temporaries are deleted after their last use,
+so that memory is free for the next allocation; a buffer that is made in another's memory shares its storage.
 """
+
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .. import philox
+from ..ops import philox
 from ..errors import InternalError
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule, View
 from ..lowering.ir import Buffer
 from ..lowering.lowered import Param
+from ..base.quoting import comment, identifier
 from ..symbolic.expr import Expr, as_expr
 from .generated import HostPlan
 
 __all__ = ["host_plan", "direct_function", "as_planned", "is_whole", "view_of"]
 
 # Operators whose torch function takes the same positional arguments and has less overhead than the OpOverload.
-_DIRECT = {"aten.mm.default": torch.mm, "aten.bmm.default": torch.bmm, "aten.addmm.default": torch.addmm,
-           "aten.mm.out": torch.mm, "aten.bmm.out": torch.bmm, "aten.addmm.out": torch.addmm, "aten.baddbmm.out": torch.baddbmm,
-           "aten.baddbmm.default": torch.baddbmm, "aten.convolution.default": torch.convolution, str(philox.STATE): philox.draw}
+_DIRECT = {
+    "aten.mm.default": torch.mm,
+    "aten.bmm.default": torch.bmm,
+    "aten.addmm.default": torch.addmm,
+    "aten.mm.out": torch.mm,
+    "aten.bmm.out": torch.bmm,
+    "aten.addmm.out": torch.addmm,
+    "aten.baddbmm.out": torch.baddbmm,
+    "aten.baddbmm.default": torch.baddbmm,
+    "aten.convolution.default": torch.convolution,
+    str(philox.STATE): philox.draw,
+}
 
 
 def direct_function(op: Any) -> Callable:
@@ -34,7 +43,9 @@ def direct_function(op: Any) -> Callable:
 
 
 def host_plan(schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None) -> HostPlan:
-    """Print the plan. `kernel_names`: id of a Launch -> global name of its kernel; `cuda`: index of the device where memory is made."""
+    """Print the plan. `kernel_names`: id of a Launch -> global name of its kernel; `cuda`: index of the device where
+    memory is made.
+    """
     return _HostPrinter(schedule, kernel_names, cuda).run()
 
 
@@ -44,12 +55,12 @@ class _HostPrinter:
         self.device = torch.device("cuda", cuda) if cuda is not None else None
         self.names: dict[str, Any] = {"empty_strided": torch.empty_strided, "as_strided": torch.as_strided}
         self.text: list[str] = []
-        self.of: dict[int, str] = {}                 # id(Buffer) -> name in the text
-        self.views: set[str] = set()                 # names of tensors that are views to torch
+        self.of: dict[int, str] = {}  # id(Buffer) -> name in the text
+        self.views: set[str] = set()  # names of tensors that are views to torch
         self.taken = {"run", *self.names, *kernel_names.values()}
         self.inputs: list[str] = []
         self.extern_calls = 0
-        self.writing: int | None = None              # lines before the first that writes an input
+        self.writing: int | None = None  # lines before the first that writes an input
 
     def run(self) -> HostPlan:
         s = self.s
@@ -81,14 +92,26 @@ class _HostPrinter:
                 self._line(f"increment_version({self.inputs[i]})")
         outputs = [self._output(o) for o in s.outputs]
         body = self.text
-        if self.writing is not None:                     # what fails from here on is not to be run again
-            body = [*body[:self.writing], "try:", *(f"    {t}" for t in body[self.writing:]), "except Exception as error:",
-                    "    error._tcompile_final = True", "    raise"]
+        if self.writing is not None:  # what fails from here on is not to be run again
+            body = [
+                *body[: self.writing],
+                "try:",
+                *(f"    {t}" for t in body[self.writing :]),
+                "except Exception as error:",
+                "    error._tcompile_final = True",
+                "    raise",
+            ]
         if self.extern_calls or s.mutations:
             self.names["grad_enabled"] = torch.is_grad_enabled
             self.names["set_grad_enabled"] = torch._C._set_grad_enabled
-            body = ["grad = grad_enabled()", "set_grad_enabled(False)", "try:", *(f"    {t}" for t in body), "finally:",
-                    "    set_grad_enabled(grad)"]
+            body = [
+                "grad = grad_enabled()",
+                "set_grad_enabled(False)",
+                "try:",
+                *(f"    {t}" for t in body),
+                "finally:",
+                "    set_grad_enabled(grad)",
+            ]
         # in the caller's mode: autograd refuses to record a write into a view that was made under no_grad
         body.append(f"return ({', '.join(outputs)}{',' if len(outputs) == 1 else ''})")
         head = f"def run({', '.join(self.inputs)}):"
@@ -96,9 +119,7 @@ class _HostPrinter:
 
     # ---- names
     def _name(self, wanted: str) -> str:
-        name = re.sub(r"\W", "_", wanted) or "t"
-        if name[0].isdigit() or keyword.iskeyword(name):
-            name = "_" + name
+        name = identifier(wanted)
         base, n = name, 1
         while name in self.taken:
             n += 1
@@ -115,13 +136,13 @@ class _HostPrinter:
         return name
 
     def _line(self, text: str, why: str = "") -> None:
-        self.text.append(f"{text:<60}  # {why}" if why else text)
+        self.text.append(f"{text:<60}  # {comment(why)}" if why else text)
 
     def _buffer(self, b: Buffer) -> str:
         name = self.of.get(id(b))
         if name is None:
             if b.name in self.s.constants:
-                name = self.of[id(b)] = re.sub(r"\W", "_", b.name)
+                name = self.of[id(b)] = identifier(b.name)
             else:
                 raise InternalError(f"host plan: buffer {b.name} is used before it is made")
         return name
@@ -142,7 +163,9 @@ class _HostPrinter:
                 reused_later[id(s.reuse)] = reused_later.get(id(s.reuse), 0) + 1
         returned, first_write = self._returned(), self.s.first_write()
         last_read = self._last_reads()
-        handed_on: dict[int, tuple[Buffer, str]] = {}      # memory that a later buffer took over: its name goes after its last read
+        handed_on: dict[
+            int, tuple[Buffer, str]
+        ] = {}  # memory that a later buffer took over: its name goes after its last read
         for at, s in enumerate(steps):
             if isinstance(s, Alloc):
                 self._alloc(s)
@@ -156,7 +179,11 @@ class _HostPrinter:
             elif isinstance(s, Launch):
                 if s is first_write:
                     self.writing = len(self.text)
-                args = [self._buffer(b) for b in (*s.inputs, *s.outputs)] + [self._size(e) for e in s.sizes] + [self._param(p) for p in s.params]
+                args = (
+                    [self._buffer(b) for b in (*s.inputs, *s.outputs)]
+                    + [self._size(e) for e in s.sizes]
+                    + [self._param(p) for p in s.params]
+                )
                 self._line(f"{self.kernel_names[id(s)]}({', '.join(args)})")
             elif isinstance(s, View):
                 base = self._buffer(s.base)
@@ -180,6 +207,7 @@ class _HostPrinter:
             elif isinstance(x, (tuple, list)):
                 for y in x:
                     look(y, at)
+
         for at, s in enumerate(self.s.steps):
             if isinstance(s, Launch):
                 look((s.inputs, s.outputs), at)
@@ -212,8 +240,11 @@ class _HostPrinter:
         dtype = self._global(str(b.dtype).removeprefix("torch."), b.dtype)
         if old is not None and id(old) in self.of:
             base = self._buffer(old)
-            if old.dtype == b.dtype and [as_expr(x) for x in (*old.shape, *old.stride)] == [as_expr(x) for x in (*b.shape, *b.stride)] \
-                    and len(old.shape) == len(b.shape):
+            if (
+                old.dtype == b.dtype
+                and [as_expr(x) for x in (*old.shape, *old.stride)] == [as_expr(x) for x in (*b.shape, *b.stride)]
+                and len(old.shape) == len(b.shape)
+            ):
                 self._line(f"{name} = {base}", "in its memory")
                 if base in self.views:
                     self.views.add(name)
@@ -257,8 +288,8 @@ class _HostPrinter:
         single = len(s.op._schema.returns) == 1 and not str(s.op._schema.returns[0].type).startswith("List")
         target = f"{names[0]}" if single and names else "".join(f"{n}, " for n in names).rstrip()
         self._line(f"{target + ' = ' if names else ''}{function}({', '.join(args)})", why)
-        # Kernels address memory by the strides that were planned. torch's kernels choose strides by their operands' layout and
-        # may change their mind from version to version, so what came back is looked at, not believed.
+        # Kernels address memory by the strides that were planned. torch's kernels choose strides by their operands'
+        # layout and may change their mind from version to version, so what came back is looked at, not believed.
         for b, name in zip(s.outputs, names):
             if b is not None:
                 function = self._global("as_planned", as_planned)
@@ -273,7 +304,11 @@ class _HostPrinter:
             return self._param(x)
         if isinstance(x, (list, tuple)):
             items = [self._value(v) for v in x]
-            return f"[{', '.join(items)}]" if isinstance(x, list) else f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+            return (
+                f"[{', '.join(items)}]"
+                if isinstance(x, list)
+                else f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+            )
         if isinstance(x, dict):
             return "{" + ", ".join(f"{k!r}: {self._value(v)}" for k, v in x.items()) + "}"
         if x is None or isinstance(x, (bool, int, str)):
@@ -287,7 +322,9 @@ class _HostPrinter:
     def _output(self, o: OutputSpec) -> str:
         if o.kind == "buffer":
             text = self._buffer(o.value)
-            return f"{text}.detach()" if text in self.views else text        # its memory is nobody else's: to autograd no view
+            return (
+                f"{text}.detach()" if text in self.views else text
+            )  # its memory is nobody else's: to autograd no view
         if o.kind == "input":
             return self.inputs[o.value]
         if o.kind == "view":
@@ -313,8 +350,16 @@ def is_whole(s: Schedule, o: OutputSpec) -> bool:
 
     def same(x: Any, y: Any) -> bool:
         return len(x) == len(y) and all(as_expr(m) is as_expr(n) for m, n in zip(x, y))
-    return isinstance(base, Buffer) and o.dtype is None and base.name not in s.constants and as_expr(offset) is as_expr(0) \
-        and same(shape, base.shape) and same(stride, base.stride) and sum(1 for x in s.outputs if _base_of(x) is base) == 1
+
+    return (
+        isinstance(base, Buffer)
+        and o.dtype is None
+        and base.name not in s.constants
+        and as_expr(offset) is as_expr(0)
+        and same(shape, base.shape)
+        and same(stride, base.stride)
+        and sum(1 for x in s.outputs if _base_of(x) is base) == 1
+    )
 
 
 def _base_of(o: OutputSpec) -> Any:
@@ -326,12 +371,12 @@ def _function_name(op: Any) -> str:
     parts = str(op).split(".")
     if len(parts) >= 3 and parts[0] in ("aten", "prims"):
         return parts[1] if parts[2] == "default" else f"{parts[1]}_{parts[2]}"
-    return re.sub(r"\W", "_", getattr(op, "__name__", str(op)))
+    return identifier(getattr(op, "__name__", str(op)))
 
 
 def view_of(base: torch.Tensor, shape: tuple, stride: tuple, offset: int, dtype: torch.dtype | None) -> torch.Tensor:
-    """A result that is a view of `base`, whose elements it may read as another dtype's; the offset, in those, counts from where `base`
-    begins. Gradients through it are the bridge's business, not the plan's."""
+    """A result that is a view of `base`, whose elements it may read as another dtype's; the offset, in those, counts
+    from where `base` begins. Gradients through it are the bridge's business, not the plan's."""
     if base.requires_grad:
         with torch.no_grad():
             return _view_of(base, shape, stride, offset, dtype)
@@ -341,11 +386,11 @@ def view_of(base: torch.Tensor, shape: tuple, stride: tuple, offset: int, dtype:
 def as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
     """`t` with the planned strides: itself, or a copy where the operator laid its result out in another way."""
     if t is None or t.stride() == stride and t.shape == shape:
-        return t                                       # None: an operator leaves out a result that is not needed (a workspace)
+        return t  # None: an operator leaves out a result that is not needed (a workspace)
     if t.shape != shape:
         raise InternalError(f"an operator gave the shape {tuple(t.shape)} where {shape} was planned")
     if all(a == b or n == 1 for n, a, b in zip(shape, t.stride(), stride)):
-        return t                                       # strides of dimensions of size 1 address nothing
+        return t  # strides of dimensions of size 1 address nothing
     return torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device).copy_(t)
 
 

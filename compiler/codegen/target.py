@@ -1,4 +1,5 @@
 """The machine that code is generated for."""
+
 from __future__ import annotations
 
 import os
@@ -6,7 +7,7 @@ import platform
 import shutil
 from typing import Any
 
-from ..machine import cpu_features
+from ..base.processor import cpu_features
 from .cpp.support import Target
 
 __all__ = ["cpu_features", "host_target"]
@@ -16,8 +17,8 @@ _AVX2 = frozenset(("avx2", "fma", "f16c"))
 
 
 def host_target(opts: Any = None) -> Target:
-    """The widest vectors that this machine has and the option `simd` allows. Anything but x86-64 gets 16-byte vectors of
-    GCC's portable kind."""
+    """The widest vectors that this machine has and the option `simd` allows. Anything but x86-64 gets 16-byte vectors
+    of GCC's portable kind."""
     simd = opts.get("simd") if opts is not None else "auto"
     have = cpu_features() if platform.machine() in ("x86_64", "AMD64") else frozenset()
     # GCC's names of single instructions are not clang's, which finds the instructions for plain loops over lanes itself

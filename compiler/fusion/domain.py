@@ -3,6 +3,7 @@
 Two nests can share a kernel where their spaces have a common refinement: (4, 128 | 768) and (512 | 768) both are
 (4, 128 | 768) once 512 is split. `|` stands before the axes that are reduced.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ def factors_of(axes: Sequence[Axis], reduced: Sequence[Axis] = ()) -> list[Facto
 
 
 def refine(a: Sequence[Factor], b: Sequence[Factor], match_flags: bool) -> list[Factor] | None:
-    """The coarsest common refinement of two spaces; flags come from `b` where not match_flags (then `a` has none), else they
-    must agree. None where the spaces differ."""
+    """The coarsest common refinement of two spaces; flags come from `b` where not match_flags (then `a` has none), else
+    they must agree. None where the spaces differ."""
     if len(a) == len(b) and all(x.size is y.size and (x.reduced == y.reduced or not match_flags) for x, y in zip(a, b)):
         return list(b)
     out: list[Factor] = []
@@ -47,14 +48,14 @@ def refine(a: Sequence[Factor], b: Sequence[Factor], match_flags: bool) -> list[
             y = b[j].size if j < len(b) else None
             continue
         # the remaining inner part of the larger one is x // y (or y // x): take the outer part off
-        q = _split(x, y, [f.size for f in b[j + 1:]])
+        q = _split(x, y, [f.size for f in b[j + 1 :]])
         if q is not None:
             out.append(Factor(y, b[j].reduced))
             x = q
             j += 1
             y = b[j].size if j < len(b) else None
             continue
-        q = _split(y, x, [f.size for f in a[i + 1:]])
+        q = _split(y, x, [f.size for f in a[i + 1 :]])
         if q is None:
             return None
         out.append(Factor(x, b[j].reduced))
@@ -75,7 +76,9 @@ def _split(big: Expr, outer: Expr, rest: Sequence[Expr]) -> Expr | None:
 
 
 def map_axes(axes: Sequence[Axis], factors: Sequence[Factor], chosen: Sequence[int]) -> dict[str, Expr] | None:
-    """Each axis symbol as an expression over the symbols g<k> of the factors with indices `chosen`, which refine the axes."""
+    """Each axis symbol as an expression over the symbols g<k> of the factors with indices `chosen`, which refine the
+    axes.
+    """
     out: dict[str, Expr] = {}
     k = 0
     for a in axes:

@@ -1,4 +1,5 @@
 """Fusion: a LoweredGraph as a Schedule. Inline, group, build kernels, plan memory."""
+
 from __future__ import annotations
 
 import re
@@ -7,22 +8,22 @@ from typing import Any
 
 from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredGraph
-from .attention import attention
-from .build import build_kernel
-from .casts import without_casts
-from .chains import chains
-from .copies import without_copies
-from .cost import is_function
-from .dropout_attention import dropout_attention
+from .tiled.match_attention import attention
+from .build_kernel import build_kernel
+from .product_casts import without_casts
+from .tiled.match_chains import chains
+from .placed_copies import without_copies
+from .value_cost import is_function
+from .tiled.match_dropout_attention import dropout_attention
 from .groups import Limits, group_steps
-from .horizontal import horizontal
+from .shared_launches import horizontal
 from .inline import buffers_read, checks_unread, inline
-from .memory import output_buffers, plan_memory
-from .names import unify_names
+from .memory_plan import output_buffers, plan_memory
+from .buffer_names import unify_names
 from .order import sink
 from .schedule import Schedule, Template
-from .split import split_reductions
-from .wishes import Wishes
+from .split_reductions import split_reductions
+from .forced_fusion import Wishes
 
 __all__ = ["schedule"]
 
@@ -45,8 +46,9 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     needed = [*needed, *checks_unread(steps, needed)]
-    limits = Limits(nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)),
-                    wishes=wishes)
+    limits = Limits(
+        nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)), wishes=wishes
+    )
     groups, unfused = group_steps(steps, hints, limits, fuse, needed)
     outside = _needed_outside(groups, needed)
     launches: list[Any] = []
@@ -61,15 +63,31 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     if fuse:
         launches = horizontal(launches, lowered, wishes, limits.nests)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints)
-    return Schedule(plan, lowered.inputs, lowered.outputs, mutations, lowered.constants, lowered.symbols, lowered.hints, peak,
-                    list(dict.fromkeys(unfused)), written)
+    copied = {i for i, _ in mutations}
+    written = [
+        i for i in sorted({*written, *copied}) for _ in range(lowered.writes.get(i, 1) - (i in copied))
+    ]  # a copy counts by itself
+    return Schedule(
+        plan,
+        lowered.inputs,
+        lowered.outputs,
+        mutations,
+        lowered.constants,
+        lowered.symbols,
+        lowered.hints,
+        peak,
+        list(dict.fromkeys(unfused)),
+        written,
+    )
 
 
 def _sources_first(steps: list[Any]) -> list[Any]:
-    """What is made of nothing but positions (masks, weights of an interpolation) comes first: between two nests that could share
-    a kernel it would keep them apart."""
+    """What is made of nothing but positions (masks, weights of an interpolation) comes first: between two nests that
+    could share a kernel it would keep them apart."""
+
     def source(s: Any) -> bool:
         return isinstance(s, LoopNest) and s.mode == "set" and not any(v.op == "load" for v in walk([s.value]))
+
     written: dict[Buffer, int] = {}
     for s in steps:
         if isinstance(s, LoopNest):
@@ -86,7 +104,7 @@ def _needed_outside(groups: list, needed: list[Buffer]) -> set[Buffer]:
         if g.extern is not None:
             out.update(buffers_read(g.extern))
         else:
-            out.update(g.reads)                          # reads hold only what the group does not make itself
+            out.update(g.reads)  # reads hold only what the group does not make itself
             out.update(b for b, e in g.writes.items() if e is None)
     return out
 
@@ -100,4 +118,3 @@ def kernel_name(k: int, nests: list[LoopNest]) -> str:
     parts = list(dict.fromkeys(re.sub(r"\W", "_", w) for w in words))
     text = "_".join(parts[:4]) + ("_etc" if len(parts) > 4 else "")
     return f"k{k}_{text}"[:60]
-

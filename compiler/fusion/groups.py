@@ -1,15 +1,16 @@
 """Grouping: which loop nests share a kernel.
 
-The steps are walked once, in order. A nest may join the group of its latest producer (or a later group that reads the same
-memory) where
+The steps are walked once, in order. A nest may join the group of its latest producer (or a later group that reads the
+same memory) where
 
 - the iteration spaces have a common refinement: all axes ("full"), or the axes that a reduction keeps ("outer");
 - what it reads from the group is read exactly where the same iteration makes it;
 - the group stays within its limits.
 
-Groups are numbered in order of creation and every edge goes from a lower or equal number to a higher one, so that no cycle can
-arise and no search is needed: the whole is linear. Each refusal is recorded with its reason.
+Groups are numbered in order of creation and every edge goes from a lower or equal number to a higher one, so that no
+cycle can arise and no search is needed: the whole is linear. Each refusal is recorded with its reason.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -19,25 +20,25 @@ from ..lowering.ir import Axis, Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredStep
 from ..lowering.rewrite import is_affine, positions, tidy
 from ..symbolic.expr import Expr, mul_all
-from .columns import column_sums, in_space_of
+from .column_sums import column_sums, in_space_of
 from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
-from .wishes import NO_WISHES, Wishes
+from .forced_fusion import NO_WISHES, Wishes
 
 __all__ = ["Group", "Limits", "group_steps"]
 
-SMALL_OUTER = 16          # fewer rows than this cannot feed the threads
-LOOK_AHEAD = 16           # nests that are looked through for one that reads two independent results
-SMALL_SPACE = 1 << 14     # elements up to which calling a kernel costs more than what it does
-BIG_WORK = 1 << 15        # elements from which that matters
-HELD = 1 << 15            # elements of a row that a GPU's registers hold between two passes
-COSTLY_LOADS = 6          # of one element
+SMALL_OUTER = 16  # fewer rows than this cannot feed the threads
+LOOK_AHEAD = 16  # nests that are looked through for one that reads two independent results
+SMALL_SPACE = 1 << 14  # elements up to which calling a kernel costs more than what it does
+BIG_WORK = 1 << 15  # elements from which that matters
+HELD = 1 << 15  # elements of a row that a GPU's registers hold between two passes
+COSTLY_LOADS = 6  # of one element
 
 
 @dataclass
 class Limits:
     nests: int = 4096
-    buffers: int = 64         # that a kernel reads, and as many that it writes
-    passes: int = 7           # over a row: three norms on end
+    buffers: int = 64  # that a kernel reads, and as many that it writes
+    passes: int = 7  # over a row: three norms on end
     epilogue: bool = True
     wishes: Wishes = NO_WISHES
 
@@ -45,20 +46,23 @@ class Limits:
 @dataclass(eq=False)
 class Group:
     """Nests of one kernel. `factors` is the iteration space; `level[k]` says which of its factors nest k runs over."""
+
     number: int
     nests: list[LoopNest] = field(default_factory=list)
-    levels: list[str] = field(default_factory=list)       # "full" | "outer"
+    levels: list[str] = field(default_factory=list)  # "full" | "outer"
     factors: list[Factor] = field(default_factory=list)
-    writes: dict[Buffer, Expr | None] = field(default_factory=dict)   # buffer -> index over the factors' symbols
+    writes: dict[Buffer, Expr | None] = field(default_factory=dict)  # buffer -> index over the factors' symbols
     reads: set[Buffer] = field(default_factory=set)
-    read_at: dict[Buffer, list[tuple]] = field(default_factory=dict)   # buffer -> (axes, level, index) of some reads
-    elements: list[tuple] = field(default_factory=list)   # (axes, level, buffer, index) of elements of a row that are computed again
+    read_at: dict[Buffer, list[tuple]] = field(default_factory=dict)  # buffer -> (axes, level, index) of some reads
+    elements: list[tuple] = field(
+        default_factory=list
+    )  # (axes, level, buffer, index) of elements of a row that are computed again
     because: list[str] = field(default_factory=list)
-    passes: dict[Buffer, int] = field(default_factory=dict)   # buffer -> passes over the row before it is known
-    kept: int = 0                                         # buffers that something outside needs for certain
-    runs: int = 0                                         # runs of rows whose columns are summed (columns.py), 0: none are
-    sums: "Group | None" = None                           # the group that adds up those sums
-    extern: Any = None                                    # an Extern or View step alone in its place
+    passes: dict[Buffer, int] = field(default_factory=dict)  # buffer -> passes over the row before it is known
+    kept: int = 0  # buffers that something outside needs for certain
+    runs: int = 0  # runs of rows whose columns are summed (column_sums.py), 0: none are
+    sums: "Group | None" = None  # the group that adds up those sums
+    extern: Any = None  # an Extern or View step alone in its place
     _maps: dict[Any, dict[str, Expr] | None] = field(default_factory=dict)
 
     @property
@@ -111,8 +115,13 @@ class Refusal(Exception):
     pass
 
 
-def group_steps(steps: Sequence[LoweredStep], hints: dict[str, int], limits: Limits, fuse: bool = True,
-                needed: Sequence[Buffer] = ()) -> tuple[list[Group], list[tuple[str, str, str]]]:
+def group_steps(
+    steps: Sequence[LoweredStep],
+    hints: dict[str, int],
+    limits: Limits,
+    fuse: bool = True,
+    needed: Sequence[Buffer] = (),
+) -> tuple[list[Group], list[tuple[str, str, str]]]:
     """(groups in order of execution, refusals as (node, node, reason)). needed: the graph's results."""
     return _Grouping(hints, limits, fuse, set(needed)).run(steps)
 
@@ -121,12 +130,14 @@ class _Grouping:
     def __init__(self, hints: dict[str, int], limits: Limits, fuse: bool, needed: set[Buffer]):
         self.hints, self.limits, self.fuse, self.needed = hints, limits, fuse, needed
         self.groups: list[Group] = []
-        self.made_in: dict[Buffer, Group] = {}           # buffer -> the last group that writes it
-        self.readers: dict[Buffer, list[Group]] = {}     # buffer -> recent groups that read it
+        self.made_in: dict[Buffer, Group] = {}  # buffer -> the last group that writes it
+        self.readers: dict[Buffer, list[Group]] = {}  # buffer -> recent groups that read it
         self.unfused: list[tuple[str, str, str]] = []
-        self.small: dict[tuple, Group] = {}              # sizes -> the last group begun over them: updates of many parameters share kernels
-        self.loaded: dict[int, set[Buffer]] = {}         # id of a nest -> what it reads
-        self.readers_of: dict[Buffer, list[LoopNest]] = {}         # all nests that read a buffer
+        self.small: dict[
+            tuple, Group
+        ] = {}  # sizes -> the last group begun over them: updates of many parameters share kernels
+        self.loaded: dict[int, set[Buffer]] = {}  # id of a nest -> what it reads
+        self.readers_of: dict[Buffer, list[LoopNest]] = {}  # all nests that read a buffer
 
     def run(self, steps: Sequence[LoweredStep]) -> tuple[list[Group], list[tuple[str, str, str]]]:
         for s in steps:
@@ -152,7 +163,7 @@ class _Grouping:
     def place(self, nest: LoopNest) -> None:
         loads = _loads(nest)
         producers = {self.made_in[b] for b, _ in loads if b in self.made_in}
-        earlier = self.made_in.get(nest.buffer)          # another piece of the same buffer
+        earlier = self.made_in.get(nest.buffer)  # another piece of the same buffer
         floor = max((g.number for g in producers), default=-1)
         if earlier is not None:
             floor = max(floor, earlier.number)
@@ -167,7 +178,7 @@ class _Grouping:
                         self.join(g, other, _loads(other))
                         return
                     except Refusal:
-                        pass                             # the first reason is the one to report
+                        pass  # the first reason is the one to report
                 if self.across(g, nest, loads):
                     return
                 self.refuse(g, nest, str(e))
@@ -196,18 +207,32 @@ class _Grouping:
 
     def candidates(self, nest: LoopNest, loads: list, floor: int) -> list[Group]:
         if not self.fuse or nest.product or nest.onto:
-            return []                                    # (what writes over others' results comes after all of them)
-        if nest.scan:                                    # (values and positions of a running maximum)
+            return []  # (what writes over others' results comes after all of them)
+        if nest.scan:  # (values and positions of a running maximum)
             last = self.groups[-1] if self.groups else None
-            return [last] if last is not None and last.number >= floor and last.nests and last.nests[0].scan \
-                and last.nests[0].domain == nest.domain and last.nests[0].value is nest.value else []
+            return (
+                [last]
+                if last is not None
+                and last.number >= floor
+                and last.nests
+                and last.nests[0].scan
+                and last.nests[0].domain == nest.domain
+                and last.nests[0].value is nest.value
+                else []
+            )
         out = []
         if floor >= 0:
             latest = self.groups[floor]
-            if latest.extern is None and (not latest.alone or latest.nests[0].scan and nest.reduce_op is None and nest.on_gpu):
-                out.append(latest)                       # (a GPU's scans have their pieces of a row in registers: what follows is computed there)
+            if latest.extern is None and (
+                not latest.alone or latest.nests[0].scan and nest.reduce_op is None and nest.on_gpu
+            ):
+                out.append(
+                    latest
+                )  # (a GPU's scans have their pieces of a row in registers: what follows is computed there)
             elif latest.extern is None:
-                self.unfused.append((_name(latest.nests[0]), _name(nest), "its elements are known when all of them have been written"))
+                self.unfused.append(
+                    (_name(latest.nests[0]), _name(nest), "its elements are known when all of them have been written")
+                )
             else:
                 step = latest.extern
                 name = getattr(step, "origin", "") or (step.buffer.name if hasattr(step, "buffer") else "")
@@ -226,16 +251,31 @@ class _Grouping:
         if self.limits.wishes:
             self.wished(nest, floor, out)
         last = self.groups[-1] if self.groups else None
-        if last is not None and last not in seen and last.number >= floor and last.extern is None and not last.alone \
-                and (self.alike(last, nest) or self.meets(last, nest)):
+        if (
+            last is not None
+            and last not in seen
+            and last.number >= floor
+            and last.extern is None
+            and not last.alone
+            and (self.alike(last, nest) or self.meets(last, nest))
+        ):
             out.append(last)
         small = self.small.get(_sizes(nest)) if nest.reduce_op is None else None
-        if small is not None and small is not last and small not in seen and small.number >= floor and not small.has_reduction and self.alike(small, nest):
+        if (
+            small is not None
+            and small is not last
+            and small not in seen
+            and small.number >= floor
+            and not small.has_reduction
+            and self.alike(small, nest)
+        ):
             out.append(small)
         return out
 
     def wished(self, nest: LoopNest, floor: int, out: list[Group]) -> None:
-        """The group of an operator that is wanted beside the nest comes first; where it runs too early, that is the refusal."""
+        """The group of an operator that is wanted beside the nest comes first; where it runs too early, that is the
+        refusal.
+        """
         for g in self.groups:
             pair = self.limits.wishes.together(g.names, nest.origins)
             if not pair:
@@ -246,13 +286,17 @@ class _Grouping:
                 out[:] = [g, *(x for x in out if x is not g)]
 
     def alike(self, g: Group, nest: LoopNest) -> bool:
-        """Whether a nest that shares nothing with the group costs less in its kernel than in one of its own: the same space, and
-        small, or reduced."""
+        """Whether a nest that shares nothing with the group costs less in its kernel than in one of its own: the same
+        space, and small, or reduced."""
         own = factors_of(nest.domain, nest.reduce_axes)
-        return own == g.factors and (nest.reduce_op is not None or numel_hint([f.size for f in own], self.hints) <= SMALL_SPACE)
+        return own == g.factors and (
+            nest.reduce_op is not None or numel_hint([f.size for f in own], self.hints) <= SMALL_SPACE
+        )
 
     def meets(self, g: Group, nest: LoopNest) -> bool:
-        """Whether a nest that shares nothing with the group, over the same space, makes what is read together with the group's results: sin(a) + cos(b)."""
+        """Whether a nest that shares nothing with the group, over the same space, makes what is read together with the
+        group's results: sin(a) + cos(b).
+        """
         if [f.size for f in factors_of(nest.domain, nest.reduce_axes)] != [f.size for f in g.factors]:
             return False
         ways, seen = [nest], {id(nest)}
@@ -266,10 +310,17 @@ class _Grouping:
         return False
 
     def products_beside(self, nest: LoopNest) -> list[Group]:
-        """A GPU's matrix products whose elements are read together with the nest's: a dropout's mask, a residual that is scaled."""
+        """A GPU's matrix products whose elements are read together with the nest's: a dropout's mask, a residual that
+        is scaled.
+        """
         if not nest.on_gpu or nest.reduce_op is not None or nest.mode != "set":
             return []
-        together = {b for reader in self.readers_of.get(nest.buffer, ()) if reader.reduce_op is None for b in self.loaded[id(reader)]}
+        together = {
+            b
+            for reader in self.readers_of.get(nest.buffer, ())
+            if reader.reduce_op is None
+            for b in self.loaded[id(reader)]
+        }
         return list(dict.fromkeys(g for b in together if (g := self.made_in.get(b)) is not None and g.product))
 
     def refuse(self, g: Group, nest: LoopNest, reason: str) -> None:
@@ -294,18 +345,28 @@ class _Grouping:
         if len(g.nests) >= self.limits.nests and not wanted:
             raise Refusal(f"the kernel has {len(g.nests)} operators already (max_fusion_size)")
         reads = {b for b, _ in loads}
-        if len(g.reads) + len(reads) > self.limits.buffers and len((g.reads | reads) - g.writes.keys()) > self.limits.buffers:
+        if (
+            len(g.reads) + len(reads) > self.limits.buffers
+            and len((g.reads | reads) - g.writes.keys()) > self.limits.buffers
+        ):
             raise Refusal(f"the kernel would read more than {self.limits.buffers} buffers")
         if nest.buffer in self.needed and g.kept >= self.limits.buffers:
             raise Refusal(f"the kernel would write more than {self.limits.buffers} buffers")
         if _passes(g, nest, loads) > self.limits.passes:
             raise Refusal(f"the kernel would pass over its rows more than {self.limits.passes} times")
-        if not self.limits.epilogue and (g.product or any(self.made_in[b].extern is not None for b in g.reads | reads if b in self.made_in)):
+        if not self.limits.epilogue and (
+            g.product or any(self.made_in[b].extern is not None for b in g.reads | reads if b in self.made_in)
+        ):
             raise Refusal("epilogue_fusion is off")
-        if g.product and (nest.reduce_op is not None or not reads & g.writes.keys() and g not in self.products_beside(nest)):
+        if g.product and (
+            nest.reduce_op is not None or not reads & g.writes.keys() and g not in self.products_beside(nest)
+        ):
             raise Refusal("a matrix product is fused with what is computed from its elements alone")
         if nest.on_gpu and not wanted and self.costly_again(g, nest, loads):
-            raise Refusal("what its elements are made of is too costly to compute in a second pass over rows that no processor holds")
+            raise Refusal(
+                "what its elements are made of is too costly to compute in a second pass over rows that no processor"
+                " holds"
+            )
         last: Refusal | None = None
         for level, factors in self.spaces(g, nest):
             try:
@@ -323,14 +384,20 @@ class _Grouping:
                 g.refactor(factors)
             self.add(g, nest, loads, level, g.factors, because)
             return
-        raise last or Refusal("the iteration spaces differ: "
-                              f"{_space(g.factors)} and {_space(factors_of(nest.domain, nest.reduce_axes))}")
+        raise last or Refusal(
+            f"the iteration spaces differ: {_space(g.factors)} and {_space(factors_of(nest.domain, nest.reduce_axes))}"
+        )
 
     def costly_again(self, g: Group, nest: LoopNest, loads: list) -> bool:
         """Whether a nest would have its group compute elements again that take many loads each (gradients of pools)."""
-        if not any(g.passes.get(b) for b, _ in loads) or numel_hint([f.size for f in g.factors if f.reduced], self.hints) <= HELD:
+        if (
+            not any(g.passes.get(b) for b, _ in loads)
+            or numel_hint([f.size for f in g.factors if f.reduced], self.hints) <= HELD
+        ):
             return False
-        each = numel_hint([a.size for a in nest.domain], self.hints) > numel_hint([f.size for f in g.factors if not f.reduced], self.hints)
+        each = numel_hint([a.size for a in nest.domain], self.hints) > numel_hint(
+            [f.size for f in g.factors if not f.reduced], self.hints
+        )
         return each and any(sum(v.op == "load" for v in walk([n.value])) >= COSTLY_LOADS for n in g.nests)
 
     def spaces(self, g: Group, nest: LoopNest) -> Iterator[tuple[str, list[Factor]]]:
@@ -356,7 +423,7 @@ class _Grouping:
             yield "full", g.factors if r == g.factors else r
         outer = [f for f in g.factors if not f.reduced]
         r = refine(own, outer, match_flags=False)
-        if r is not None and not (g.product and r[-1] != outer[-1]):      # (the columns of a product stay one axis)
+        if r is not None and not (g.product and r[-1] != outer[-1]):  # (the columns of a product stay one axis)
             yield "outer", g.factors if r == outer else _with_outer(g.factors, r)
 
     def check_reads(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
@@ -382,13 +449,20 @@ class _Grouping:
             written = old
         for b, e in own_reads:
             at = written[b]
-            if at is None or (tidy(e.subs(m), ranges) is not at and not (level == "outer" and self.same_row(e.subs(m), at, factors, ranges))):
+            if at is None or (
+                tidy(e.subs(m), ranges) is not at
+                and not (level == "outer" and self.same_row(e.subs(m), at, factors, ranges))
+            ):
                 raise Refusal(f"reads {b.name} at another index than the one it is made at")
 
     def check_sharing(self, g: Group, nest: LoopNest, loads: list, level: str, factors: list[Factor]) -> None:
-        """Nests that only read the same memory belong together where they read it at the same index, or run over the very same
-        space; the same number of elements in another order shares nothing in the cache."""
-        if g.product or any(b in g.writes for b, _ in loads) or [f.size for f in factors_of(nest.domain)] == [f.size for f in g.factors]:
+        """Nests that only read the same memory belong together where they read it at the same index, or run over the
+        very same space; the same number of elements in another order shares nothing in the cache."""
+        if (
+            g.product
+            or any(b in g.writes for b, _ in loads)
+            or [f.size for f in factors_of(nest.domain)] == [f.size for f in g.factors]
+        ):
             return
         ranges = g.ranges(factors)
         m = g.map_of(nest.domain if level == "full" else nest.axes, level, factors)
@@ -400,8 +474,8 @@ class _Grouping:
         raise Refusal("reads the same memory in another order")
 
     def same_row(self, e: Expr, at: Expr, factors: list[Factor], ranges: dict) -> bool:
-        """Whether one element of the same row is read, once for the row: it is computed again there (log-softmax, then the
-        target's element)."""
+        """Whether one element of the same row is read, once for the row: it is computed again there (log-softmax, then
+        the target's element)."""
         p = element(at, e, factors, ranges)
         return p is not None and all(f.reduced or p[f"g{k}"] is factor_symbol(k) for k, f in enumerate(factors))
 
@@ -417,15 +491,21 @@ class _Grouping:
 
     def check_cost(self, g: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
         if nest.on_gpu or not any(f.reduced for f in factors) or all(f.reduced for f in factors):
-            return                                       # (generated code splits a kernel without outer axes among threads, a GPU's any of few rows)
+            return  # (generated code splits a kernel without outer axes among threads, a GPU's any of few rows)
         outer = numel_hint([f.size for f in factors if not f.reduced], self.hints)
         inner = numel_hint([f.size for f in factors if f.reduced], self.hints)
         if outer >= SMALL_OUTER or outer * inner < BIG_WORK:
             return
-        others = nest.reduce_op is None and level == "full" or any(
-            n.reduce_op is None and lv == "full" for n, lv in zip(g.nests, g.levels))
+        others = (
+            nest.reduce_op is None
+            and level == "full"
+            or any(n.reduce_op is None and lv == "full" for n, lv in zip(g.nests, g.levels))
+        )
         if others:
-            raise Refusal(f"the reduction leaves {outer} rows: too few to share among threads with what is computed for each element")
+            raise Refusal(
+                f"the reduction leaves {outer} rows: too few to share among threads with what is computed for each"
+                " element"
+            )
 
     def why(self, g: Group, loads: list) -> str:
         made = [b for b, _ in loads if b in g.writes]
@@ -470,8 +550,9 @@ def _sizes(nest: LoopNest) -> tuple:
 
 
 def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
-    """The nest with its axes in the group's order, as far as some memory that both touch tells which axis is which; None where that
-    changes nothing, or would move the innermost axis. A GPU's rows are reduced in any order of the rows."""
+    """The nest with its axes in the group's order, as far as some memory that both touch tells which axis is which;
+    None where that changes nothing, or would move the innermost axis. A GPU's rows are reduced in any order of the
+    rows."""
     reduced = {a.symbol.name for a in nest.reduce_axes}
     if reduced and not (nest.on_gpu and nest.reduce_op is not None and not nest.alone and not nest.product):
         return None
@@ -489,7 +570,7 @@ def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
                 place[c] = n
         order = [place.get(at.coeff(f"g{k}")) for k in range(len(g.factors))]
         inner = order[-1] if order else None
-        if nest.on_gpu:                                  # (one that runs once for each row)
+        if nest.on_gpu:  # (one that runs once for each row)
             order = [k for k, f in zip(order, g.factors) if k is not None or not f.reduced]
         if set(order) != set(range(len(nest.domain))) or len(order) != len(nest.domain):
             continue
@@ -503,7 +584,9 @@ def in_order_of(nest: LoopNest, loads: list, g: Group) -> LoopNest | None:
 
 
 def element(at: Expr, e: Expr, factors: Sequence[Factor], ranges: dict) -> dict[str, Expr] | None:
-    """The point of the space at which a buffer stored at `at` has its flat position e; None where that takes divisions."""
+    """The point of the space at which a buffer stored at `at` has its flat position e; None where that takes
+    divisions.
+    """
     axes = [Axis(factor_symbol(k), f.size) for k, f in enumerate(factors)]
     strides = [at.coeff(a.symbol.name) for a in axes]
     if any(s is None or s.op == "int" and s.value == 0 for s in strides) or not is_affine(e):
@@ -520,7 +603,9 @@ def _passes(g: Group, nest: LoopNest, loads: list) -> int:
 
 
 def _with_outer(factors: Sequence[Factor], outer: Sequence[Factor]) -> list[Factor]:
-    """The space with its kept factors refined to `outer`; only where the reduced ones are innermost together or nothing changes."""
+    """The space with its kept factors refined to `outer`; only where the reduced ones are innermost together or nothing
+    changes.
+    """
     out: list[Factor] = []
     rest = list(outer)
     for f in factors:
@@ -547,4 +632,3 @@ def _name(nest: LoopNest) -> str:
 
 def _space(factors: Sequence[Factor]) -> str:
     return "(" + ", ".join(f"{f.size}{' reduced' if f.reduced else ''}" for f in factors) + ")"
-

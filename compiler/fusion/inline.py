@@ -1,9 +1,10 @@
 """Inlining: which element-wise results are computed again where they are read, and never stored.
 
-Grouping (groups.py) shares values inside one kernel without computing anything twice; this pass comes before it and takes
-what grouping cannot: producers that are read through a permutation, a slice or a broadcast, or from several kernels, and are
-so cheap that reading memory would cost more.
+Grouping (groups.py) shares values inside one kernel without computing anything twice; this pass comes before it and
+takes what grouping cannot: producers that are read through a permutation, a slice or a broadcast, or from several
+kernels, and are so cheap that reading memory would cost more.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -13,25 +14,26 @@ from typing import Any, Sequence
 from ..lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
 from ..lowering.lowered import LoweredStep, View
 from ..lowering.rewrite import Rewriter, is_affine, positions, value_at
-from ..raising import may_raise
+from ..ops.raising import may_raise
 from ..symbolic.expr import Expr, as_expr, integer
-from .cost import Costs, reads_rows
+from .value_cost import Costs, reads_rows
 from .domain import numel_hint
-from .wishes import NO_WISHES, Wishes
+from .forced_fusion import NO_WISHES, Wishes
 
 __all__ = ["Uses", "find_uses", "inline", "buffers_read", "does_more", "checks_unread"]
 
-CHEAP = 4              # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
-CHEAP_INDEX = 16       # of what reads no memory at all: masks made of indices
-FEW = 64               # a load of this many times fewer elements than the result costs nothing
-GPU_CHEAP = 32         # ... on a GPU, of what reads but little memory: its processors wait for memory most of the time
-GPU_TIMES = 8          # how often that may be computed again
-GPU_MOVED = 1.25       # what a GPU may compute more often to save a result's way through memory (the frame of a pad)
-MOVED = 96             # read through another index by one nest: moved there, up to this many nodes
+CHEAP = 4  # computed again anywhere, as often as it is read: a conversion, a scaled or shifted load
+CHEAP_INDEX = 16  # of what reads no memory at all: masks made of indices
+FEW = 64  # a load of this many times fewer elements than the result costs nothing
+GPU_CHEAP = 32  # ... on a GPU, of what reads but little memory: its processors wait for memory most of the time
+GPU_TIMES = 8  # how often that may be computed again
+GPU_MOVED = 1.25  # what a GPU may compute more often to save a result's way through memory (the frame of a pad)
+MOVED = 96  # read through another index by one nest: moved there, up to this many nodes
 
 
 class Uses:
     """Who reads a buffer: loads (nest, index) of nests, and whether anything else needs it in memory."""
+
     __slots__ = ("loads", "needed")
 
     def __init__(self) -> None:
@@ -54,7 +56,7 @@ def find_uses(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> dict[Bu
                 if v.op == "load":
                     of(v.attr[0]).loads.append((s, v.attr[1]))
                     if s.product:
-                        of(v.attr[0]).needed = True      # it would be computed again for every element of the result
+                        of(v.attr[0]).needed = True  # it would be computed again for every element of the result
         else:
             for b in buffers_read(s):
                 of(b).needed = True
@@ -80,20 +82,28 @@ def buffers_read(step: Any) -> list[Buffer]:
     return out
 
 
-def inline(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool,
-           nothing: bool = False, wishes: Wishes = NO_WISHES) -> list[LoweredStep]:
-    """The steps with inlined producers gone and their values in the readers; steps that nothing needs, and those that compute
-    what an earlier one does, are dropped too. nothing: no inlining."""
+def inline(
+    steps: Sequence[LoweredStep],
+    needed: Sequence[Buffer],
+    hints: dict[str, int],
+    drop_rounding: bool,
+    nothing: bool = False,
+    wishes: Wishes = NO_WISHES,
+) -> list[LoweredStep]:
+    """The steps with inlined producers gone and their values in the readers; steps that nothing needs, and those that
+    compute what an earlier one does, are dropped too. nothing: no inlining."""
     if nothing:
         return _without_dead(list(steps), needed)
     steps = _without_doubles(steps, needed)
-    # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth their time.
+    # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth
+    # their time.
     first = _round(steps, needed, hints, drop_rounding, wishes)
     return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, wishes)
 
 
-def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool,
-           wishes: Wishes) -> list[LoweredStep]:
+def _round(
+    steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool, wishes: Wishes
+) -> list[LoweredStep]:
     uses = find_uses(steps, needed)
     writers: dict[Buffer, int] = {}
     for s in steps:
@@ -101,25 +111,37 @@ def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
             writers[s.buffer] = writers.get(s.buffer, 0) + 1
     cost = Costs()
     inlined: dict[Buffer, LoopNest] = {}
-    tiles: set[Buffer] = set()                           # what a GPU's products make, and what follows them element by element
+    tiles: set[Buffer] = set()  # what a GPU's products make, and what follows them element by element
     out: list[LoweredStep] = []
     for s in steps:
         if not isinstance(s, LoopNest):
             out.append(s)
             continue
-        if s.on_gpu and (s.product or tiles and s.reduce_op is None and any(v.op == "load" and v.attr[0] in tiles for v in walk([s.value]))):
+        if s.on_gpu and (
+            s.product
+            or tiles
+            and s.reduce_op is None
+            and any(v.op == "load" and v.attr[0] in tiles for v in walk([s.value]))
+        ):
             tiles.add(s.buffer)
         u = uses.get(s.buffer)
         if u is None and not _checks(s) and not inlined:
-            continue                                     # dead
+            continue  # dead
         if inlined:
             s = _with_inlined(s, inlined, drop_rounding)
         if u is None:
             if _checks(s):
                 out.append(s)
-        elif not u.needed and s.reduce_op is None and s.mode == "set" and writers[s.buffer] == 1 and not (s.buffer in tiles and _narrows(s)) \
-                and (_worth(s, u, cost, hints) if not wishes else _wished(s, u, wishes, cost, hints)) and all(_keeps_affine(s, n, e) for n, e in u.loads) \
-                and (not _checks(s) or any(_reads_all(s, n, e) for n, e in u.loads)):
+        elif (
+            not u.needed
+            and s.reduce_op is None
+            and s.mode == "set"
+            and writers[s.buffer] == 1
+            and not (s.buffer in tiles and _narrows(s))
+            and (_worth(s, u, cost, hints) if not wishes else _wished(s, u, wishes, cost, hints))
+            and all(_keeps_affine(s, n, e) for n, e in u.loads)
+            and (not _checks(s) or any(_reads_all(s, n, e) for n, e in u.loads))
+        ):
             inlined[s.buffer] = s
         else:
             out.append(s)
@@ -127,9 +149,12 @@ def _round(steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[s
 
 
 def _narrows(p: LoopNest) -> bool:
-    """Whether a nest converts what it reads to fewer bits. Behind a product of tiles it joins the product's kernel, and what a kernel of its reader's reads
-    is the narrow result; computed again there, it would be the wide one."""
-    return p.value.op == "cast" and any(v.op == "load" and v.dtype.is_floating_point and v.dtype.itemsize > p.value.dtype.itemsize for v in walk([p.value]))
+    """Whether a nest converts what it reads to fewer bits. Behind a product of tiles it joins the product's kernel, and
+    what a kernel of its reader's reads is the narrow result; computed again there, it would be the wide one."""
+    return p.value.op == "cast" and any(
+        v.op == "load" and v.dtype.is_floating_point and v.dtype.itemsize > p.value.dtype.itemsize
+        for v in walk([p.value])
+    )
 
 
 def _wished(p: LoopNest, u: Uses, wishes: Wishes, cost: Costs, hints: dict[str, int]) -> bool:
@@ -144,7 +169,9 @@ def _checks(s: LoopNest) -> bool:
 
 
 def _reads_all(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
-    """Whether a nest that reads p's buffer at e comes past every element of it: what p checks is checked there as well."""
+    """Whether a nest that reads p's buffer at e comes past every element of it: what p checks is checked there as
+    well.
+    """
     total, reached = _extent(p.index, p.axes), _extent(e, reader.domain)
     return total is not None and total is reached and all(type(a.size) is not int or a.size > 0 for a in reader.domain)
 
@@ -153,8 +180,14 @@ def _extent(index: Expr, axes: Sequence[Axis]) -> Expr | None:
     """n where an index over these axes takes each of the values 0 .. n-1; None where it does not."""
     names = index.symbol_names()
     strides = [(index.coeff(a.symbol.name), as_expr(a.size)) for a in axes if a.symbol.name in names]
-    if len(strides) != len(names) or any(c is None for c, _ in strides) or index is not sum((c * a.symbol for (c, _), a in zip(
-            strides, (a for a in axes if a.symbol.name in names))), integer(0)):
+    if (
+        len(strides) != len(names)
+        or any(c is None for c, _ in strides)
+        or index
+        is not sum(
+            (c * a.symbol for (c, _), a in zip(strides, (a for a in axes if a.symbol.name in names))), integer(0)
+        )
+    ):
         return None
     n = integer(1)
     while strides:
@@ -171,7 +204,11 @@ def checks_unread(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> lis
     if not checking:
         return []
     uses = find_uses(steps, needed)
-    return [b for b, s in checking.items() if b not in uses or not uses[b].needed and not any(_reads_all(s, n, e) for n, e in uses[b].loads)]
+    return [
+        b
+        for b, s in checking.items()
+        if b not in uses or not uses[b].needed and not any(_reads_all(s, n, e) for n, e in uses[b].loads)
+    ]
 
 
 def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
@@ -180,7 +217,7 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
         return False
     values = walk([p.value])
     if any(v.op in ("philox", "keep_word") for v in values) and not all(e is p.index for _, e in u.loads):
-        return False                                     # (neighbours share their words, as they lie)
+        return False  # (neighbours share their words, as they lie)
     rows = {a.id for v in values if v.op == "load" and v.args and reads_rows(v) for a in walk(v.args)}
     loads = sum(1 for v in values if v.op == "load" and v.id not in rows)
     if c <= CHEAP and (loads <= 1 or _one_of_size(p, values, hints)):
@@ -188,8 +225,16 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     own = numel_hint([a.size for a in p.axes], hints)
     readers = {id(n): n for n, _ in u.loads}
     nest, _ = u.loads[0]
-    if p.on_gpu and c <= GPU_CHEAP and (not _large(p, values, hints) or (len(readers) > 1 or _as_made(p, u, hints)) and _one_of_size(p, values, hints)) \
-            and sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values()) <= GPU_TIMES * own:
+    if (
+        p.on_gpu
+        and c <= GPU_CHEAP
+        and (
+            not _large(p, values, hints)
+            or (len(readers) > 1 or _as_made(p, u, hints))
+            and _one_of_size(p, values, hints)
+        )
+        and sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values()) <= GPU_TIMES * own
+    ):
         return True
     if loads == 0:
         return c <= CHEAP_INDEX
@@ -198,29 +243,42 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     if len(readers) == 1 and (nest.alone and nest.on_gpu or not all(e is p.index for _, e in u.loads)):
         times = numel_hint([a.size for a in nest.domain], hints) / max(own, 1)
         if times * len({e for _, e in u.loads}) <= (GPU_MOVED if p.on_gpu else 1):
-            return True                                  # moved through a permutation, or into tiles of a kernel that no group shares: computed as often as before
-    # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner loop.
+            # moved through a permutation, or into tiles of a kernel that no group shares: computed as often as before
+            return True
+    # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner
+    # loop.
     again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
     return loads <= 8 and 2 * again <= sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values())
 
 
 def _as_made(p: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
-    """Whether p's elements are read one by one as they are made, by element-wise nests: computed there, they are computed as often as before, and where
-    a kernel ends between (at a product) they do not go through memory."""
+    """Whether p's elements are read one by one as they are made, by element-wise nests: computed there, they are
+    computed as often as before, and where a kernel ends between (at a product) they do not go through memory."""
     own = numel_hint([a.size for a in p.axes], hints)
-    return all(e is p.index and n.reduce_op is None and not n.alone and numel_hint([a.size for a in n.domain], hints) == own for n, e in u.loads)
+    return all(
+        e is p.index and n.reduce_op is None and not n.alone and numel_hint([a.size for a in n.domain], hints) == own
+        for n, e in u.loads
+    )
 
 
 def _one_of_size(p: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> bool:
-    """Whether all but one of the loads are of far less memory than p's result (statistics of channels, a row's mean): what is read again is
-    the one large operand, which holds no more bytes than the result."""
+    """Whether all but one of the loads are of far less memory than p's result (statistics of channels, a row's mean):
+    what is read again is the one large operand, which holds no more bytes than the result."""
     large = _large(p, values, hints)
-    return len(large) == 1 and large[0].dtype.itemsize <= p.buffer.dtype.itemsize and not any(v.op == "load" and v.args for v in values)
+    return (
+        len(large) == 1
+        and large[0].dtype.itemsize <= p.buffer.dtype.itemsize
+        and not any(v.op == "load" and v.args for v in values)
+    )
 
 
 def _large(p: LoopNest, values: Sequence[Value], hints: dict[str, int]) -> list[Value]:
     """The loads that go through memory of about p's own size."""
-    return [v for v in values if v.op == "load" and FEW * _extent_hint(p, v, hints) > numel_hint([a.size for a in p.axes], hints)]
+    return [
+        v
+        for v in values
+        if v.op == "load" and FEW * _extent_hint(p, v, hints) > numel_hint([a.size for a in p.axes], hints)
+    ]
 
 
 def _extent_hint(p: LoopNest, v: Value, hints: dict[str, int]) -> int:
@@ -230,7 +288,9 @@ def _extent_hint(p: LoopNest, v: Value, hints: dict[str, int]) -> int:
 
 
 def _evaluations(n: LoopNest, e: Expr, hints: dict[str, int]) -> int:
-    """How often generated code computes a value that is read at e: once per iteration, but not again in inner axes that e lacks."""
+    """How often generated code computes a value that is read at e: once per iteration, but not again in inner axes that
+    e lacks.
+    """
     names = e.symbol_names()
     axes = list(n.domain)
     while axes and axes[-1].symbol.name not in names:
@@ -264,23 +324,44 @@ def _keeps_affine(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
 
 
 def _without_doubles(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> list[LoweredStep]:
-    """Nests that compute the same value into the same layout are one. (What the graph stage sees as different may be equal here:
-    constants have become values.)"""
+    """Nests that compute the same value into the same layout are one. (What the graph stage sees as different may be
+    equal here: constants have become values.)"""
     keep = set(needed)
-    writers = Counter(b for s in steps for b in ([s.buffer] if isinstance(s, LoopNest) else getattr(s, "outputs", ())) if b is not None)
+    writers = Counter(
+        b
+        for s in steps
+        for b in ([s.buffer] if isinstance(s, LoopNest) else getattr(s, "outputs", ()))
+        if b is not None
+    )
     seen: dict[tuple, Buffer] = {}
     same: dict[Buffer, Buffer] = {}
     out: list[LoweredStep] = []
     for s in steps:
-        if isinstance(s, LoopNest) and writers[s.buffer] > 1:          # a part of a buffer (cat): alike parts do not make the whole alike
-            out.append(replace(s, value=Rewriter(on_load=lambda b, e: load(same[b], e) if b in same else None)(s.value)) if same else s)
+        if (
+            isinstance(s, LoopNest) and writers[s.buffer] > 1
+        ):  # a part of a buffer (cat): alike parts do not make the whole alike
+            out.append(
+                replace(s, value=Rewriter(on_load=lambda b, e: load(same[b], e) if b in same else None)(s.value))
+                if same
+                else s
+            )
             continue
         if isinstance(s, LoopNest):
             if same:
                 value = Rewriter(on_load=lambda b, e: load(same[b], e) if b in same else None)(s.value)
                 if value is not s.value:
                     s = replace(s, value=value)
-            k = (s.value, s.index, s.domain, s.reduce_axes, s.reduce_op, s.mode, s.buffer.dtype, s.buffer.shape, s.buffer.stride)
+            k = (
+                s.value,
+                s.index,
+                s.domain,
+                s.reduce_axes,
+                s.reduce_op,
+                s.mode,
+                s.buffer.dtype,
+                s.buffer.shape,
+                s.buffer.stride,
+            )
             first = seen.setdefault(k, s.buffer)
             if first is not s.buffer and s.buffer not in keep:
                 same[s.buffer] = first
@@ -327,13 +408,17 @@ def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[Lo
 
 
 def does_more(s: Any) -> bool:
-    """Whether a step does more than make its results: writes, random numbers, errors for some values (the graph stage has dropped those of no
-    use that cannot fail)."""
+    """Whether a step does more than make its results: writes, random numbers, errors for some values (the graph stage
+    has dropped those of no use that cannot fail)."""
     if isinstance(s, LoopNest):
         return _checks(s)
     if isinstance(s, View):
         return False
     schema = s.op._schema
     tags = getattr(s.op, "tags", ())
-    return any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments) or "nondeterministic_seeded" in \
-        {str(t).split(".")[-1] for t in tags} or not schema.returns or may_raise(str(s.op))
+    return (
+        any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+        or "nondeterministic_seeded" in {str(t).split(".")[-1] for t in tags}
+        or not schema.returns
+        or may_raise(str(s.op))
+    )

@@ -1,8 +1,11 @@
-"""The order in which grouping sees the steps: library calls as early as they were, loop nests as late as they are needed.
+"""The order in which grouping sees the steps: library calls as early as they were, loop nests as late as they are
+needed.
 
-In `silu(x @ a) * (x @ b)` the silu comes before the second product; held back until the multiplication it becomes that one's
-neighbour, and they share a kernel. What is held back keeps its inputs alive, so it is not held longer than a few library calls or products.
+In `silu(x @ a) * (x @ b)` the silu comes before the second product; held back until the multiplication it becomes that
+one's neighbour, and they share a kernel. What is held back keeps its inputs alive, so it is not held longer than a few
+library calls or products.
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -16,8 +19,8 @@ from .inline import buffers_read
 
 __all__ = ["sink"]
 
-PATIENCE = 4           # library calls and products that a nest may be held back for
-SMALL = 64             # elements
+PATIENCE = 4  # library calls and products that a nest may be held back for
+SMALL = 64  # elements
 
 
 def buffers_loaded(n: LoopNest) -> list[Buffer]:
@@ -34,7 +37,9 @@ def _small(n: LoopNest) -> bool:
 
 
 def _draws_words(n: LoopNest) -> bool:
-    """Whether a nest makes the bits of a dropout: a kernel of its own, which as a call would stand between two nests."""
+    """Whether a nest makes the bits of a dropout: a kernel of its own, which as a call would stand between two
+    nests.
+    """
     return n.buffer.dtype is torch.int32 and any(v.op == "keep_word" for v in walk([n.value]))
 
 
@@ -42,9 +47,9 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
     """The same steps in another valid order."""
     reads: list[list[Buffer]] = [buffers_loaded(s) if isinstance(s, LoopNest) else buffers_read(s) for s in steps]
     writers: dict[Buffer, list[int]] = {}
-    held: deque[tuple[int, int]] = deque()               # (step, calls and products so far when it came)
+    held: deque[tuple[int, int]] = deque()  # (step, calls and products so far when it came)
     done = [False] * len(steps)
-    first = [False] * len(steps)                         # loop nests that read nothing that another one makes
+    first = [False] * len(steps)  # loop nests that read nothing that another one makes
     out: list[LoweredStep] = []
     calls = 0
 
@@ -65,11 +70,22 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
             stack.extend((w, False) for w in sorted(needs, key=lambda w: (first[w], w), reverse=True))
 
     for i, s in enumerate(steps):
-        if isinstance(s, Extern) or isinstance(s, View) and all(done[w] for w in writers.get(s.base, ())) or isinstance(s, LoopNest) and _draws_words(s):
-            emit(i)                                      # (a view of what is there: between two nests it would keep them apart)
+        if (
+            isinstance(s, Extern)
+            or isinstance(s, View)
+            and all(done[w] for w in writers.get(s.base, ()))
+            or isinstance(s, LoopNest)
+            and _draws_words(s)
+        ):
+            emit(i)  # (a view of what is there: between two nests it would keep them apart)
         else:
             held.append((i, calls))
-            first[i] = isinstance(s, LoopNest) and s.reduce_op is None and not _small(s) and not any(b in writers for b in reads[i])
+            first[i] = (
+                isinstance(s, LoopNest)
+                and s.reduce_op is None
+                and not _small(s)
+                and not any(b in writers for b in reads[i])
+            )
         if isinstance(s, Extern) or isinstance(s, LoopNest) and s.product:
             calls += 1
             while held and (done[held[0][0]] or held[0][1] + PATIENCE <= calls):
@@ -78,6 +94,6 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
             writers.setdefault(b, []).append(i)
     wanted = {w for i, _ in held for b in reads[i] for w in writers.get(b, ()) if w < i}
     for i, _ in held:
-        if i not in wanted:                              # the others come where they are read
+        if i not in wanted:  # the others come where they are read
             emit(i)
     return out

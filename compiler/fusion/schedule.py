@@ -1,8 +1,10 @@
 """The schedule: what fusion hands to code generation, the whole of a graph's run as data.
 
 A Schedule is a list of steps in order of execution over named Buffers, with every allocation, reuse and release in
-it (the memory plan), and a description of how the graph's outputs are made. Sizes are ints or Exprs over the graph's size symbols.
+it (the memory plan), and a description of how the graph's outputs are made. Sizes are ints or Exprs over the graph's
+size symbols.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ __all__ = ["Alloc", "Free", "Launch", "Extern", "View", "OutputSpec", "Schedule"
 @dataclass
 class Alloc:
     """Make `buffer`: from fresh memory, or in the memory of `reuse` (a dead buffer of at least that many bytes)."""
+
     buffer: Buffer
     reuse: Buffer | None = None
 
@@ -30,15 +33,18 @@ class Free:
 class Launch:
     """Run a generated kernel on actual arguments.
 
-    Kernels are in normal form: their buffers (`in0`, `out0`, `tmp0` for locals), axes (`i0`, `r0`), accumulators (`acc0`)
-    and sizes (`n0`) are formal names, so that repeated layers give equal kernels (`Kernel.key()` is the text that code generation
-    may cache by). Element k of `inputs`, `outputs`, `sizes`, `params` is the actual argument for element k of the kernel's list
-    of the same name: Buffers of this schedule, Exprs over the graph's size symbols, and names of scalar graph inputs.
+    Kernels are in normal form: their buffers (`in0`, `out0`, `tmp0` for locals), axes (`i0`, `r0`), accumulators
+    (`acc0`) and sizes (`n0`) are formal names, so that repeated layers give equal kernels (`Kernel.key()` is the text
+    that code generation may cache by). Element k of `inputs`, `outputs`, `sizes`, `params` is the actual argument for
+    element k of the kernel's list of the same name: Buffers of this schedule, Exprs over the graph's size symbols, and
+    names of scalar graph inputs.
 
-    Memory: an actual output may be the very memory of an actual input (a buffer reused in place, or a mutated graph input);
-    then, and only then, each element is read at exactly the index that the same iteration writes afterwards. So generated code must not
-    mark pointers `restrict` against each other, but needs no other care. Two different outputs never overlap.
+    Memory: an actual output may be the very memory of an actual input (a buffer reused in place, or a mutated graph
+    input); then, and only then, each element is read at exactly the index that the same iteration writes afterwards. So
+    generated code must not mark pointers `restrict` against each other, but needs no other care. Two different outputs
+    never overlap.
     """
+
     kernel: Kernel
     inputs: list[Buffer] = field(default_factory=list)
     outputs: list[Buffer] = field(default_factory=list)
@@ -48,8 +54,9 @@ class Launch:
 
 @dataclass
 class Template(Extern):
-    """A step that takes an Extern's place until kernels are built: `launch`, of a kernel with a template. `args` are what it reads, `op` is the
-    operator that it stands for."""
+    """A step that takes an Extern's place until kernels are built: `launch`, of a kernel with a template. `args` are
+    what it reads, `op` is the operator that it stands for."""
+
     launch: Launch | None = None
 
 
@@ -59,26 +66,37 @@ Step = Union[Alloc, Free, Launch, Extern, View]
 @dataclass
 class Schedule:
     steps: list[Step]
-    inputs: list[Buffer | Any]               # per graph input: Buffer for tensors, Expr symbol for ints, ("param", name, dtype) for floats
+    inputs: list[
+        Buffer | Any
+    ]  # per graph input: Buffer for tensors, Expr symbol for ints, ("param", name, dtype) for floats
     outputs: list[OutputSpec]
-    mutations: list[tuple[int, Buffer]] = field(default_factory=list)   # inputs[i].copy_(buffer) at the end; writes done in place are not listed
-    constants: dict[str, Any] = field(default_factory=dict)             # buffer name -> tensor kept by the entry
-    symbols: dict[str, tuple[int, str, int]] = field(default_factory=dict)   # size symbol -> (input index, "size" | "stride" | "value", dim)
+    mutations: list[tuple[int, Buffer]] = field(
+        default_factory=list
+    )  # inputs[i].copy_(buffer) at the end; writes done in place are not listed
+    constants: dict[str, Any] = field(default_factory=dict)  # buffer name -> tensor kept by the entry
+    symbols: dict[str, tuple[int, str, int]] = field(
+        default_factory=dict
+    )  # size symbol -> (input index, "size" | "stride" | "value", dim)
     hints: dict[str, int] = field(default_factory=dict)
-    peak_bytes: Any = 0                      # of temporaries and outputs, at the hints
-    unfused: list[tuple[str, str, str]] = field(default_factory=list)   # (node, node, reason): every refusal to fuse
-    written: list[int] = field(default_factory=list)                    # inputs that kernels write in place (by a View of them)
+    peak_bytes: Any = 0  # of temporaries and outputs, at the hints
+    unfused: list[tuple[str, str, str]] = field(default_factory=list)  # (node, node, reason): every refusal to fuse
+    written: list[int] = field(default_factory=list)  # inputs that kernels write in place (by a View of them)
 
     def first_write(self) -> Launch | None:
-        """The first kernel that writes an input in place, where something that may raise follows: that leaves the inputs changed."""
+        """The first kernel that writes an input in place, where something that may raise follows: that leaves the
+        inputs changed.
+        """
         inputs = {id(x) for x in self.inputs}
-        views = {id(s.buffer) for s in self.steps if isinstance(s, View) and id(s.base) in inputs} if self.written else ()
+        views = (
+            {id(s.buffer) for s in self.steps if isinstance(s, View) and id(s.base) in inputs} if self.written else ()
+        )
         for at, step in enumerate(self.steps):
             if isinstance(step, Launch) and any(id(b) in views for b in step.outputs):
                 follow = self.steps[at:]
-                return step if self.mutations or any(isinstance(s, Extern) or isinstance(s, Launch) and s.kernel.checks for s in follow) else None
+                return (
+                    step
+                    if self.mutations
+                    or any(isinstance(s, Extern) or isinstance(s, Launch) and s.kernel.checks for s in follow)
+                    else None
+                )
         return None
-
-    def __str__(self) -> str:
-        from .printer import print_schedule
-        return print_schedule(self)

@@ -1,4 +1,5 @@
 """AtenGraph: the functional graph that the graph stage hands to lowering."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -18,16 +19,20 @@ class GraphOutput:
     """How one value that the captured graph returns is made (OutputSpec of fusion/schedule.py, over fx nodes).
 
     kind     value in `plan`                        value in `outputs`
-    buffer   slot                                   node: fresh memory laid out as `meta` says; two outputs with the same node
+    buffer   slot                                   node: fresh memory laid out as `meta` says; two outputs with the
+                                                    same node
                                                     are the same tensor object
-    input    input index                            the same: the very object that came in (its mutation, if any, included)
+    input    input index                            the same: the very object that came in (its mutation, if any,
+                                                    included)
     view     ("input" | "node", index | slot)       (input index | node, shape, stride, offset): a view of that tensor's
-                                                    memory; the offset, in elements, counts from the start of that tensor
+                                                    memory; the offset, in elements, counts from the start of that
+                                                    tensor
     int      int | Expr                             the same
     const    any other object (None, a number)      the same
 
     A *slot* is an index into the results, the arguments of the fx output node.
     """
+
     kind: str
     value: Any
     meta: TensorMeta | None = None
@@ -35,20 +40,23 @@ class GraphOutput:
 
 @dataclass
 class AtenGraph:
-    """A functional graph of closed-set operators (`opset.py`).
+    """A functional graph of closed-set operators (`ops/closed_set.py`).
 
-    graph      torch.fx.Graph: placeholders in the order of `inputs`, get_attr nodes that name `constants`, call_function nodes on
-               OpOverloads (and operator.getitem on nodes with several results), one output whose argument is the tuple of
-               *results*: fresh output values, bases of output views, new values of mutated inputs.
-               node.meta: "val" TensorMeta | tuple of TensorMeta | int/Expr (placeholders of sizes); "stack"; "module".
-               `aten.clone` makes fresh memory with exactly the strides of its "val". A result is laid out as its "val" says;
-               other values may be laid out in any way.
+    graph      torch.fx.Graph: placeholders in the order of `inputs`, get_attr nodes that name `constants`,
+               call_function nodes on
+               OpOverloads (and operator.getitem on nodes with several results), one output whose argument is the tuple
+               of *results*: fresh output values, bases of output views, new values of mutated inputs. node.meta: "val"
+               TensorMeta | tuple of TensorMeta | int/Expr (placeholders of sizes); "stack"; "module". `aten.clone`
+               makes fresh memory with exactly the strides of its "val". A result is laid out as its "val" says; other
+               values may be laid out in any way.
     inputs     the captured graph's GraphInputs
-    plan       one GraphOutput per returned value, naming slots (passes may replace nodes); `outputs` is the plan with nodes
+    plan       one GraphOutput per returned value, naming slots (passes may replace nodes); `outputs` is the plan with
+               nodes
     mutations  [(input index, slot)]: after the run, inputs[index].copy_(results[slot])
     env        ShapeEnv with the size symbols' hints and ranges
     no_overlap input indices whose memory was assumed disjoint from every other input's (mutated ones): needs a guard
     """
+
     graph: torch.fx.Graph
     inputs: list
     plan: list[GraphOutput]
@@ -57,8 +65,13 @@ class AtenGraph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     no_overlap: list[int] = field(default_factory=list)
     name: str = "graph"
-    generated_products: frozenset[str] = frozenset()         # nodes whose product a search found faster as generated code
-    whole: AtenGraph | None = None   # where what parameters decide has been taken out (option `freezing`): the graph as it was, for checks
+    generated_products: frozenset[str] = frozenset()  # nodes whose product a search found faster as generated code
+    writes: dict[int, int] = field(
+        default_factory=dict
+    )  # input index -> how often the program changes it: so much its version grows
+    whole: AtenGraph | None = (
+        None  # where what parameters decide has been taken out (option `freezing`): the graph as it was, for checks
+    )
 
     def copy(self) -> AtenGraph:
         """The same graph over nodes of its own."""

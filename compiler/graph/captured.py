@@ -1,4 +1,5 @@
 """What the graph stage takes: a torch-level graph, as capture makes it."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -14,11 +15,12 @@ __all__ = ["GraphInput", "CapturedGraph"]
 @dataclass
 class GraphInput:
     """One placeholder of a captured graph, in order."""
-    name: str                       # placeholder name in the fx graph
-    source: Source | None           # where the entry loads it; None for values that the entry computes
-    kind: str                       # "tensor" | "int" (a size symbol's value) | "float"
-    static: bool = False            # a parameter or buffer reached by a watched path: the entry may keep it
-    spec: Any = None                # TensorSpec for tensors
+
+    name: str  # placeholder name in the fx graph
+    source: Source | None  # where the entry loads it; None for values that the entry computes
+    kind: str  # "tensor" | "int" (a size symbol's value) | "float"
+    static: bool = False  # a parameter or buffer reached by a watched path: the entry may keep it
+    spec: Any = None  # TensorSpec for tensors
 
 
 @dataclass
@@ -28,8 +30,9 @@ class CapturedGraph:
     stack   list of (file, line, col, end_line, end_col, function) with the user's innermost frame last
     module  dotted path of the nn.Module whose forward ran the node, "" at the root
     """
+
     graph_module: torch.fx.GraphModule
     inputs: list[GraphInput]
-    env: Any                        # symbolic.ShapeEnv: the symbols, their hints and the predicates guarded on
+    env: Any  # symbolic.ShapeEnv: the symbols, their hints and the predicates guarded on
     name: str = "graph"
-    example_inputs: list = field(default_factory=list)   # the real values of this first call, same order as inputs
+    example_inputs: list = field(default_factory=list)  # the real values of this first call, same order as inputs

@@ -3,6 +3,7 @@
 This is the slow path: some of torch's meta functions are Python and import a good part of torch when they first run.
 Symbolic sizes are fixed to their hints first, by guards. Each operator met is said once per process (event "fallback").
 """
+
 from __future__ import annotations
 
 import math
@@ -18,7 +19,7 @@ from .meta.core import DataDependentError, TensorMeta, fix
 __all__ = ["meta_by_running", "taken_apart"]
 
 _said: set[str] = set()
-taken_apart: set[Any] = set()       # operators that never run as such: what this costs is a moment of compilation
+taken_apart: set[Any] = set()  # operators that never run as such: what this costs is a moment of compilation
 
 
 def _to_meta(x: Any) -> Any:
@@ -34,6 +35,8 @@ def _to_meta(x: Any) -> Any:
 def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     """TensorMetas of op(*args, **kwargs), whose tensors are TensorMetas and sizes Exprs."""
     name = str(op)
+    if op.namespace not in ("aten", "prims") and all(str(r.type) == "NoneType" for r in op._schema.returns):
+        return None  # of the program's, for its effect: nothing is to be known of it
     if name not in _said and op not in taken_apart:
         _said.add(name)
         events.emit("fallback", what=name, reason="no metadata rule: run on meta tensors", count=1)
@@ -50,9 +53,16 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
     try:
         out = op(*margs, **mkwargs)
     except NotImplementedError as e:
-        if not op._schema.returns:                          # it only writes: nothing is to be known of it
+        if not op._schema.returns:  # it only writes: nothing is to be known of it
             return None
-        raise NotImplementedError(f"{name} has no metadata rule here and no meta kernel in torch: {e}") from None
+        metas = _by_kernel(op, leaves, spec)
+        if metas is None:
+            raise NotImplementedError(f"{name} has no metadata rule here and no meta kernel in torch: {e}") from None
+        return metas
+    except RuntimeError as e:
+        if "data-dependent shape" in str(e):  # torch.library.get_ctx().new_dynamic_size()
+            raise DataDependentError(f"{name}: the size of the result depends on the data") from None
+        raise
 
     def back(t: Any) -> Any:
         if not isinstance(t, torch.Tensor):
@@ -60,23 +70,31 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
         return TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, device, t.storage_offset())
 
     metas = pytree.tree_map(back, out)
-    if device is not None and device.type == "cpu" and torch.Tag.nondeterministic_seeded not in op.tags and "mkldnn" not in name:
+    if (
+        device is not None
+        and device.type == "cpu"
+        and torch.Tag.nondeterministic_seeded not in op.tags
+        and op.namespace == "aten"
+        and "mkldnn" not in name
+    ):
         metas = _layout_of_kernel(op, leaves, spec, metas)
     return metas
 
 
-PROBE_LIMIT = 1 << 16       # elements
+PROBE_LIMIT = 1 << 16  # elements
 
 
 def _reads_blobs(op: torch._ops.OpOverload) -> bool:
-    """Whether the kernel takes memory that a library laid out in forward: no metadata describes it, and made-up values crash the process."""
-    return any(a.name in ("workspace", "reserve", "packed_weight", "packed", "dropout_state") for a in op._schema.arguments)
+    """Whether the kernel takes memory that a library laid out in forward: no metadata describes it, and made-up values
+    crash the process.
+    """
+    return any(
+        a.name in ("workspace", "reserve", "packed_weight", "packed", "dropout_state") for a in op._schema.arguments
+    )
 
 
-def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas: Any) -> Any:
-    """Meta functions and CPU kernels disagree on strides for some operators (linear algebra, FFT). Where the tensors are small,
-    run the kernel once on made-up values and believe its strides."""
-    integer = int(any("pivots" in a.name for a in op._schema.arguments))        # LAPACK's count from one, and lead it astray where they are not
+def _on_made_up_values(op: torch._ops.OpOverload, leaves: list, spec: Any, least: float, integer: int) -> Any:
+    """What the CPU's kernel gives for small tensors of other values; None where these are not fit for it."""
 
     def fill(x: Any) -> Any:
         if isinstance(x, TensorMeta):
@@ -85,19 +103,73 @@ def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas:
             if n > PROBE_LIMIT:
                 raise OverflowError
             t = torch.empty_strided(shape, [fix(s) for s in x.stride], dtype=x.dtype)
-            values = torch.frac(torch.arange(n, dtype=torch.float64) * 0.6180339887) + 0.1
-            return t.copy_((values if x.dtype.is_floating_point or x.dtype.is_complex else torch.full_like(values, integer)).reshape(shape))
+            values = torch.frac(torch.arange(n, dtype=torch.float64) * 0.6180339887) + least
+            return t.copy_(
+                (
+                    values if x.dtype.is_floating_point or x.dtype.is_complex else torch.full_like(values, integer)
+                ).reshape(shape)
+            )
         return fix(x) if isinstance(x, Expr) else x
+
     try:
         with torch.no_grad():
             args, kwargs = pytree.tree_unflatten([fill(x) for x in leaves], spec)
-            real = op(*args, **kwargs)
+            return op(*args, **kwargs)
     except (RuntimeError, IndexError, OverflowError, NotImplementedError):
-        return metas                                    # the made-up values are not fit for it
+        return None
+
+
+def _by_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any) -> Any:
+    """TensorMetas of an operator of torch's that has no meta kernel: what the kernel gives, if that is the same for two
+    sets of values.
+    """
+    devices = {x.device.type for x in leaves if isinstance(x, TensorMeta)}
+    if (
+        op.namespace != "aten"
+        or devices != {"cpu"}
+        or op._schema.is_mutable
+        or torch.Tag.nondeterministic_seeded in op.tags
+        or any(r.alias_info is not None for r in op._schema.returns)
+    ):
+        return None
+    found = []
+    for least in (0.1, 2.5):
+        real = _on_made_up_values(op, leaves, spec, least, 0)
+        if real is None or not all(
+            isinstance(t, torch.Tensor) and t.layout is torch.strided and t.device.type == "cpu"
+            for t in pytree.tree_leaves(real)
+        ):
+            return None
+        found.append(
+            pytree.tree_map(
+                lambda t: TensorMeta(tuple(t.shape), tuple(t.stride()), t.dtype, t.device, t.storage_offset()), real
+            )
+        )
+    return found[0] if found[0] == found[1] else None
+
+
+def _layout_of_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any, metas: Any) -> Any:
+    """Meta functions and CPU kernels disagree on strides for some operators (linear algebra, FFT). Where the tensors
+    are small, run the kernel once on made-up values and believe its strides. (One of the program's own may do more than
+    compute.)
+    """
+    integer = int(
+        any("pivots" in a.name for a in op._schema.arguments)
+    )  # LAPACK's count from one, and lead it astray where they are not
+    real = _on_made_up_values(op, leaves, spec, 0.1, integer)
+    if real is None:
+        return metas
     flat, tree = pytree.tree_flatten(metas)
     got = pytree.tree_leaves(real)
-    if len(flat) != len(got) or any(isinstance(m, TensorMeta) and isinstance(r, torch.Tensor) and tuple(r.shape) != m.shape
-                                    for m, r in zip(flat, got)):
+    if len(flat) != len(got) or any(
+        isinstance(m, TensorMeta) and isinstance(r, torch.Tensor) and tuple(r.shape) != m.shape
+        for m, r in zip(flat, got)
+    ):
         return metas
-    return pytree.tree_unflatten([m.replace(stride=tuple(r.stride())) if isinstance(m, TensorMeta) and isinstance(r, torch.Tensor) else m
-                                  for m, r in zip(flat, got)], tree)
+    return pytree.tree_unflatten(
+        [
+            m.replace(stride=tuple(r.stride())) if isinstance(m, TensorMeta) and isinstance(r, torch.Tensor) else m
+            for m, r in zip(flat, got)
+        ],
+        tree,
+    )

@@ -1,12 +1,16 @@
-"""Freezing (option `freezing`, inference only): what depends on parameters and buffers alone is computed once, not at each call.
+"""Freezing (option `freezing`, inference only): what depends on parameters and buffers alone is computed once, not at
+each call.
 
-A batch norm behind a convolution becomes part of the convolution's weights. Then the graph is parted in two: one of what is made of
-parameters alone (folded weights, casts, transposed copies), whose results are kept, and the rest, which takes them as inputs.
+A batch norm behind a convolution becomes part of the convolution's weights. Then the graph is parted in two: one of
+what is made of parameters alone (folded weights, casts, transposed copies), whose results are kept, and the rest, which
+takes them as inputs.
 
-The parameters stay inputs of the compiled function. At each call their identity, address and version are compared with those that the
-kept results were made from, and where one differs (an optimizer's step, load_state_dict, `p.data = ...`) the results are made anew. What
-torch itself gives no sign of, writes into `p.data`, goes unseen until `refresh`: frozen parameters are taken to be constant.
+The parameters stay inputs of the compiled function. At each call their identity, address and version are compared with
+those that the kept results were made from, and where one differs (an optimizer's step, load_state_dict, `p.data = ...`)
+the results are made anew. What torch itself gives no sign of, writes into `p.data`, goes unseen until `refresh`: frozen
+parameters are taken to be constant.
 """
+
 from __future__ import annotations
 
 import operator
@@ -19,30 +23,53 @@ from torch.fx.node import map_arg
 from .captured import GraphInput
 from ..symbolic.expr import Expr
 from .aten import AtenGraph
-from .decompose.builder import Builder
-from .interpret import interpret
+from .decompose.table import Builder
+from .aten_interpreter import interpret
 from .meta.core import TensorMeta, state
-from .passes.clean import dead_code, has_effect
+from ..rewrite.clean import dead_code, has_effect
 
 __all__ = ["fold_batch_norms", "made_of_parameters", "part", "Frozen"]
 
 aten = torch.ops.aten
 Node = torch.fx.Node
 _NORMS = (aten.native_batch_norm.default, aten._native_batch_norm_legit_no_training.default)
-_VIEWS = frozenset((aten.view.default, aten.permute.default, aten.expand.default, aten.slice.Tensor, aten.select.int, aten.squeeze.dims, aten.unsqueeze.default,
-                    aten.diagonal.default, aten.as_strided.default, aten.t.default, aten.transpose.int, aten.alias.default, aten.detach.default))
+_VIEWS = frozenset(
+    (
+        aten.view.default,
+        aten.permute.default,
+        aten.expand.default,
+        aten.slice.Tensor,
+        aten.select.int,
+        aten.squeeze.dims,
+        aten.unsqueeze.default,
+        aten.diagonal.default,
+        aten.as_strided.default,
+        aten.t.default,
+        aten.transpose.int,
+        aten.alias.default,
+        aten.detach.default,
+    )
+)
 
 
 def _frozen_inputs(a: AtenGraph) -> dict[Node, int]:
     """Placeholders of parameters and buffers that the graph does not write, with their position."""
     written = {i for i, _ in a.mutation_slots}
-    return {n: i for i, (n, inp) in enumerate(zip(a.placeholders, a.inputs)) if getattr(inp, "static", False) and i not in written
-            and isinstance(n.meta.get("val"), TensorMeta) and not any(isinstance(s, Expr) for s in n.meta["val"].shape)}
+    return {
+        n: i
+        for i, (n, inp) in enumerate(zip(a.placeholders, a.inputs))
+        if getattr(inp, "static", False)
+        and i not in written
+        and isinstance(n.meta.get("val"), TensorMeta)
+        and not any(isinstance(s, Expr) for s in n.meta["val"].shape)
+    }
 
 
 # ---- convolution and batch norm
 def fold_batch_norms(a: AtenGraph) -> None:
-    """A recorded graph's batch norms in inference, of a convolution's result that nothing else reads, as other weights of the convolution."""
+    """A recorded graph's batch norms in inference, of a convolution's result that nothing else reads, as other weights
+    of the convolution.
+    """
     frozen = _frozen_inputs(a)
     results = set(a.results)
     outer, state.env = state.env, a.env
@@ -61,15 +88,32 @@ def _fold(a: AtenGraph, n: Node, frozen: dict[Node, int], results: set[Node]) ->
     eps = args[-1]
     if n.target is aten.native_batch_norm.default and args[5]:
         return
-    if any(u.target is not operator.getitem or u.args[1] != 0 and (u.users or u in results) for u in n.users) or n in results or n.kwargs:
+    if (
+        any(u.target is not operator.getitem or u.args[1] != 0 and (u.users or u in results) for u in n.users)
+        or n in results
+        or n.kwargs
+    ):
         return
-    if not isinstance(conv, Node) or conv.target is not aten.convolution.default or len(conv.users) != 1 or conv in results or conv.kwargs:
+    if (
+        not isinstance(conv, Node)
+        or conv.target is not aten.convolution.default
+        or len(conv.users) != 1
+        or conv in results
+        or conv.kwargs
+    ):
         return
     w, b = conv.args[1], conv.args[2]
     transposed, groups = conv.args[6], conv.args[8]
     given = [x for x in (w, b, weight, bias, mean, var) if x is not None]
-    if mean is None or var is None or any(x not in frozen for x in given) or len({x.meta["val"].dtype for x in given}) != 1 \
-            or not w.meta["val"].dtype.is_floating_point or transposed and groups != 1:
+    if (
+        mean is None
+        or var is None
+        or any(x not in frozen for x in given)
+        or len({x.meta["val"].dtype for x in given}) != 1
+        or not w.meta["val"].dtype.is_floating_point
+        or transposed
+        and groups != 1
+    ):
         return
     build = Builder(a.graph)
     build.where_meta = {k: v for k, v in n.meta.items() if k != "val"}
@@ -91,7 +135,9 @@ def _fold(a: AtenGraph, n: Node, frozen: dict[Node, int], results: set[Node]) ->
 
 # ---- what is made of parameters alone
 def made_of_parameters(a: AtenGraph) -> tuple[set[Node], set[Node]]:
-    """(nodes that are frozen inputs or made of those and constants alone, nodes made of constants alone); results of the graph are neither."""
+    """(nodes that are frozen inputs or made of those and constants alone, nodes made of constants alone); results of
+    the graph are neither.
+    """
     made: set[Node] = set(_frozen_inputs(a))
     constant: set[Node] = set()
     results = set(a.results)
@@ -108,14 +154,18 @@ def made_of_parameters(a: AtenGraph) -> tuple[set[Node], set[Node]]:
 
 
 def part(a: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
-    """(the graph of what depends on frozen inputs alone, the graph that takes its results as further inputs); None where there is nothing
-    to keep. Both take all inputs of `a`."""
+    """(the graph of what depends on frozen inputs alone, the graph that takes its results as further inputs); None
+    where there is nothing to keep. Both take all inputs of `a`."""
     made, constant = made_of_parameters(a)
-    works: set[Node] = set()                             # among `made`: more than views
+    works: set[Node] = set()  # among `made`: more than views
     for n in (n for n in a.graph.nodes if n in made and n.op == "call_function"):
         if n.target not in _VIEWS and n.target is not operator.getitem or any(x in works for x in n.all_input_nodes):
             works.add(n)
-    keep = [n for n in a.graph.nodes if n in works and isinstance(n.meta["val"], TensorMeta) and any(u not in made for u in n.users)]
+    keep = [
+        n
+        for n in a.graph.nodes
+        if n in works and isinstance(n.meta["val"], TensorMeta) and any(u not in made for u in n.users)
+    ]
     if not keep:
         return None
     first = _copy_of(a, {n for n in made if n.op != "placeholder"} | constant, keep)
@@ -128,7 +178,9 @@ def part(a: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
         inputs.append(GraphInput(p.name, None, "tensor"))
         n.replace_all_uses_with(p, delete_user_cb=lambda u: u not in made)
         last = p
-    rest = AtenGraph(a.graph, inputs, a.plan, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name)
+    rest = AtenGraph(
+        a.graph, inputs, a.plan, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name, writes=a.writes
+    )
     dead_code(rest)
     return first, rest
 
@@ -137,17 +189,23 @@ def _settled(n: Node) -> bool:
     """Whether a node gives the same at each call, in sizes that are known."""
     val = n.meta.get("val")
     vals = val if isinstance(val, tuple) else (val,)
-    return not has_effect(n) and torch.Tag.nondeterministic_seeded not in getattr(n.target, "tags", ()) and not any(
-        isinstance(s, Expr) for v in vals if isinstance(v, TensorMeta) for s in (*v.shape, *v.stride))
+    return (
+        not has_effect(n)
+        and torch.Tag.nondeterministic_seeded not in getattr(n.target, "tags", ())
+        and not any(isinstance(s, Expr) for v in vals if isinstance(v, TensorMeta) for s in (*v.shape, *v.stride))
+    )
 
 
 def _copy_of(a: AtenGraph, nodes: set[Node], keep: list[Node]) -> AtenGraph:
     from .aten import GraphOutput
+
     g = torch.fx.Graph()
     new: dict[Node, Node] = {}
     for n in a.graph.nodes:
         if n.op == "placeholder" or n in nodes:
-            new[n] = g.create_node(n.op, n.target, map_arg(n.args, lambda x: new[x]), map_arg(n.kwargs, lambda x: new[x]), name=n.name)
+            new[n] = g.create_node(
+                n.op, n.target, map_arg(n.args, lambda x: new[x]), map_arg(n.kwargs, lambda x: new[x]), name=n.name
+            )
             new[n].meta.update(n.meta)
     out = g.create_node("output", "output", (tuple(new[n] for n in keep),), {}, name="output")
     out.meta.update(a.graph.output_node().meta)
@@ -168,7 +226,9 @@ class Frozen:
 
     def __call__(self, *inputs: Any) -> tuple:
         seen = self.seen
-        if not seen or any(inputs[i] is not t or t.data_ptr() != at or _version(t) != v for i, (t, at, v) in zip(self.positions, seen)):
+        if not seen or any(
+            inputs[i] is not t or t.data_ptr() != at or _version(t) != v for i, (t, at, v) in zip(self.positions, seen)
+        ):
             self.refresh(inputs)
         return self.rest(*inputs, *self.kept)
 
@@ -179,7 +239,7 @@ class Frozen:
         self.seen = [(inputs[i], inputs[i].data_ptr(), _version(inputs[i])) for i in self.positions]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("first", "rest", "call"):            # (callers that take a graph's bare function must come past the check)
+        if name in ("first", "rest", "call"):  # (callers that take a graph's bare function must come past the check)
             raise AttributeError(name)
         return getattr(self.rest, name)
 

@@ -1,9 +1,10 @@
 """Recording into a functional graph: in-place operators and writes through views become new values.
 
-Each TraceTensor is an *alias*: a chain of view operators from the *root* of its memory. A write makes a new value of the root
-(the views' writes are scattered back, step by step) and raises the memory's version; an alias read after that is made
-again from the root by its chain. What was written to an input is copied to it when the graph has run.
+Each TraceTensor is an *alias*: a chain of view operators from the *root* of its memory. A write makes a new value of
+the root (the views' writes are scattered back, step by step) and raises the memory's version; an alias read after that
+is made again from the root by its chain. What was written to an input is copied to it when the graph has run.
 """
+
 from __future__ import annotations
 
 import operator
@@ -16,7 +17,9 @@ from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, eq, le, lt, maybe_int
 from ..symbolic.places import coincide
 from .aten import AtenGraph, GraphOutput
-from .meta import TensorMeta, views
+from ..ops.functional_forms import form_of, functional_form, sharing
+from .history import BACKWARD, backward_module
+from .meta import TensorMeta, views_meta
 from .meta.core import fold, is_dense, same, state
 from .opinfo import OpInfo, op_info
 from .tensor import TraceTensor, from_meta, tensor_meta
@@ -28,6 +31,7 @@ aten = torch.ops.aten
 
 class _Memory:
     """One piece of memory: its version, and where it came from."""
+
     __slots__ = ("version", "root", "input", "constant", "written")
 
     def __init__(self, input: int | None = None, constant: bool = False):
@@ -39,8 +43,8 @@ class _Memory:
 
 
 class NewValue:
-    """Among the values given to `Functionalizer.finish`: what an input holds after its in-place writes, as a tensor of its own. The caller
-    copies it to the input, so the graph itself does not write that input."""
+    """Among the values given to `Functionalizer.finish`: what an input holds after its in-place writes, as a tensor of
+    its own. The caller copies it to the input, so the graph itself does not write that input."""
 
     def __init__(self, input: int):
         self.input = input
@@ -48,10 +52,20 @@ class NewValue:
 
 class _Alias:
     """A tensor as a step from its parent alias; `node` holds its value as of `version` of the memory."""
+
     __slots__ = ("memory", "parent", "op", "args", "kwargs", "index", "meta", "node", "version", "tensor")
 
-    def __init__(self, memory: _Memory, node: torch.fx.Node, meta: TensorMeta, parent: "_Alias | None" = None,
-                 op: Any = None, args: tuple = (), kwargs: dict | None = None, index: int | None = None):
+    def __init__(
+        self,
+        memory: _Memory,
+        node: torch.fx.Node,
+        meta: TensorMeta,
+        parent: "_Alias | None" = None,
+        op: Any = None,
+        args: tuple = (),
+        kwargs: dict | None = None,
+        index: int | None = None,
+    ):
         self.memory, self.node, self.meta, self.parent = memory, node, meta, parent
         self.op, self.args, self.kwargs, self.index = op, args, kwargs or {}, index
         self.version = memory.version
@@ -59,7 +73,9 @@ class _Alias:
 
 
 class Functionalizer:
-    """A Recorder (graph/tensor.py) that builds an fx graph. `where` is the metadata given to nodes: "stack", "module"."""
+    """A Recorder (graph/tensor.py) that builds an fx graph. `where` is the metadata given to nodes: "stack",
+    "module".
+    """
 
     def __init__(self, env: ShapeEnv | None):
         self.env = env
@@ -74,6 +90,8 @@ class Functionalizer:
     def call(self, op: Any, args: tuple, kwargs: dict | None = None, val: Any = None) -> torch.fx.Node:
         n = self.graph.create_node("call_function", op, args, kwargs or {}, name=_name_of(op))
         n.meta.update(self.where)
+        if n.meta.get("module") == BACKWARD:
+            n.meta["module"] = backward_module()
         n.meta["val"] = val
         return n
 
@@ -90,8 +108,8 @@ class Functionalizer:
         return n
 
     def constant(self, real: torch.Tensor, kept: bool = False) -> _Alias:
-        """A real tensor that the graph uses: kept by the entry, never written. `kept`: the user holds it too and may change
-        its values, so it is never folded."""
+        """A real tensor that the graph uses: kept by the entry, never written. `kept`: the user holds it too and may
+        change its values, so it is never folded."""
         name = f"{'kept' if kept else 'constant'}{len(self.constants)}"
         self.constants[name] = real
         n = self.graph.create_node("get_attr", name, (), {}, name=name)
@@ -106,7 +124,9 @@ class Functionalizer:
         self._bind(t, self.aliases.get(id(real)) or self.constant(real, kept))
         return t
 
-    def _new_root(self, t: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None) -> _Alias:
+    def _new_root(
+        self, t: torch.Tensor, node: torch.fx.Node, meta: TensorMeta, memory: _Memory | None = None
+    ) -> _Alias:
         memory = memory or _Memory()
         a = memory.root = _Alias(memory, node, meta)
         self._bind(t, a)
@@ -116,7 +136,7 @@ class Functionalizer:
         self.aliases[id(t)] = a
         if a.tensor is None:
             a.tensor = t
-        self._keep.append(t)                # ids stay unique while the tensor lives
+        self._keep.append(t)  # ids stay unique while the tensor lives
 
     def alias_of(self, t: torch.Tensor) -> _Alias:
         a = self.aliases.get(id(t))
@@ -168,16 +188,18 @@ class Functionalizer:
         offset = maybe_int(as_expr(step.meta.storage_offset) - as_expr(base.storage_offset))
         if parent.meta["val"].stride != base.stride or parent.op != "placeholder" and _is_view(parent):
             parent = self.call(aten.clone.default, (parent,), {}, base.replace(storage_offset=0))
-        return self.call(aten.as_strided.default, (parent, list(step.meta.shape), list(step.meta.stride), offset), {}, step.meta)
+        return self.call(
+            aten.as_strided.default, (parent, list(step.meta.shape), list(step.meta.stride), offset), {}, step.meta
+        )
 
     def _reshape(self, x: torch.fx.Node, meta: TensorMeta) -> torch.fx.Node:
         """A view of a value, or of a contiguous copy where its strides do not allow the view."""
         m = x.meta["val"]
-        stride = views.view_strides(m.shape, m.stride, meta.shape)
+        stride = views_meta.view_strides(m.shape, m.stride, meta.shape)
         if stride is None:
-            m = TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device)
+            m = TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device)
             x = self.call(aten.clone.default, (x,), {"memory_format": torch.contiguous_format}, m)
-            stride = views.view_strides(m.shape, m.stride, meta.shape)
+            stride = views_meta.view_strides(m.shape, m.stride, meta.shape)
         val = TensorMeta(meta.shape, stride, meta.dtype, meta.device)
         return self.call(aten.view.default, (x, list(meta.shape)), {}, val)
 
@@ -225,7 +247,9 @@ class Functionalizer:
             for i, o in enumerate(out):
                 if isinstance(o, TraceTensor):
                     self._new_root(o, self._getitem(n, i, o.tt_meta), o.tt_meta)
-        elif not op._schema.returns and op is not aten._assert_tensor_metadata.default:       # it is there to raise
+        elif (
+            not op_info(op).n_results and op is not aten._assert_tensor_metadata.default
+        ):  # it is there to raise, or for an effect
             self.call(op, nargs, nkwargs, ())
 
     def _getitem(self, n: torch.fx.Node, i: int, val: TensorMeta) -> torch.fx.Node:
@@ -242,7 +266,7 @@ class Functionalizer:
             if parent.memory.input is not None and parent.tensor is source:
                 raise NotImplementedError(f"{info.op} changes the shape of an input")
             out = source
-        if op in _ALIASES:                               # the same elements in the same shape
+        if op in _ALIASES:  # the same elements in the same shape
             self._bind(out, parent)
             return
         if op is aten._reshape_alias.default:
@@ -250,7 +274,7 @@ class Functionalizer:
         if op is aten.as_strided.default:
             root = parent.memory.root
             if root is not None and root.meta.dtype == out.tt_meta.dtype:
-                parent = root                            # it looks at the memory, whatever view it is asked of
+                parent = root  # it looks at the memory, whatever view it is asked of
                 self._value(parent)
             if not self._inside(out.tt_meta, parent.meta):
                 raise NotImplementedError("as_strided reaches outside of the tensor that it is asked of")
@@ -282,16 +306,23 @@ class Functionalizer:
     def _record_write(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         def get(i: int) -> Any:
             return args[i] if i < len(args) else kwargs.get(info.arg_names[i])
+
         targets = [get(i) for i in info.writes]
         flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
+        if any(t is None for t in flat):
+            raise NotImplementedError(f"{info.op} writes to arguments of which this call leaves some out")
         self._refuse_shared_memory(info.op, flat, (*args, *kwargs.values()))
         if info.name == "copy_":
             self._write(targets[0], self._fit(self._arg(args[1]), self.alias_of(targets[0]).meta))
             return
         if info.functional is None:
-            raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
+            return self._record_on_copies(info, flat, args, kwargs, out)
         if info.functional is aten.bernoulli.p:
-            return self._record_bernoulli(targets[0], [self._arg(a) for a in args[1:]], {k: self._arg(v) for k, v in kwargs.items() if k != "self"})
+            return self._record_bernoulli(
+                targets[0],
+                [self._arg(a) for a in args[1:]],
+                {k: self._arg(v) for k, v in kwargs.items() if k != "self"},
+            )
         returns = info.functional._schema.returns
         lists = [str(r.type).startswith("List") for r in returns]
         if len(returns) > 1 and any(lists):
@@ -314,7 +345,7 @@ class Functionalizer:
             n.meta["val"] = tuple(val)
             skip = len(val) - len(flat) if len(val) > len(flat) else 0
             fresh = out if isinstance(out, (tuple, list)) else (out,)
-            for i in range(skip):                        # results that are fresh tensors, before the written ones
+            for i in range(skip):  # results that are fresh tensors, before the written ones
                 if isinstance(fresh[i], TraceTensor):
                     self._new_root(fresh[i], self._getitem(n, i, val[i]), val[i])
             for i, t in enumerate(flat):
@@ -322,9 +353,63 @@ class Functionalizer:
         else:
             self._write(flat[0], self._fit(n, self.alias_of(flat[0]).meta))
 
+    def _record_on_copies(self, info: OpInfo, written: list, args: tuple, kwargs: dict, out: Any) -> None:
+        """An operator without a functional form of torch's: ours, which gives what it gives and what it has written."""
+        given = {**dict(zip(info.arg_names, args)), **kwargs}
+        same = self._arguments_that_are_written(info, given)
+        op = sharing(info.op, tuple(same.items())) if same else info.op
+        form = functional_form(op)
+        written = [given[info.arg_names[i]] for i in info.writes if info.arg_names[i] not in same]
+        outs = out if isinstance(out, (tuple, list)) else (out,)
+        fresh = [o for o, alias in zip(outs, info.aliases) if alias is None]
+        if form is None or not all(isinstance(o, TraceTensor) for o in fresh):
+            raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
+        nargs = tuple(self._arg(a) for k, a in zip(info.arg_names, args) if k not in same)
+        nkwargs = {k: self._arg(v) for k, v in kwargs.items() if k not in same}
+        metas = [*(o.tt_meta for o in fresh), *(self.alias_of(t).meta.replace(storage_offset=0) for t in written)]
+        n = self.call(form.functional, nargs, nkwargs, tuple(metas) if len(metas) > 1 else metas[0])
+        values = [self._getitem(n, i, m) for i, m in enumerate(metas)] if len(metas) > 1 else [n]
+        for o, m, value in zip(fresh, metas, values):
+            self._new_root(o, value, m)
+        for t, value in zip(written, values[len(fresh) :]):
+            self._write(t, value)
+
+    def _arguments_that_are_written(self, info: OpInfo, given: dict[str, Any]) -> dict[str, str]:
+        """Arguments that are the tensor which another argument is written to: name -> name of that one. What an
+        operator writes it may read again through them. Memory that they share in part is refused: on copies the
+        operator would read what was there before."""
+        same: dict[str, str] = {}
+        for w in (info.arg_names[i] for i in info.writes):
+            if w in same:
+                continue
+            a = self.alias_of(given[w])
+            for name, value in given.items():
+                if name == w or name in same:
+                    continue
+                for x in value if isinstance(value, (list, tuple)) else (value,):
+                    if not isinstance(x, torch.Tensor) or (b := self.alias_of(x)).memory is not a.memory:
+                        continue
+                    if x is value and (x is given[w] or self._is_the_same(a.meta, b.meta)):
+                        same[name] = w
+                    elif not self._apart(a.meta, b.meta):
+                        raise NotImplementedError(f"{info.op} gets memory that it writes in two arguments")
+        return same
+
+    def _is_the_same(self, a: TensorMeta, b: TensorMeta) -> bool:
+        """Whether two views of one memory have the same elements at the same places."""
+        dims = [(a.storage_offset, b.storage_offset), *zip(a.shape, b.shape), *zip(a.stride, b.stride)]
+        return a.dtype is b.dtype and len(a.shape) == len(b.shape) and all(self._equal(x, y) for x, y in dims)
+
+    def _apart(self, a: TensorMeta, b: TensorMeta) -> bool:
+        """Whether two tensors without gaps are known to lie apart in one memory."""
+        if not (is_dense(a.shape, a.stride) and is_dense(b.shape, b.stride)):
+            return False
+        (begin, end), (other_begin, other_end) = _bytes_of(a), _bytes_of(b)
+        return self._holds(le(end, other_begin)) or self._holds(le(other_end, begin))
+
     def _refuse_shared_memory(self, op: Any, written: list, operands: tuple) -> None:
-        """What torch's kernels refuse, they are to say: a write to memory in which an operand lies in part (x.add_(x.T), x[1:].add_(x[:-1])). They
-        look at tensors without gaps alone; so does this."""
+        """What torch's kernels refuse, they are to say: a write to memory in which an operand lies in part
+        (x.add_(x.T), x[1:].add_(x[:-1])). They look at tensors without gaps alone; so does this."""
         aliases = [self.aliases[id(x)] for x in operands if isinstance(x, torch.Tensor) and id(x) in self.aliases]
         for t in written:
             a = self.alias_of(t)
@@ -332,7 +417,9 @@ class Functionalizer:
                 raise NotImplementedError(f"{op} writes to memory in which one of its arguments lies in part")
 
     def _partly_in(self, a: TensorMeta, b: TensorMeta) -> bool:
-        """Whether two tensors without gaps share some of their memory, but are not the same (at::get_overlap_status)."""
+        """Whether two tensors without gaps share some of their memory, but are not the same
+        (at::get_overlap_status).
+        """
         if not (is_dense(a.shape, a.stride) and is_dense(b.shape, b.stride)):
             return False
         (begin, end), (other_begin, other_end) = _bytes_of(a), _bytes_of(b)
@@ -341,32 +428,46 @@ class Functionalizer:
         return self._holds(lt(begin, other_end)) and self._holds(lt(other_begin, end))
 
     def several_views_of(self, t: torch.Tensor) -> str:
-        """The name of the operator (unbind, split, ...) that `t` is a part or a view of a part of: eager autograd refuses to write into it.
-        Empty where there is none."""
+        """The name of the operator (unbind, split, ...) that `t` is a part or a view of a part of: eager autograd
+        refuses to write into it. Empty where there is none."""
         a: _Alias | None = self.alias_of(t)
         while a is not None and a.index is None:
             a = a.parent
         return a.op._schema.name.partition("::")[2] if a is not None else ""
 
     def _record_bernoulli(self, t: torch.Tensor, args: list, kwargs: dict) -> None:
-        """bernoulli_(p) draws in the order of memory, bernoulli(x, p) in that of the indices: dimensions are brought into memory's order."""
+        """bernoulli_(p) draws in the order of memory, bernoulli(x, p) in that of the indices: dimensions are brought
+        into memory's order.
+        """
         meta = self.alias_of(t).meta
         hints = self.env.hints if self.env is not None else {}
         rank = [s if isinstance(s, int) else s.eval(hints) for s in meta.stride]
         order = sorted(range(len(rank)), key=lambda d: (-rank[d], d))
         one = TensorMeta((), (), meta.dtype, meta.device)
-        m = views.permute(meta, order)
+        m = views_meta.permute(meta, order)
         x = self.call(aten.full.default, ([], 0), {"dtype": meta.dtype, "device": meta.device}, one)
-        x = self.call(aten.expand.default, (x, list(m.shape)), {}, views.expand(one, m.shape))       # what was in the memory does not matter
+        x = self.call(
+            aten.expand.default, (x, list(m.shape)), {}, views_meta.expand(one, m.shape)
+        )  # what was in the memory does not matter
         if not args and "p" not in kwargs:
             args = [0.5]
-        n = self.call(aten.bernoulli.p, (x, *args), kwargs, TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device))
+        n = self.call(
+            aten.bernoulli.p,
+            (x, *args),
+            kwargs,
+            TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device),
+        )
         # backward wants the mask: as truth values it takes a quarter of the room
         mask = n.meta["val"].replace(dtype=torch.bool)
-        n = self.call(aten._to_copy.default, (self.call(aten.ne.Scalar, (n, 0), {}, mask),), {"dtype": meta.dtype}, mask.replace(dtype=meta.dtype))
+        n = self.call(
+            aten._to_copy.default,
+            (self.call(aten.ne.Scalar, (n, 0), {}, mask),),
+            {"dtype": meta.dtype},
+            mask.replace(dtype=meta.dtype),
+        )
         if order != sorted(order):
             inverse = [order.index(d) for d in range(len(order))]
-            n = self.call(aten.permute.default, (n, inverse), {}, views.permute(n.meta["val"], inverse))
+            n = self.call(aten.permute.default, (n, inverse), {}, views_meta.permute(n.meta["val"], inverse))
         self._write(t, n)
 
     def _fit(self, x: Any, to: TensorMeta) -> torch.fx.Node:
@@ -381,7 +482,7 @@ class Functionalizer:
                 kw["device"] = to.device
             x = self.call(aten._to_copy.default, (x,), kw, m)
         if len(m.shape) != len(to.shape) or not all(map(same, m.shape, to.shape)):
-            m = views.expand(m, to.shape)
+            m = views_meta.expand(m, to.shape)
             x = self.call(aten.expand.default, (x, list(to.shape)), {}, m)
         return x
 
@@ -410,7 +511,7 @@ class Functionalizer:
             raise NotImplementedError("a write to a tensor whose elements share memory")
         if step.index is not None:
             op, args = _one_of_list(step)
-        fresh = TensorMeta(pm.shape, views.contiguous_strides(pm.shape), pm.dtype, pm.device)
+        fresh = TensorMeta(pm.shape, views_meta.contiguous_strides(pm.shape), pm.dtype, pm.device)
         name = op._schema.name
         if name in ("aten::view", "aten::squeeze", "aten::unsqueeze") and op is not aten.view.dtype:
             return self._reshape(value, fresh)
@@ -422,15 +523,17 @@ class Functionalizer:
                 inverse = [0] * len(pm.shape)
                 for i, d in enumerate(args[0]):
                     inverse[d] = i
-                return self.call(op, (value, inverse), {}, views.permute(m, inverse))
-            return self.call(op, (value, *args), kw, views.t(m) if name == "aten::t" else views.transpose(m, *args))
+                return self.call(op, (value, inverse), {}, views_meta.permute(m, inverse))
+            return self.call(
+                op, (value, *args), kw, views_meta.t(m) if name == "aten::t" else views_meta.transpose(m, *args)
+            )
         if name in ("aten::view_as_real", "aten::view_as_complex"):
             m = value.meta["val"]
-            m = TensorMeta(m.shape, views.contiguous_strides(m.shape), m.dtype, m.device)
+            m = TensorMeta(m.shape, views_meta.contiguous_strides(m.shape), m.dtype, m.device)
             value = self.call(aten.clone.default, (value,), {"memory_format": torch.contiguous_format}, m)
             if name == "aten::view_as_real":
-                return self.call(aten.view_as_complex.default, (value,), {}, views.view_as_complex(m))
-            return self.call(aten.view_as_real.default, (value,), {}, views.view_as_real(m))
+                return self.call(aten.view_as_complex.default, (value,), {}, views_meta.view_as_complex(m))
+            return self.call(aten.view_as_real.default, (value,), {}, views_meta.view_as_real(m))
         scatter = _SCATTER.get(name)
         if scatter is not None:
             return self.call(scatter, (parent, value, *args), kw, fresh)
@@ -439,8 +542,12 @@ class Functionalizer:
         off = maybe_int(as_expr(step.meta.storage_offset) - as_expr(pm.storage_offset))
         if parent.meta["val"].stride != pm.stride or _is_view(parent):
             parent = self.call(aten.clone.default, (parent,), {}, pm.replace(storage_offset=0))
-        return self.call(aten.as_strided_scatter.default,
-                         (parent, value, list(step.meta.shape), list(step.meta.stride), off), {}, pm.replace(storage_offset=0))
+        return self.call(
+            aten.as_strided_scatter.default,
+            (parent, value, list(step.meta.shape), list(step.meta.stride), off),
+            {},
+            pm.replace(storage_offset=0),
+        )
 
     # ---- the end
     def finish(self, values: tuple, inputs: list, name: str = "graph") -> AtenGraph:
@@ -460,18 +567,30 @@ class Functionalizer:
         outputs = [self._output(v, slot) for v in values]
         mutations = []
         no_overlap = []
+        writes = {}
         for n in self.graph.nodes:
             if n.op != "placeholder":
                 break
         for a in {id(a.memory): a.memory for a in self.aliases.values()}.values():
             if a.input is not None and a.written:
                 no_overlap.append(a.input)
+                writes[a.input] = a.version
                 if a.input not in handed_out:
                     mutations.append((a.input, len(results)))
                     results.append(self._value(a.root))
         self.where = {}
         self.graph.create_node("output", "output", (tuple(results),), {}, name="output")
-        return AtenGraph(self.graph, inputs, outputs, sorted(mutations), self.env, self.constants, sorted(no_overlap), name)
+        return AtenGraph(
+            self.graph,
+            inputs,
+            outputs,
+            sorted(mutations),
+            self.env,
+            self.constants,
+            sorted(no_overlap),
+            name,
+            writes=writes,
+        )
 
     def _laid_out(self, node: torch.fx.Node, meta: TensorMeta, constant: bool) -> torch.fx.Node:
         """A result node in memory of its own with eager's strides."""
@@ -506,7 +625,9 @@ class Functionalizer:
                     return GraphOutput("view", ("node", s), meta.replace(storage_offset=0))
                 return GraphOutput("buffer", s, meta)
             root = memory.root
-            begin = as_expr(root.meta.storage_offset) * root.meta.dtype.itemsize // meta.dtype.itemsize     # in elements of this view
+            begin = (
+                as_expr(root.meta.storage_offset) * root.meta.dtype.itemsize // meta.dtype.itemsize
+            )  # in elements of this view
             offset = maybe_int(as_expr(meta.storage_offset) - begin)
             rel = meta.replace(storage_offset=offset)
             if memory.input is not None:
@@ -546,12 +667,14 @@ def _is_view(n: torch.fx.Node) -> bool:
 
 def _metas(rule: Any, args: list, kwargs: dict) -> Any:
     """Run a rule on nodes' metadata."""
+
     def m(x: Any) -> Any:
         if isinstance(x, torch.fx.Node):
             return x.meta["val"]
         if isinstance(x, list):
             return [m(y) for y in x]
         return x
+
     return rule(*[m(a) for a in args], **{k: m(v) for k, v in kwargs.items()})
 
 
@@ -575,10 +698,14 @@ def _one_of_list(step: _Alias) -> tuple[Any, tuple]:
 
 
 def _name_of(op: Any) -> str:
+    if (form := form_of(op)) is not None:
+        op = form.op
     return op._schema.name.partition("::")[2].strip("_") if isinstance(op, torch._ops.OpOverload) else "item"
 
 
 _ALIASES = frozenset({aten.alias.default, aten.detach.default, aten.lift_fresh.default})
-_SCATTER = {"aten::slice": aten.slice_scatter.default, "aten::select": aten.select_scatter.default,
-            "aten::diagonal": aten.diagonal_scatter.default}
-
+_SCATTER = {
+    "aten::slice": aten.slice_scatter.default,
+    "aten::select": aten.select_scatter.default,
+    "aten::diagonal": aten.diagonal_scatter.default,
+}

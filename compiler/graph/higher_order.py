@@ -1,10 +1,12 @@
 """Operators whose operands are graphs: custom autograd functions, checkpoints, torch.cond, loops, function transforms.
 
-In a captured graph such an operator is one `call_function` node; its target is an object of this module that holds the bodies as
-torch-level GraphModules and gets as arguments the tensors that these take. Called with real tensors it does what eager does. Called with
-TraceTensors, in the graph and autograd stages, it is traced through: what it computes becomes part of the functional graph. What has no
-trace raises NotImplementedError, and the graph runs by torch's own kernels.
+In a captured graph such an operator is one `call_function` node; its target is an object of this module that holds the
+bodies as torch-level GraphModules and gets as arguments the tensors that these take. Called with real tensors it does
+what eager does. Called with TraceTensors, in the graph and autograd stages, it is traced through: what it computes
+becomes part of the functional graph. What has no trace raises NotImplementedError, and the graph runs by torch's own
+kernels.
 """
+
 from __future__ import annotations
 
 import operator
@@ -16,13 +18,23 @@ import torch.utils._pytree as pytree
 from torch.autograd.function import once_differentiable
 from torch.fx.node import map_arg
 
-from .calls import trace_call
+from .traced_calls import trace_call
 from .tensor import TraceTensor, state
 
-__all__ = ["HigherOrderCall", "AutogradFunctionCall", "CheckpointCall", "BackwardCall", "CondCall", "WhileLoopCall", "ScanCall",
-           "TransformCall", "has_backward", "in_this_thread"]
+__all__ = [
+    "HigherOrderCall",
+    "AutogradFunctionCall",
+    "CheckpointCall",
+    "BackwardCall",
+    "CondCall",
+    "WhileLoopCall",
+    "ScanCall",
+    "TransformCall",
+    "has_backward",
+    "in_this_thread",
+]
 
-_LONGEST = 64          # iterations of a scan that are traced one by one
+_LONGEST = 64  # iterations of a scan that are traced one by one
 
 
 def traced(values: Sequence[Any]) -> bool:
@@ -30,10 +42,10 @@ def traced(values: Sequence[Any]) -> bool:
 
 
 def run_body(body: torch.fx.GraphModule, inputs: Sequence[Any], trace: bool | None = None) -> tuple:
-    """What a body gives. Traced, it is run node by node: what makes tensors from nothing (sizes that vary, random numbers) is traced, too.
-    `trace`: said where a transform stands between, whose tensors hide what they hold."""
+    """What a body gives. Traced, it is run node by node: what makes tensors from nothing (sizes that vary, random
+    numbers) is traced, too. `trace`: said where a transform stands between, whose tensors hide what they hold."""
     if not (traced(inputs) if trace is None else trace):
-        return tuple(body(*inputs))
+        return tuple(body.forward(*inputs))  # (called, a GraphModule reports errors by printing them)
     given, values = iter(inputs), {}
     for n in body.graph.nodes:
         args, kwargs = map_arg((n.args, n.kwargs), values.__getitem__)
@@ -62,7 +74,7 @@ class HigherOrderCall:
         return f"<{self.kind} {self.__name__}: {', '.join(self.bodies)}>"
 
     def __deepcopy__(self, memo: dict) -> "HigherOrderCall":
-        return self                                    # holds no parameters and is never changed
+        return self  # holds no parameters and is never changed
 
 
 # --- torch.autograd.Function
@@ -70,7 +82,7 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: "AutogradFunctionCall", *inputs: Any) -> Any:
         out = run_body(call.bodies["forward"], inputs)
-        results, kept = out[:call.n_results], out[call.n_results:]
+        results, kept = out[: call.n_results], out[call.n_results :]
         ctx.call = call
         ctx.kinds = [isinstance(k, torch.Tensor) for k in kept]
         ctx.plain = [k for k in kept if not isinstance(k, torch.Tensor)]
@@ -85,9 +97,18 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         call, tensors, plain = ctx.call, iter(ctx.saved_tensors), iter(ctx.plain)
+        if call.refusal:
+            raise NotImplementedError(call.refusal) if traced(grads) else RuntimeError(call.refusal)
         kept = [next(tensors) if is_tensor else next(plain) for is_tensor in ctx.kinds]
-        like: Any = next((g for g in grads if g is not None), torch.empty(()))        # (of a traced one, zeros are part of the graph)
-        grads = tuple([like.new_zeros(shape, dtype=dtype, device=device) if g is None else g for g, (shape, dtype, device) in zip(grads, ctx.results)])
+        like: Any = next(
+            (g for g in grads if g is not None), torch.empty(())
+        )  # (of a traced one, zeros are part of the graph)
+        grads = tuple(
+            [
+                like.new_zeros(shape, dtype=dtype, device=device) if g is None else g
+                for g, (shape, dtype, device) in zip(grads, ctx.results)
+            ]
+        )
         with _computed_late(call.__name__):
             out = iter(run_body(call.bodies["backward"], (*grads, *kept)))
         return (None, *[next(out) if has else None for has in call.has_grad])
@@ -102,8 +123,9 @@ class _ApplyOnce(_Apply):
 
 @contextmanager
 def _computed_late(name: str) -> Iterator[None]:
-    """What a custom backward computes of what its forward kept it computes itself, as in eager: the program's author chose what is kept. It is
-    not merged with what forward computes alike (`apart`), and the partition of a joint graph computes it again."""
+    """What a custom backward computes of what its forward kept it computes itself, as in eager: the program's author
+    chose what is kept. It is not merged with what forward computes alike (`apart`), and the partition of a joint graph
+    computes it again."""
     recorder = state.recorder
     before = getattr(recorder, "where", None)
     if before is None:
@@ -120,14 +142,33 @@ class AutogradFunctionCall(HigherOrderCall):
     """A custom autograd function applied to tensors that need a gradient.
 
     forward    (*inputs) -> n_results results, then what backward needs
-    backward   (*gradients of all results, *what forward kept) -> the gradients of the inputs for which `has_grad` is True
+    backward   (*gradients of all results, *what forward kept) -> the gradients of the inputs for which `has_grad` is
+               True
+    refusal    what autograd says of the number of gradients, where that is wrong
     """
+
     kind = "autograd_function"
 
-    def __init__(self, name: str, forward: Any, backward: Any, n_results: int, has_grad: Sequence[bool], non_differentiable: Sequence[int],
-                 dirty: Sequence[int], once: bool):
+    def __init__(
+        self,
+        name: str,
+        forward: Any,
+        backward: Any,
+        n_results: int,
+        has_grad: Sequence[bool],
+        non_differentiable: Sequence[int],
+        dirty: Sequence[int],
+        once: bool,
+        refusal: str = "",
+    ):
         super().__init__(name, {"forward": forward, "backward": backward})
-        self.n_results, self.has_grad, self.non_differentiable, self.dirty = n_results, tuple(has_grad), tuple(non_differentiable), tuple(dirty)
+        self.refusal = refusal
+        self.n_results, self.has_grad, self.non_differentiable, self.dirty = (
+            n_results,
+            tuple(has_grad),
+            tuple(non_differentiable),
+            tuple(dirty),
+        )
         self.once = once
 
     def __call__(self, *inputs: Any) -> tuple:
@@ -136,8 +177,9 @@ class AutogradFunctionCall(HigherOrderCall):
 
 # --- torch.utils.checkpoint
 class CheckpointCall(HigherOrderCall):
-    """torch.utils.checkpoint.checkpoint(body, *inputs). Traced, it is its body: the partition of the joint graph decides what is
-    computed again."""
+    """torch.utils.checkpoint.checkpoint(body, *inputs). Traced, it is its body: the partition of the joint graph
+    decides what is computed again."""
+
     kind = "checkpoint"
 
     def __init__(self, body: Any, reentrant: bool, preserve_rng_state: bool):
@@ -148,7 +190,15 @@ class CheckpointCall(HigherOrderCall):
         if traced(inputs) or not torch.is_grad_enabled():
             return run_body(self.bodies["body"], inputs)
         from torch.utils.checkpoint import checkpoint
-        return tuple(checkpoint(self.bodies["body"], *inputs, use_reentrant=self.reentrant, preserve_rng_state=self.preserve_rng_state))
+
+        return tuple(
+            checkpoint(
+                self.bodies["body"].forward,
+                *inputs,
+                use_reentrant=self.reentrant,
+                preserve_rng_state=self.preserve_rng_state,
+            )
+        )
 
 
 # --- backward passes
@@ -160,11 +210,13 @@ def in_this_thread() -> Iterator[None]:
 
 
 class BackwardCall(HigherOrderCall):
-    """torch.autograd.grad(roots, inputs, gradients). Arguments: the roots, the gradients that there are of them, the inputs.
+    """torch.autograd.grad(roots, inputs, gradients). Arguments: the roots, the gradients that there are of them, the
+    inputs.
 
     has_gradient   per root, whether its gradient is among the arguments
     retain, create, allow_unused   as torch.autograd.grad has them
     """
+
     kind = "backward"
 
     def __init__(self, n_roots: int, has_gradient: Sequence[bool], retain: bool, create: bool, allow_unused: bool):
@@ -174,10 +226,17 @@ class BackwardCall(HigherOrderCall):
 
     def __call__(self, *values: Any) -> tuple:
         n, k = self.n_roots, sum(self.has_gradient)
-        roots, given, inputs = values[:n], iter(values[n:n + k]), values[n + k:]
+        roots, given, inputs = values[:n], iter(values[n : n + k]), values[n + k :]
         gradients = [next(given) if has else None for has in self.has_gradient]
         with in_this_thread():
-            return torch.autograd.grad(roots, inputs, gradients, retain_graph=self.retain, create_graph=self.create, allow_unused=self.allow_unused)
+            return torch.autograd.grad(
+                roots,
+                inputs,
+                gradients,
+                retain_graph=self.retain,
+                create_graph=self.create,
+                allow_unused=self.allow_unused,
+            )
 
 
 def has_backward(graph: torch.fx.Graph) -> bool:
@@ -188,6 +247,7 @@ def has_backward(graph: torch.fx.Graph) -> bool:
 # --- control flow
 class CondCall(HigherOrderCall):
     """torch.cond(pred, true, false, inputs): one of the branches runs."""
+
     kind = "cond"
 
     def __init__(self, true: Any, false: Any):
@@ -196,25 +256,66 @@ class CondCall(HigherOrderCall):
     def __call__(self, pred: torch.Tensor, *inputs: Any) -> tuple:
         if isinstance(pred, TraceTensor):
             return self._select(pred, inputs)
-        return tuple(self.bodies["true" if pred.item() else "false"](*inputs))
+        return tuple(self.bodies["true" if pred.item() else "false"].forward(*inputs))
 
     def _select(self, pred: torch.Tensor, inputs: tuple) -> tuple:
         """Both branches are computed and each result chosen: only where that can't be told from running one of them."""
         if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs):
-            raise NotImplementedError("torch.cond on tensors that need a gradient: the branch that is not taken must give none, not NaN")
+            raise NotImplementedError(
+                "torch.cond on tensors that need a gradient: the branch that is not taken must give none, not NaN"
+            )
         for body in self.bodies.values():
             for node in body.graph.nodes:
                 if not _selectable(node):
-                    raise NotImplementedError(f"a branch of torch.cond calls {node.target}, which may fail or draw random numbers")
+                    raise NotImplementedError(
+                        f"a branch of torch.cond calls {node.target}, which may fail or draw random numbers"
+                    )
         results = [run_body(body, inputs) for body in self.bodies.values()]
-        flag = pred.reshape(())
+        flag = (pred if pred.dtype is torch.bool else pred != 0).reshape(())
         return tuple(torch.where(flag, a, b) for a, b in zip(*results))
 
 
-_MAY_FAIL = frozenset(("embedding", "index_select", "gather", "take", "take_along_dim", "index_add", "index_copy", "scatter", "scatter_add", "cholesky", "inv",
-                       "inverse", "solve", "one_hot", "embedding_bag", "nll_loss", "cross_entropy", "multinomial", "bernoulli", "dropout", "rrelu",
-                       "alpha_dropout", "feature_dropout", "lstsq", "eigh", "eig", "svd", "qr", "lu", "bincount", "getitem", "index_put",
-                       "floor_divide", "remainder", "fmod", "mod", "floordiv"))
+_MAY_FAIL = frozenset(
+    (
+        "embedding",
+        "index_select",
+        "gather",
+        "take",
+        "take_along_dim",
+        "index_add",
+        "index_copy",
+        "scatter",
+        "scatter_add",
+        "cholesky",
+        "inv",
+        "inverse",
+        "solve",
+        "one_hot",
+        "embedding_bag",
+        "nll_loss",
+        "cross_entropy",
+        "multinomial",
+        "bernoulli",
+        "dropout",
+        "rrelu",
+        "alpha_dropout",
+        "feature_dropout",
+        "lstsq",
+        "eigh",
+        "eig",
+        "svd",
+        "qr",
+        "lu",
+        "bincount",
+        "getitem",
+        "index_put",
+        "floor_divide",
+        "remainder",
+        "fmod",
+        "mod",
+        "floordiv",
+    )
+)
 _RANDOM = ("rand", "normal", "poisson", "exponential", "uniform", "random", "log_normal", "cauchy", "geometric")
 
 
@@ -225,17 +326,21 @@ def _selectable(node: torch.fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if isinstance(node.target, HigherOrderCall):
         return isinstance(node.target, CondCall)
-    if name == "getitem":                              # indices that are constants are checked by their shapes
+    if name == "getitem":  # indices that are constants are checked by their shapes
         return not _holds_tensor_node(node.args[1])
     return name.rstrip("_") not in _MAY_FAIL and not name.startswith(_RANDOM)
 
 
 def _holds_tensor_node(index: Any) -> bool:
-    return any(isinstance(leaf, torch.fx.Node) and isinstance(leaf.meta.get("val"), torch.Tensor) for leaf in pytree.tree_leaves(index))
+    return any(
+        isinstance(leaf, torch.fx.Node) and isinstance(leaf.meta.get("val"), torch.Tensor)
+        for leaf in pytree.tree_leaves(index)
+    )
 
 
 class WhileLoopCall(HigherOrderCall):
     """while condition(*carried, *inputs): carried = step(*carried, *inputs)"""
+
     kind = "while_loop"
 
     def __init__(self, condition: Any, step: Any, n_carried: int):
@@ -243,16 +348,19 @@ class WhileLoopCall(HigherOrderCall):
         self.n_carried = n_carried
 
     def __call__(self, *values: Any) -> tuple:
-        carried, inputs = tuple(values[:self.n_carried]), values[self.n_carried:]
+        carried, inputs = tuple(values[: self.n_carried]), values[self.n_carried :]
         if traced(values):
             raise NotImplementedError("torch.while_loop: the number of iterations depends on values")
-        while bool(self.bodies["condition"](*carried, *inputs)[0]):
-            carried = tuple(self.bodies["step"](*carried, *inputs))
+        while bool(self.bodies["condition"].forward(*carried, *inputs)[0]):
+            carried = tuple(self.bodies["step"].forward(*carried, *inputs))
         return tuple(c.clone() if any(c is v for v in values) else c for c in carried)
 
 
 class ScanCall(HigherOrderCall):
-    """A body applied along dimension 0 of the sequences: (*carried, *slices, *inputs) -> (*carried, *results of this step)."""
+    """A body applied along dimension 0 of the sequences: (*carried, *slices, *inputs) -> (*carried, *results of this
+    step).
+    """
+
     kind = "scan"
 
     def __init__(self, name: str, step: Any, n_carried: int, n_sequences: int, reverse: bool = False):
@@ -261,12 +369,12 @@ class ScanCall(HigherOrderCall):
 
     def __call__(self, *values: Any) -> tuple:
         n, k = self.n_carried, self.n_sequences
-        carried, sequences, inputs = tuple(values[:n]), values[n:n + k], values[n + k:]
+        carried, sequences, inputs = tuple(values[:n]), values[n : n + k], values[n + k :]
         length = int(sequences[0].shape[0])
         if traced(values) and length > _LONGEST:
             raise NotImplementedError(f"a scan of {length} steps (more than {_LONGEST})")
         steps = []
-        for i in (reversed(range(length)) if self.reverse else range(length)):
+        for i in reversed(range(length)) if self.reverse else range(length):
             out = run_body(self.bodies["step"], (*carried, *[s[i] for s in sequences], *inputs))
             carried = tuple(out[:n])
             steps.append(out[n:])
@@ -281,12 +389,21 @@ class TransformCall(HigherOrderCall):
     """A transform of torch.func applied to a captured function.
 
     transform   function -> transformed function (torch.func.grad with its options, and so on)
-    arguments   pytree spec and constants of the transformed function's arguments; its tensors are this call's first inputs
+    arguments   pytree spec and constants of the transformed function's arguments; its tensors are this call's first
+                inputs
     """
+
     kind = "transform"
 
-    def __init__(self, name: str, body: Any, transform: Callable[[Callable], Callable], arguments: "Template", results: "Template",
-                 parameters: "Template"):
+    def __init__(
+        self,
+        name: str,
+        body: Any,
+        transform: Callable[[Callable], Callable],
+        arguments: "Template",
+        results: "Template",
+        parameters: "Template",
+    ):
         super().__init__(name, {"body": body})
         self.transform, self.arguments, self.results, self.parameters = transform, arguments, results, parameters
         self.out: Template | None = None
@@ -297,7 +414,10 @@ class TransformCall(HigherOrderCall):
         closed_over = inputs[n:]
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self.results.fill(run_body(self.bodies["body"], (*self.parameters.tensors((args, kwargs)), *closed_over), traced(inputs)))
+            return self.results.fill(
+                run_body(self.bodies["body"], (*self.parameters.tensors((args, kwargs)), *closed_over), traced(inputs))
+            )
+
         args, kwargs = self.arguments.fill(inputs[:n])
         return self.transform(function)(*args, **kwargs)
 

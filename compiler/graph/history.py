@@ -1,19 +1,24 @@
 """What autograd's own graph says of a traced tensor."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import torch
 
-__all__ = ["history", "is_refused", "node_of", "saves_tensors"]
+__all__ = ["BACKWARD", "backward_module", "history", "is_refused", "node_of", "remember_module", "saves_tensors"]
 
-_saves: dict[type, bool] = {}            # class of autograd nodes -> whether its nodes save tensors
+BACKWARD = "backward"  # the module that nodes of backward passes are in
+_MODULE = "tcompile_module"  # in the metadata of autograd's nodes
+_saves: dict[type, bool] = {}  # class of autograd nodes -> whether its nodes save tensors
 
 
 def is_refused(t: torch.Tensor) -> bool:
-    """Whether t is a view (one of split()'s, or made under no_grad) that eager refuses to use, as its base was written into."""
+    """Whether t is a view (one of split()'s, or made under no_grad) that eager refuses to use, as its base was written
+    into.
+    """
     try:
-        _ = t.grad_fn               # to ask makes the view's history anew
+        _ = t.grad_fn  # to ask makes the view's history anew
     except RuntimeError:
         return True
     return False
@@ -41,7 +46,30 @@ def saves_tensors(node: Any) -> bool:
     kind = type(node)
     if kind not in _saves:
         names = dir(kind)
-        # nodes of autograd.Functions, and writes through views, which hold a node of their own, do not say: taken to save
+        # nodes of autograd.Functions, and writes through views, which hold a node of their own, do not say: taken to
+        # save
         _saves[kind] = kind.__name__ != "AccumulateGrad" and (
-            any(n.startswith("_raw_saved_") for n in names) or "saved_tensors" in names or kind.__name__ == "CopySlices")
+            any(n.startswith("_raw_saved_") for n in names) or "saved_tensors" in names or kind.__name__ == "CopySlices"
+        )
     return _saves[kind]
+
+
+def remember_module(results: Any, module: str) -> None:
+    """Note with the autograd nodes that a module's call has just made that they are of this module. Views are passed
+    over: to ask for their history makes it anew."""
+    results = results if isinstance(results, (tuple, list)) else (results,)
+    todo = [
+        t.grad_fn for t in results if isinstance(t, torch.Tensor) and t.requires_grad and not t._is_view() and t.grad_fn
+    ]
+    while todo:
+        node = todo.pop()
+        if _MODULE not in node.metadata and type(node).__name__ != "AccumulateGrad":
+            node.metadata[_MODULE] = module
+            todo += [n for n, _ in node.next_functions if n is not None]
+
+
+def backward_module() -> str:
+    """Where the operation is at home that a backward pass is in at the moment: `backward.encoder.0`, or `backward`."""
+    node = torch._C._current_autograd_node()
+    module = "" if node is None else node.metadata.get(_MODULE, "")
+    return f"{BACKWARD}.{module}" if module and not module.startswith(BACKWARD) else BACKWARD

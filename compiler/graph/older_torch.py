@@ -1,6 +1,9 @@
-"""Matrix products of symbolic sizes before torch 2.12, whose C++ asks for the numbers of sizes there (at::matmul, at::linear), also inside of other composite
-operators: attention, recurrent networks. A dispatch key that TraceTensors of symbolic sizes carry takes these two operators to the Python functions below; it
-is one that torch keeps for tests, and every other operator falls through it."""
+"""Matrix products of symbolic sizes before torch 2.12, whose C++ asks for the numbers of sizes there (at::matmul,
+at::linear), also inside of other composite
+operators: attention, recurrent networks. A dispatch key that TraceTensors of symbolic sizes carry takes these two
+operators to the Python functions below; it is one that torch keeps for tests, and every other operator falls through
+it."""
+
 from __future__ import annotations
 
 from typing import Any, Sequence
@@ -10,8 +13,8 @@ import torch
 __all__ = ["symbolic_keys"]
 
 _KEY = "TESTING_ONLY_GenericWrapper"
-_unsafe_view = torch.ops.aten._unsafe_view               # as torch has it: to autograd and callers the result is no view
-_libraries: list[torch.library.Library] = []             # they live as long as what they register
+_unsafe_view = torch.ops.aten._unsafe_view  # as torch has it: to autograd and callers the result is no view
+_libraries: list[torch.library.Library] = []  # they live as long as what they register
 
 
 def symbolic_keys() -> Any:
@@ -37,7 +40,11 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return _natively(torch.matmul, a, b)
     if b.dim() <= 2:
         rows = a.reshape(_product(a.shape[:-1]), a.shape[-1])
-        return _unsafe_view(rows.mv(b), a.shape[:-1]) if b.dim() == 1 else _unsafe_view(rows.mm(b), [*a.shape[:-1], b.shape[1]])
+        return (
+            _unsafe_view(rows.mv(b), a.shape[:-1])
+            if b.dim() == 1
+            else _unsafe_view(rows.mm(b), [*a.shape[:-1], b.shape[1]])
+        )
     if a.dim() == 1:
         return _matmul(a.unsqueeze(0), b).squeeze(-2)
     batch = _broadcast(a.shape[:-2], b.shape[:-2])

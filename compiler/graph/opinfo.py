@@ -1,4 +1,5 @@
 """What an operator does to its arguments, read once from its schema: pure, a view, in place, or writing to out=."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -20,17 +21,32 @@ class OpInfo:
                 them), "out" (writes the out= arguments), "metadata" (changes shape, strides or memory of an argument)
     writes      schema positions of the arguments written to
     aliases     for each result: the position of the argument whose memory it is or shares, or None
-    functional  the operator that computes the written values as fresh results; itself for "pure" and "view"; the view operator for
+    functional  the operator that computes the written values as fresh results; itself for "pure" and "view"; the view
+                operator for
                 "metadata" (squeeze for squeeze_); None where torch has none
-    composite   the key under which C++ composes it of other operators, or None. What is composed for autograd, too, arrives whole under inference
+    composite   the key under which C++ composes it of other operators, or None. What is composed for autograd, too,
+                arrives whole under inference
                 mode only. Operators on lists of tensors are composed tensor by tensor.
     fill        defaults of arguments that the functional form requires
     rule        metadata rule of `functional`, or None
     """
 
-    __slots__ = ("op", "name", "overload", "kind", "writes", "aliases", "functional", "rule", "arg_names", "list_result",
-                 "n_results", "random", "fill",
-                 "composite")
+    __slots__ = (
+        "op",
+        "name",
+        "overload",
+        "kind",
+        "writes",
+        "aliases",
+        "functional",
+        "rule",
+        "arg_names",
+        "list_result",
+        "n_results",
+        "random",
+        "fill",
+        "composite",
+    )
 
     def __init__(self, op: torch._ops.OpOverload):
         schema = op._schema
@@ -39,9 +55,12 @@ class OpInfo:
         self.name = name if ns == "aten" else schema.name
         self.overload = op._overloadname
         self.arg_names = tuple(a.name for a in schema.arguments)
-        self.writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
-        self.aliases = tuple(self._alias(schema, r) for r in schema.returns)
-        self.n_results = len(schema.returns)
+        self.writes = tuple(
+            i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write
+        )
+        returns = [r for r in schema.returns if str(r.type) != "NoneType"]  # "-> None" is a result to a schema
+        self.aliases = tuple(self._alias(schema, r) for r in returns)
+        self.n_results = len(returns)
         self.list_result = self.n_results == 1 and str(schema.returns[0].type).startswith("List[Tensor")
         self.composite = self._composed_under(op, name)
         if self.name in _VIEWS_IN_FACT:
@@ -51,7 +70,11 @@ class OpInfo:
             self.kind = "metadata"
             self.aliases = (0,)
         elif self.writes:
-            self.kind = "out" if any(schema.arguments[i].kwarg_only or schema.arguments[i].is_out for i in self.writes) else "inplace"
+            self.kind = (
+                "out"
+                if any(schema.arguments[i].kwarg_only or schema.arguments[i].is_out for i in self.writes)
+                else "inplace"
+            )
         elif any(a is not None for a in self.aliases):
             self.kind = "view"
         else:
@@ -64,14 +87,18 @@ class OpInfo:
     def _composed_under(op: torch._ops.OpOverload, name: str) -> Any:
         if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
             return torch._C.DispatchKey.CompositeImplicitAutograd
-        if name.startswith("_foreach_") and not (name.startswith("_foreach_addc") and op._overloadname == "Tensor"):      # (it reads a tensor of numbers)
+        if name.startswith("_foreach_") and not (
+            name.startswith("_foreach_addc") and op._overloadname == "Tensor"
+        ):  # (it reads a tensor of numbers)
             return torch._C.DispatchKey.CompositeExplicitAutograd
         return None
 
     def _missing_defaults(self) -> dict[str, Any]:
         """Arguments that have a default in the in-place form only."""
         required = {a.name for a in self.functional._schema.arguments if not a.has_default_value()}
-        return {a.name: a.default_value for a in self.op._schema.arguments if a.has_default_value() and a.name in required}
+        return {
+            a.name: a.default_value for a in self.op._schema.arguments if a.has_default_value() and a.name in required
+        }
 
     @staticmethod
     def _alias(schema: Any, ret: Any) -> int | None:
@@ -88,18 +115,26 @@ class OpInfo:
 
     def _functional(self, op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
         ns, _, name = op._schema.name.partition("::")
-        inputs = [(a.name, str(a.type)) for i, a in enumerate(op._schema.arguments)
-                  if self.kind != "out" or i not in self.writes]
-        candidates = [name] if self.kind == "out" else [_IRREGULAR.get(name, name[:-1] if name.endswith("_") else name),
-                                                        f"{name}_functional"]
+        inputs = [
+            (a.name, str(a.type))
+            for i, a in enumerate(op._schema.arguments)
+            if self.kind != "out" or i not in self.writes
+        ]
+        candidates = (
+            [name]
+            if self.kind == "out"
+            else [_IRREGULAR.get(name, name[:-1] if name.endswith("_") else name), f"{name}_functional"]
+        )
         for c in candidates:
             packet = getattr(getattr(torch.ops, ns), c, None)
             if packet is None:
                 continue
             for o in packet.overloads():
                 f = getattr(packet, o)
-                if any(a.alias_info is not None and (a.alias_info.is_write or self.kind != "metadata")
-                       for a in f._schema.arguments):
+                if any(
+                    a.alias_info is not None and (a.alias_info.is_write or self.kind != "metadata")
+                    for a in f._schema.arguments
+                ):
                     continue
                 if [(a.name, str(a.type)) for a in f._schema.arguments] == inputs:
                     return f

@@ -1,4 +1,5 @@
 """The graph stage's first half: run a captured graph once more on TraceTensors, recording aten operators."""
+
 from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Mapping, Sequence
@@ -9,11 +10,13 @@ from torch.fx.node import map_arg
 
 from .captured import CapturedGraph, GraphInput
 from ..symbolic.env import ShapeEnv
-from ..torch_modes import TorchModes
+from .torch_modes import TorchModes
 from .aten import AtenGraph
-from .calls import trace_call
+from .traced_calls import trace_call
 from .functionalize import Functionalizer
 from .higher_order import CheckpointCall
+from .history import remember_module
+from .known_values import know_literal
 from .tensor import TraceTensor, from_meta, recording, tensor_meta, trace_tensor_like
 
 __all__ = ["record", "run_nodes", "record_function"]
@@ -27,17 +30,21 @@ def record(captured: CapturedGraph) -> AtenGraph:
     return f.finish(result, captured.inputs, captured.name)
 
 
-def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool,
-              wrap_input: Callable[[Functionalizer, Any], Any] | None = None) -> tuple[list, tuple]:
+def run_nodes(
+    f: Functionalizer,
+    captured: CapturedGraph,
+    keep_grad: bool,
+    wrap_input: Callable[[Functionalizer, Any], Any] | None = None,
+) -> tuple[list, tuple]:
     """Run a captured graph node by node on TraceTensors, `f` listening: its inputs and what it returns.
 
-    keep_grad: inputs keep requires_grad, so that gradients asked for afterwards are recorded too. wrap_input: what the graph gets for an
-    input tensor."""
+    keep_grad: inputs keep requires_grad, so that gradients asked for afterwards are recorded too. wrap_input: what the
+    graph gets for an input tensor."""
     gm = captured.graph_module
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[Any] = []
     result: Any = ()
-    with TorchModes():                                   # the program may leave them switched: it breaks inside of a region, or raises
+    with TorchModes():  # the program may leave them switched: it breaks inside of a region, or raises
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 i = len(inputs)
@@ -52,11 +59,16 @@ def run_nodes(f: Functionalizer, captured: CapturedGraph, keep_grad: bool,
     return inputs, tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
-def record_function(fn: Callable[..., Any], tensors: Sequence[torch.Tensor], env: ShapeEnv | None = None,
-                    dynamic: Mapping[int, Iterable[int]] | None = None, keep_grad: bool = False) -> AtenGraph:
-    """The aten graph of `fn(*tensors)`, a Python function run on TraceTensors like the given real tensors. It returns a tensor or
-    a (nested) list or tuple of tensors and other values, flattened in order. `dynamic` names symbolic dimensions by input.
-    For tests and for code that has a function rather than a captured graph."""
+def record_function(
+    fn: Callable[..., Any],
+    tensors: Sequence[torch.Tensor],
+    env: ShapeEnv | None = None,
+    dynamic: Mapping[int, Iterable[int]] | None = None,
+    keep_grad: bool = False,
+) -> AtenGraph:
+    """The aten graph of `fn(*tensors)`, a Python function run on TraceTensors like the given real tensors. It returns a
+    tensor or a (nested) list or tuple of tensors and other values, flattened in order. `dynamic` names symbolic
+    dimensions by input. For tests and for code that has a function rather than a captured graph."""
     f = Functionalizer(env)
     traced = []
     inputs = []
@@ -69,7 +81,9 @@ def record_function(fn: Callable[..., Any], tensors: Sequence[torch.Tensor], env
         out = fn(*traced)
     flat: list[Any] = []
     _flatten(out, flat)
-    return f.finish(tuple(f.lift(v) if isinstance(v, torch.Tensor) and not isinstance(v, TraceTensor) else v for v in flat), inputs)
+    return f.finish(
+        tuple(f.lift(v) if isinstance(v, torch.Tensor) and not isinstance(v, TraceTensor) else v for v in flat), inputs
+    )
 
 
 def _flatten(x: Any, into: list) -> None:
@@ -80,14 +94,16 @@ def _flatten(x: Any, into: list) -> None:
         into.append(x)
 
 
-def _input(f: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captured: CapturedGraph, keep_grad: bool) -> Any:
+def _input(
+    f: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captured: CapturedGraph, keep_grad: bool
+) -> Any:
     val = node.meta.get("val")
     if val is None:
         val = captured.example_inputs[index]
     if isinstance(val, torch.Tensor):
         if isinstance(val, TraceTensor):
             meta = tensor_meta(val)
-            if spec.spec is not None:                          # as it comes: what is written into it may have made it require grad since
+            if spec.spec is not None:  # as it comes: what is written into it may have made it require grad since
                 meta = meta.replace(requires_grad=spec.spec.requires_grad)
             t = from_meta(meta if keep_grad else meta.replace(requires_grad=False), captured.env)
         else:
@@ -108,7 +124,7 @@ def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, value
     stack = node.meta.get("stack") or []
     f.where = {"stack": stack, "module": node.meta.get("module", "")}
     if isinstance(node.target, CheckpointCall):
-        f.where["checkpoint"] = node.name                 # the partition of a joint graph computes these again in backward
+        f.where["checkpoint"] = node.name  # the partition of a joint graph computes these again in backward
     if f.env is not None and stack:
         f.env.location = (stack[-1][0], stack[-1][1])
     if node.op == "get_attr":
@@ -121,10 +137,17 @@ def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, value
         if node.op == "call_function":
             out = trace_call(node.target, args, kwargs)
         elif node.op == "call_method":
-            out = trace_call(getattr(torch.Tensor, node.target), args, kwargs) if isinstance(args[0], TraceTensor) else \
-                getattr(args[0], node.target)(*args[1:], **kwargs)
+            out = (
+                trace_call(getattr(torch.Tensor, node.target), args, kwargs)
+                if isinstance(args[0], TraceTensor)
+                else getattr(args[0], node.target)(*args[1:], **kwargs)
+            )
         else:
             raise NotImplementedError(f"captured graphs hold no {node.op} nodes")
+    if f.where["module"]:
+        remember_module(out, f.where["module"])
     if isinstance(out, torch.Tensor) and not isinstance(out, TraceTensor):
-        out = f.lift(out, kept=node.op == "get_attr")
+        made, out = out, f.lift(out, kept=node.op == "get_attr")
+        if node.op != "get_attr":
+            know_literal(out, made)
     return out

@@ -4,8 +4,11 @@ It is a wrapper subclass: shape and stride are ints or SymInts of ours. Python a
 it exactly as in eager, autograd included, and each aten operator then arrives in `__torch_dispatch__`, where the rules
 of `graph/meta` give the metadata of the results. With a recorder set (`recording`), it hears every operator.
 """
+
 from __future__ import annotations
 
+import sys
+import types
 from contextlib import contextmanager
 from typing import Any, Iterable, Iterator, Mapping, Protocol
 
@@ -14,22 +17,40 @@ import torch
 from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, maybe_int
 from ..symbolic.node import wrap
-from . import cudnn_operators, grad_scaling, recurrent
+from ..ops import cudnn, grad_scaling, lstm
+from . import known_values
 from .fallback import meta_by_running
 from .meta.core import RULES, DataDependentError, TensorMeta, fold, same, state
+from .meta.refused import refuses_output
 from .meta.types import category
 from .older_torch import symbolic_keys
 from .opinfo import OpInfo, op_info
 
-__all__ = ["TraceTensor", "TensorMeta", "DataDependentError", "trace_tensor_like", "tensor_meta", "from_meta",
-           "recording", "Recorder", "Storage"]
+__all__ = [
+    "TraceTensor",
+    "TensorMeta",
+    "DataDependentError",
+    "trace_tensor_like",
+    "tensor_meta",
+    "from_meta",
+    "recording",
+    "Recorder",
+    "Storage",
+    "is_torchs_own",
+]
 
-_INSTEAD = {**cudnn_operators.INSTEAD, **grad_scaling.INSTEAD, **recurrent.INSTEAD}
+_INSTEAD = {**cudnn.INSTEAD, **grad_scaling.INSTEAD, **lstm.INSTEAD}
 
 
 class Storage:
-    """Identity of a piece of memory: TraceTensors with the same Storage alias."""
-    __slots__ = ("__weakref__",)
+    """Identity of a piece of memory: TraceTensors with the same Storage alias. `known`: whether what its tensors hold
+    may be known (known_values.py).
+    """
+
+    __slots__ = ("__weakref__", "known")
+
+    def __init__(self) -> None:
+        self.known = False
 
 
 class Recorder(Protocol):
@@ -44,12 +65,14 @@ class TraceTensor(torch.Tensor):
     tt_meta: TensorMeta
     tt_storage: Storage
     tt_env: ShapeEnv | None
+    tt_known: torch.Tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, meta: TensorMeta, env: ShapeEnv | None = None, storage: Storage | None = None,
-                requires_grad: bool = False) -> "TraceTensor":
+    def __new__(
+        cls, meta: TensorMeta, env: ShapeEnv | None = None, storage: Storage | None = None, requires_grad: bool = False
+    ) -> "TraceTensor":
         if not _registered:
             _register()
         keys = None
@@ -61,19 +84,29 @@ class TraceTensor(torch.Tensor):
             offset = wrap(meta.storage_offset, env)
             if any(s.__class__ is not int for s in shape):
                 keys = _symbolic_keys
-        t = torch.Tensor._make_wrapper_subclass(cls, shape, strides=stride, storage_offset=offset, dtype=meta.dtype, device=meta.device,
-                                                requires_grad=requires_grad, _extra_dispatch_keys=keys)
+        t = torch.Tensor._make_wrapper_subclass(
+            cls,
+            shape,
+            strides=stride,
+            storage_offset=offset,
+            dtype=meta.dtype,
+            device=meta.device,
+            requires_grad=requires_grad,
+            _extra_dispatch_keys=keys,
+        )
         t.tt_meta, t.tt_env, t.tt_storage = meta, env, storage or Storage()
         return t
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        return _dispatch(func, args, kwargs or {})
+    def __torch_dispatch__(cls, func: Any, classes: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return dispatch_operator(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"TraceTensor({self.tt_meta})"
 
     def tolist(self) -> Any:
+        if (value := known_values.known(self)) is not None:
+            return value.tolist()
         raise DataDependentError("tolist() needs the tensor's data")
 
     def numpy(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,19 +122,50 @@ class TraceTensor(torch.Tensor):
         raise DataDependentError("a tensor being traced cannot be pickled or copied")
 
 
+def is_torchs_own(value: Any) -> bool:
+    """Whether a class or module of torch's has this from torch, as far as can be seen: the program's functions are
+    known by their globals.
+    """
+    inner = (
+        value.fget
+        if isinstance(value, property)
+        else value.__func__
+        if isinstance(value, (staticmethod, classmethod))
+        else value
+    )
+    if not isinstance(inner, types.FunctionType):
+        return True
+    name = inner.__globals__.get("__name__")
+    return isinstance(name, str) and (
+        name.partition(".")[0] == "torch" or name.partition(".")[0] in sys.stdlib_module_names
+    )
+
+
+for _cls in (torch.Tensor, torch._C.TensorBase):
+    for _name, _value in vars(_cls).items():
+        if (
+            _name not in vars(TraceTensor)
+            and is_torchs_own(_value)
+            and _name not in ("__new__", "__weakref__", "__dict__", "__init_subclass__")
+        ):
+            setattr(
+                TraceTensor, _name, _value
+            )  # a method of torch.Tensor that the program exchanges is not called here
+
 _registered = False
-_symbolic_keys: Any = None           # dispatch keys of tensors of symbolic sizes, beyond the usual ones
+_symbolic_keys: Any = None  # dispatch keys of tensors of symbolic sizes, beyond the usual ones
 
 
-def _rule_entry(cls: type, op: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-    return _dispatch(op, args, kwargs or {})
+def _rule_entry(cls: type, op: Any, classes: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    return dispatch_operator(op, args, kwargs or {})
 
 
 def _register() -> None:
     """Tell torch, operator by operator, that TraceTensor has a dispatch rule (torch.library.register_torch_dispatch).
 
-    It would find `__torch_dispatch__` anyway, but before it looks there, torch asks whether the tensor is a DTensor, and
-    for that it imports torch.distributed and sympy (0.6 s) once per process. Operators without a rule of ours are left
+    It would find `__torch_dispatch__` anyway, but before it looks there, torch asks whether the tensor is a DTensor,
+    and for that it imports torch.distributed and sympy (0.6 s) once per process. Operators without a rule of ours are
+    left
     out: they take the slow path anyway.
     """
     global _registered, _symbolic_keys
@@ -126,7 +190,11 @@ def _register() -> None:
     for full in torch._C._dispatch_get_all_op_names():
         ns, _, name = full.partition("::")
         base, _, overload = name.partition(".")
-        if ns == "aten" and not overload.endswith("out") and (base in bases or (base[-1:] == "_" and base[:-1] in bases)):
+        if (
+            ns == "aten"
+            and not overload.endswith("out")
+            and (base in bases or (base[-1:] == "_" and base[:-1] in bases))
+        ):
             entry = entries.get(full)
             if entry is None:
                 entry = entries[full] = Entry(full)
@@ -178,7 +246,7 @@ def _find_env(args: Iterable[Any]) -> ShapeEnv | None:
     return None
 
 
-def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
+def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     question = _METADATA.get(op)
     if question is not None:
         return question(args[0])
@@ -194,6 +262,8 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     try:
         kind = info.kind
         if kind == "pure" or kind == "view":
+            if op is _READ and (value := known_values.known(args[0])) is not None:
+                return value.item()
             margs = [_plain(a) for a in args]
             mkwargs = {k: _plain(v) for k, v in kwargs.items()} if kwargs else kwargs
             if info.rule is not None:
@@ -201,6 +271,7 @@ def _dispatch(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
             else:
                 result = meta_by_running(op, tuple(margs), mkwargs)
             out = _wrap_results(info, result, args, kwargs, env)
+            known_values.know_result(info, args, kwargs, out)
         elif kind == "metadata":
             out = _reshaped_in_place(info, args, kwargs)
         else:
@@ -217,6 +288,7 @@ def _fixed(xs: Any) -> Any:
     return [int(x) for x in xs] if isinstance(xs, (tuple, list, torch.Size)) else int(xs)
 
 
+_READ = torch.ops.aten._local_scalar_dense.default
 # what C++ asks of a tensor with symbolic sizes instead of reading its fields
 _METADATA: dict[Any, Any] = {
     torch.ops.aten.size.default: lambda t: _fixed(_sym_tuple(t, "shape")),
@@ -240,8 +312,10 @@ def _wrap_results(info: OpInfo, result: Any, args: tuple, kwargs: dict, env: Sha
         storage = _alias_storage(info, 0, args, kwargs)
         return [TraceTensor(m, env, storage) for m in result]
     if isinstance(result, tuple):
-        return tuple(TraceTensor(m, env, _alias_storage(info, i, args, kwargs)) if isinstance(m, TensorMeta)
-                     else _public(m, env) for i, m in enumerate(result))
+        return tuple(
+            TraceTensor(m, env, _alias_storage(info, i, args, kwargs)) if isinstance(m, TensorMeta) else _public(m, env)
+            for i, m in enumerate(result)
+        )
     return _public(result, env)
 
 
@@ -266,20 +340,33 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
     targets = [_argument(info, i, args, kwargs) for i in info.writes]
     if any(isinstance(t, torch.Tensor) and not isinstance(t, TraceTensor) for t in targets):
         raise NotImplementedError(f"{op} writes into a tensor that C++ made for itself, which the graph would not see")
+    for t in _flat(targets):
+        if t is not None:
+            known_values.forget(t.tt_storage)
     fresh: list = []
-    if info.rule is not None:
-        names = {info.arg_names[i] for i in info.writes} if info.kind == "out" else ()
-        margs = [_plain(a) for i, a in enumerate(args) if info.kind != "out" or i not in info.writes]
-        result = info.rule(*margs, **{k: _plain(v) for k, v in kwargs.items() if k not in names})
+    names = {info.arg_names[i] for i in info.writes} if info.kind == "out" else ()
+    margs = [_plain(a) for i, a in enumerate(args) if info.kind != "out" or i not in info.writes]
+    mkwargs = {k: _plain(v) for k, v in kwargs.items() if k not in names}
+    if info.rule is not None or info.kind == "out" and info.functional is not None:
+        # without a rule the operator that only gives its results is run: with out= arguments it would give these back,
+        # resized
+        result = (
+            info.rule(*margs, **mkwargs)
+            if info.rule is not None
+            else meta_by_running(info.functional, tuple(margs), mkwargs)
+        )
         metas = list(result) if isinstance(result, (tuple, list)) else [result]
-        flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
-        if len(metas) > len(flat):                      # results of their own come before what is written
-            fresh, metas = metas[:len(metas) - len(flat)], metas[len(metas) - len(flat):]
+        flat = _flat(targets)
+        if len(metas) > len(flat):  # results of their own come before what is written
+            fresh, metas = metas[: len(metas) - len(flat)], metas[len(metas) - len(flat) :]
+        if info.kind == "out":
+            _check_outputs(info, flat, metas, tuple(margs), mkwargs)
         for t, m in zip(flat, metas):
             if isinstance(t, torch.Tensor) and isinstance(m, TensorMeta):
                 _check_written(op, tensor_meta(t), m)
-    elif info.functional is None or info.kind == "out":
-        meta_by_running(op, tuple(_plain(a) for a in args), {k: _plain(v) for k, v in kwargs.items()})
+    elif info.functional is None:
+        result = meta_by_running(op, tuple(_plain(a) for a in args), {k: _plain(v) for k, v in kwargs.items()})
+        return _results_of_a_write(info, result, args, kwargs)
     if info.n_results == 0:
         return None
     if fresh:
@@ -289,6 +376,52 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
     return outs[0] if info.n_results == 1 else outs
 
 
+def _results_of_a_write(info: OpInfo, result: Any, args: tuple, kwargs: dict) -> Any:
+    """What an operator that writes, and has no functional form, gives: arguments of its own where its schema says so,
+    else new tensors.
+    """
+    if info.n_results == 0:
+        return None
+    metas = result if info.n_results > 1 else (result,)
+    outs = []
+    for j, m in zip(info.aliases, metas, strict=True):
+        if j is not None:
+            outs.append(_argument(info, j, args, kwargs))
+        elif isinstance(m, (list, tuple)):
+            outs.append([TraceTensor(x, state.env) if isinstance(x, TensorMeta) else x for x in m])
+        else:
+            outs.append(TraceTensor(m, state.env) if isinstance(m, TensorMeta) else _public(m, state.env))
+    return tuple(outs) if info.n_results > 1 else outs[0]
+
+
+def _flat(targets: list) -> list:
+    return [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
+
+
+def _check_outputs(info: OpInfo, targets: list, values: list, args: tuple, kwargs: dict) -> None:
+    """Raises where eager refuses an out= argument, or does something with it that a copy of the result is not: it
+    resizes one of another shape, and what is no operator of single elements may compute in the dtype of its output, or
+    insist on one."""
+    for t, m in zip(targets, values, strict=True):
+        if not isinstance(t, torch.Tensor) or not isinstance(m, TensorMeta):
+            raise NotImplementedError(f"{info.op} leaves out one of its out= arguments")
+        meta = tensor_meta(t)
+        _check_written(info.op, meta, m)
+        if (
+            meta.device != m.device
+            or meta.dtype is not m.dtype
+            and (
+                torch.Tag.pointwise not in info.functional.tags
+                or len(targets) > 1
+                or refuses_output(info.op, info.functional, info.arg_names[info.writes[0]], args, kwargs, meta.dtype)
+            )
+        ):
+            raise RuntimeError(
+                f"{info.op}: expected out tensor to have dtype {m.dtype} on {m.device}, but got {meta.dtype} on"
+                f" {meta.device} instead"
+            )
+
+
 def _reshaped_in_place(info: OpInfo, args: tuple, kwargs: dict) -> TraceTensor:
     """squeeze_, t_, ...: the tensor object becomes another view of its memory."""
     t = args[0]
@@ -296,15 +429,17 @@ def _reshaped_in_place(info: OpInfo, args: tuple, kwargs: dict) -> TraceTensor:
         raise NotImplementedError(f"{info.op} changes the tensor's own shape or memory, which is not traced")
     meta = info.rule(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
     with torch._C._DisableTorchDispatch():
-        info.op(*args, **kwargs)                        # C++ changes the wrapper's own sizes and strides
+        info.op(*args, **kwargs)  # C++ changes the wrapper's own sizes and strides
     t.tt_meta = meta
+    known_values.forget(t.tt_storage)
     return t
 
 
 def _check_written(op: Any, target: TensorMeta, value: TensorMeta) -> None:
     if len(target.shape) != len(value.shape) or not all(map(same, target.shape, value.shape)):
-        raise RuntimeError(f"{op}: output with shape {list(target.shape)} doesn't match the broadcast shape "
-                           f"{list(value.shape)}")
+        raise RuntimeError(
+            f"{op}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(value.shape)}"
+        )
     if category(value.dtype) > category(target.dtype):
         raise RuntimeError(f"result type {value.dtype} can't be cast to the desired output type {target.dtype}")
 
@@ -320,23 +455,34 @@ def tensor_meta(t: torch.Tensor) -> TensorMeta:
     if t.__class__ is TraceTensor:
         m, env = t.tt_meta, t.tt_env
         if env is not None and env.replacements:
+
             def now(xs: tuple) -> tuple:
                 return tuple(x if isinstance(x, int) else maybe_int(env.replace(x)) for x in xs)
+
             m = m.replace(shape=now(m.shape), stride=now(m.stride), storage_offset=now((m.storage_offset,))[0])
         grad = t.requires_grad
         return m if m.requires_grad == grad else m.replace(requires_grad=grad)
-    return TensorMeta(tuple(map(maybe_int, t.shape)), tuple(map(maybe_int, t.stride())), t.dtype, t.device,
-                      maybe_int(t.storage_offset()), t.requires_grad)
+    return TensorMeta(
+        tuple(map(maybe_int, t.shape)),
+        tuple(map(maybe_int, t.stride())),
+        t.dtype,
+        t.device,
+        maybe_int(t.storage_offset()),
+        t.requires_grad,
+    )
 
 
-def trace_tensor_like(real: torch.Tensor, env: ShapeEnv | None = None,
-                      dynamic_dims: "Iterable[int] | Mapping[int, Any]" = (),
-                      dynamic_strides: "Mapping[int, Any] | None" = None) -> TraceTensor:
+def trace_tensor_like(
+    real: torch.Tensor,
+    env: ShapeEnv | None = None,
+    dynamic_dims: "Iterable[int] | Mapping[int, Any]" = (),
+    dynamic_strides: "Mapping[int, Any] | None" = None,
+) -> TraceTensor:
     """A TraceTensor with the metadata of a real tensor.
 
     dynamic_dims names the dimensions whose size becomes a symbol of `env`; as a mapping it gives each one's Source (or
-    a SymInt made before). Strides that follow from the sizes (any dense order) follow the symbols; others stay ints, apart
-    from those that dynamic_strides gives a Source: where 2 or more, they become symbols.
+    a SymInt made before). Strides that follow from the sizes (any dense order) follow the symbols; others stay ints,
+    apart from those that dynamic_strides gives a Source: where 2 or more, they become symbols.
     """
     shape: list[Any] = list(real.shape)
     stride: list[Any] = list(real.stride())

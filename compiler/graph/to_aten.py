@@ -1,20 +1,29 @@
 """The graph stage: a captured torch-level graph becomes a functional graph of the closed operator set."""
+
 from __future__ import annotations
 
 from typing import Any
 
-from .. import keep_bits
+from ..ops import keep_bits
 from .captured import CapturedGraph
 from .aten import AtenGraph
 from .decompose import decompose
-from .passes import run_passes
-from .passes.sizes import unify_sizes
+from ..rewrite import run_passes
+from ..rewrite.equal_sizes import unify_sizes
 from .record import record
 
 __all__ = ["to_aten", "finish", "disabled_passes", "PATTERNS"]
 
-PATTERNS = ("attention", "attention_calls", "attention_gradients", "slices_of_scatters", "sums_of_parts", "turned_products", "merge_products")      # passes that the option pattern_matcher stands for
-BY_BITS = ("fast_dropout", "dropout_attention")                                         # and those of the option fast_dropout
+PATTERNS = (
+    "attention",
+    "attention_calls",
+    "attention_gradients",
+    "slices_of_scatters",
+    "sums_of_parts",
+    "turned_products",
+    "merge_products",
+)  # passes that the option pattern_matcher stands for
+BY_BITS = ("fast_dropout", "dropout_attention")  # and those of the option fast_dropout
 
 
 def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
@@ -22,6 +31,7 @@ def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
     a = record(captured)
     if opts is not None and opts.get("freezing"):
         from .freeze import fold_batch_norms
+
         fold_batch_norms(a)
     return finish(a, opts)
 
@@ -48,7 +58,7 @@ def disabled_passes(opts: Any) -> frozenset[str]:
     if not keep_bits.wanted(opts):
         names = [*names, *BY_BITS]
     if opts.get("attention", "auto") == "library" or opts.get("emulate_precision") or opts.get("disable_fusion"):
-        names = [*names, "dropout_attention", "attention_gradients"]       # (whose kernels are fusion's to make)
+        names = [*names, "dropout_attention", "attention_gradients"]  # (whose kernels are fusion's to make)
     if opts.get("attention", "auto") == "generated" or opts.get("emulate_precision"):
         names = [*names, "attention_calls"]
     return frozenset(names)

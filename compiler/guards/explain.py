@@ -18,7 +18,7 @@ from .python_program import PythonGuardProgram, evaluate_source
 from .source import Source
 from .state import read_field
 from .tensors import is_symbol, tensor_mismatch
-from .values import Unreachable, class_holds, const_equal, float_holds, dict_keys, length, same_code
+from .source_values import Unreachable, class_holds, const_equal, float_holds, dict_keys, length, same_code
 from .weak import present
 
 __all__ = ["explain_failure", "tensor_failure", "plain_failure", "predicate_failure", "brief"]
@@ -50,7 +50,9 @@ _STATE_ADVICE = {
 
 
 def brief(value: Any, depth: int = 0) -> str:
-    """A short text of a value that runs no code of the user's. Containers may hold themselves: what lies deep is only named."""
+    """A short text of a value that runs no code of the user's. Containers may hold themselves: what lies deep is only
+    named.
+    """
     value = present(value)
     t = type(value)
     if t in (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size, torch.layout):
@@ -61,7 +63,9 @@ def brief(value: Any, depth: int = 0) -> str:
     elif isinstance(value, type):
         text = value.__qualname__
     elif isinstance(value, types.ModuleType):
-        text = str(vars(types.ModuleType)["__dict__"].__get__(value).get("__name__", "a module"))  # past its __getattr__
+        text = str(
+            vars(types.ModuleType)["__dict__"].__get__(value).get("__name__", "a module")
+        )  # past its __getattr__
     elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
         text = value.__qualname__
     elif issubclass(t, torch.Tensor):
@@ -191,6 +195,27 @@ def _plain_value(value: Any) -> Any:
     return value if type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device) else brief(value)
 
 
+DEFINED_AGAIN = (
+    "the {0} was defined again when the cell ran, and now differs: a cell of its own for the definition, run once,"
+    " keeps what was compiled"
+)
+
+
+def _module_of(definition: Any) -> str | None:
+    """Where it was defined, as it says; a class made by type() may not say it."""
+    return getattr(definition, "__module__", None)
+
+
+def _defined_again(old: Any, new: Any) -> bool:
+    """Whether two classes, or two functions, are definitions of one name."""
+    return (
+        old is not new
+        and type(old) is type(new)
+        and (isinstance(old, type) or isinstance(old, types.FunctionType))
+        and (_module_of(old), old.__qualname__) == (_module_of(new), new.__qualname__)
+    )
+
+
 def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
     """The words for a value that is no tensor and does not fit."""
     kind, expected = guard.kind, guard.expected
@@ -210,13 +235,18 @@ def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
                 f"`{name}` is another {type(value).__qualname__} object" if same else f"`{name}` is {brief(value)}"
             )
             f.suggestion = (
-                "compile the object's own method, or pass what differs as arguments"
+                DEFINED_AGAIN.format("function" if callable(value) and not isinstance(value, type) else "class")
+                if _defined_again(wanted, value)
+                else "compile the object's own method, or pass what differs as arguments"
                 if same
                 else "do not rebind it between calls"
             )
     elif kind == "TYPE":
         f.expected_text, f.got_text = f"`{name}` was a {brief(expected)}", f"`{name}` is a {brief(type(value))}"
         f.suggestion = "pass one type at every call"
+        if _defined_again(present(expected), type(value)):
+            f.got_text = f"`{name}` is a {brief(type(value))} of a later definition"
+            f.suggestion = DEFINED_AGAIN.format("class")
     elif kind == "EQUALS":
         f.expected_text, f.got_text = f"`{name}` was {brief(expected)}", f"`{name}` is {brief(value)}"
         if type(expected) is int:
@@ -250,8 +280,13 @@ def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
         )
         f.suggestion = "set attributes before the first call"
     elif kind == "INT_SYMBOL":
-        f.expected_text, f.got_text = f"`{name}` was an int" + ("" if is_signed(expected.name) else " of 2 or more"), f"`{name}` is {brief(value)}"
-        f.suggestion = f"pass int({name})" if type(value) is not int else "ints below 2 are compiled apart from larger ones"
+        f.expected_text, f.got_text = (
+            f"`{name}` was an int" + ("" if is_signed(expected.name) else " of 2 or more"),
+            f"`{name}` is {brief(value)}",
+        )
+        f.suggestion = (
+            f"pass int({name})" if type(value) is not int else "ints below 2 are compiled apart from larger ones"
+        )
     elif kind == "FLOAT" and type(value) is float:
         op, c, outcome = next((f for f in expected or () if not float_holds(value, (f,))), ("", 0.0, True))
         sign = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.get(op, "")
@@ -352,7 +387,9 @@ def _state(guard: Guard) -> GuardFailure:
     for name, wanted in guard.expected.items():
         got = read_field(name)
         if got != wanted and not const_equal(got, wanted):
-            words = _STATE_WORDS.get(name) or f"{name.partition(':')[0]}({name.partition(':')[2]!r})".replace("('')", "()")
+            words = _STATE_WORDS.get(name) or f"{name.partition(':')[0]}({name.partition(':')[2]!r})".replace(
+                "('')", "()"
+            )
             return GuardFailure(
                 guard,
                 _plain_value(got),

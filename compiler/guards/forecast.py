@@ -2,8 +2,9 @@
 
     would_recompile([e.program.guards for e in cache.entries], {"x": TensorDescription((32, 128)), "n": 4})
 
-The keys are paths as messages name them: `x`, `self.scale`, `batch[0]`. What the description leaves out (other arguments, the
-model, global state, fields of a TensorDescription that are None) is taken to be as each entry expects it.
+The keys are paths as messages name them: `x`, `self.scale`, `batch[0]`. What the description leaves out (other
+arguments, the model, global state, fields of a TensorDescription that are None) is taken to be as each entry expects
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..symbolic.env import INT_LIMIT
 from ..symbolic.expr import is_signed
 from .guard import Guard, GuardFailure
 from .tensors import is_symbol
-from .values import Unreachable, const_equal, float_holds, length
+from .source_values import Unreachable, const_equal, float_holds, length
 from .weak import present
 
 __all__ = ["TensorDescription", "Forecast", "describe", "would_recompile"]
@@ -27,8 +28,8 @@ __all__ = ["TensorDescription", "Forecast", "describe", "would_recompile"]
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """What is known of a tensor. None: as the entry expects it. Strides left out are those of a contiguous tensor, where the
-    sizes are given and the entry was made for one."""
+    """What is known of a tensor. None: as the entry expects it. Strides left out are those of a contiguous tensor,
+    where the sizes are given and the entry was made for one."""
 
     shape: tuple[int, ...] | None = None
     dtype: torch.dtype | None = None
@@ -65,8 +66,8 @@ def describe(value: Any) -> Any:
 
 
 def would_recompile(entries: Sequence[Sequence[Guard]], described: Mapping[str, Any]) -> Forecast:
-    """Whether a call with arguments as `described` (path -> TensorDescription, or a plain value) would find one of the entries,
-    each given by its guards, most recently used first. Raises TypeError for a tensor: describe() it first."""
+    """Whether a call with arguments as `described` (path -> TensorDescription, or a plain value) would find one of the
+    entries, each given by its guards, most recently used first. Raises TypeError for a tensor: describe() it first."""
     for name, value in described.items():
         if isinstance(value, torch.Tensor):
             raise TypeError(f"{name} is a tensor; pass describe({name}), or a TensorDescription")
@@ -149,7 +150,10 @@ def _tensor(g: Guard, name: str, value: Any, bindings: dict[str, int]) -> GuardF
         return None
     if len(value.shape) != len(spec.shape):
         return tensor_failure(g, name, "ndim", len(spec.shape), len(value.shape))
-    for what, wanted, sizes, least in (("shape", spec.shape, value.shape, 2), ("stride", spec.stride, _stride(spec, value), None)):
+    for what, wanted, sizes, least in (
+        ("shape", spec.shape, value.shape, 2),
+        ("stride", spec.stride, _stride(spec, value), None),
+    ):
         for d, (w, n) in enumerate(zip(wanted, sizes)):
             if is_symbol(w):
                 w = _bind(w, n, n if least is None else least, bindings)
@@ -173,9 +177,17 @@ def _sizes(g: Guard, value: TensorDescription, bindings: dict[str, int]) -> Guar
     """Sizes and strides that are expressions, once all symbols are bound."""
     if value.shape is None:
         return None
-    for what, wanted, sizes in (("shape", g.expected.shape, value.shape), ("stride", g.expected.stride, _stride(g.expected, value))):
+    for what, wanted, sizes in (
+        ("shape", g.expected.shape, value.shape),
+        ("stride", g.expected.stride, _stride(g.expected, value)),
+    ):
         for d, (e, n) in enumerate(zip(wanted, sizes)):
-            if hasattr(e, "eval") and not is_symbol(e) and e.symbol_names() <= bindings.keys() and e.eval(bindings) != n:
+            if (
+                hasattr(e, "eval")
+                and not is_symbol(e)
+                and e.symbol_names() <= bindings.keys()
+                and e.eval(bindings) != n
+            ):
                 return tensor_failure(g, g.source.name(), f"{what}[{d}]", e.eval(bindings), n)  # type: ignore[union-attr]
     return None
 

@@ -12,8 +12,10 @@ DICT_KEYS       tuple of keys, in order; of a set, its elements as it iterates
 LACKS           a key that the dict at source does not have
 HASATTR         (name, bool): whether the attribute exists, instance and class alike
 TENSOR          TensorSpec
-INT_SYMBOL      Expr symbol: the value is an int (not bool) below INT_LIMIT, of 2 or more unless the symbol is signed, and binds it
-FLOAT           any float of which the comparisons in the tuple hold, each (operator's name, constant, outcome); the value is
+INT_SYMBOL      Expr symbol: the value is an int (not bool) below INT_LIMIT, of 2 or more unless the symbol is signed,
+                and binds it
+FLOAT           any float of which the comparisons in the tuple hold, each (operator's name, constant, outcome); the
+                value is
                 passed into the graph
 PREDICATE       boolean Expr over the size symbols that TENSOR and INT_SYMBOL guards bound; source may be None
 ALIAS           Source: both sources give the same object
@@ -22,7 +24,8 @@ NO_OVERLAP      tuple of Sources: the tensors' memory does not overlap (needed w
 STATE           GlobalState field dict: {"grad_mode": True, ...}; source is None
 CODE            the code object of the function at source
 FUNCTION        FunctionSpec: a Python function of this code (or an equal one of the same file) and these globals
-CLASS           tuple of (name, found): what the names give in the class at source and its bases; `found` is the object, what
+CLASS           tuple of (name, found): what the names give in the class at source and its bases; `found` is the object,
+                what
                 `values.found_in_class` made of a descriptor, or Ellipsis where there is no such attribute
 WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects). An object
                 may be given too: it is referenced weakly where it can be
@@ -30,6 +33,7 @@ WEAK_ID         a weak reference: identity, without keeping the object alive (mo
 A size that is a bare symbol in a TENSOR guard is bound to 2 or more: 0 and 1 are never symbols. NO_OVERLAP compares the
 spans from first to last byte: interleaved views count as overlapping.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -40,39 +44,74 @@ from .weak import Weak, bare_code, reference, weakly
 
 __all__ = ["Guard", "TensorSpec", "FunctionSpec", "GuardFailure", "KINDS", "STATE_FIELDS"]
 
-KINDS = ("ID", "TYPE", "EQUALS", "LEN", "DICT_KEYS", "LACKS", "HASATTR", "TENSOR", "INT_SYMBOL", "FLOAT", "PREDICATE", "ALIAS",
-         "NO_ALIAS", "NO_OVERLAP", "STATE", "CODE", "FUNCTION", "CLASS", "WEAK_ID")
+KINDS = (
+    "ID",
+    "TYPE",
+    "EQUALS",
+    "LEN",
+    "DICT_KEYS",
+    "LACKS",
+    "HASATTR",
+    "TENSOR",
+    "INT_SYMBOL",
+    "FLOAT",
+    "PREDICATE",
+    "ALIAS",
+    "NO_ALIAS",
+    "NO_OVERLAP",
+    "STATE",
+    "CODE",
+    "FUNCTION",
+    "CLASS",
+    "WEAK_ID",
+)
 
 # What STATE guards may hold; `compiler/guards/state.py` reads the present values.
-STATE_FIELDS = ("grad_mode", "inference_mode", "autocast", "deterministic", "default_dtype", "default_device",
-                "torch_function", "functorch", "num_threads", "matmul_precision", "anomaly", "saved_tensor_hooks", "decimal")
+STATE_FIELDS = (
+    "grad_mode",
+    "inference_mode",
+    "autocast",
+    "deterministic",
+    "default_dtype",
+    "default_device",
+    "torch_function",
+    "functorch",
+    "tracing",
+    "num_threads",
+    "matmul_precision",
+    "anomaly",
+    "saved_tensor_hooks",
+    "decimal",
+)
 
 
 @dataclass(frozen=True)
 class TensorSpec:
     """What a TENSOR guard fixes. `shape` and `stride` hold ints, size expressions (a bare symbol is bound by this
     guard; any other expression is checked) or None for "not relied on"."""
-    type: type                       # exact Python class: torch.Tensor, torch.nn.Parameter, ...
-    dtype: Any                       # torch.dtype
-    device: Any                      # torch.device
+
+    type: type  # exact Python class: torch.Tensor, torch.nn.Parameter, ...
+    dtype: Any  # torch.dtype
+    device: Any  # torch.device
     requires_grad: bool
     shape: tuple
     stride: tuple
-    layout: Any = None               # torch.layout; None stands for strided
-    storage_offset: Any = None       # usually not relied on
+    layout: Any = None  # torch.layout; None stands for strided
+    storage_offset: Any = None  # usually not relied on
     is_conj: bool = False
     is_neg: bool = False
-    data_ptr: int | None = None      # relied on only where a plan baked the address in
-    is_inference: bool | None = None # made in inference mode; None: not relied on
+    data_ptr: int | None = None  # relied on only where a plan baked the address in
+    is_inference: bool | None = None  # made in inference mode; None: not relied on
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionSpec:
-    """What a FUNCTION guard fixes. A function defined anew by the same text (a cell that ran again) fits; its closure and
-    its defaults are guarded apart, where they are read."""
-    code: Any                        # types.CodeType; kept as one that is equal, and no function's
-    globals: Any = None              # its __globals__; None: those of the frame's own function
-    original: Any = field(init=False)    # a weak reference to the code that was given
+    """What a FUNCTION guard fixes. A function defined anew by the same text (a cell that ran again) fits; its closure
+    and its defaults are guarded apart, where they are read."""
+
+    code: Any  # types.CodeType; kept as one that is equal, and no function's
+    globals: Any = None  # its __globals__; None: those of the frame's own function
+    original: Any = field(init=False)  # a weak reference to the code that was given
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "original", Weak(self.code))
@@ -84,9 +123,9 @@ class Guard:
     source: Source | None
     kind: str
     expected: Any
-    file: str | None = None          # the user's line that made capture rely on this
+    file: str | None = None  # the user's line that made capture rely on this
     line: int | None = None
-    why: str = ""                    # one short phrase: "branch on x.shape[0]", "attribute read"
+    why: str = ""  # one short phrase: "branch on x.shape[0]", "attribute read"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "expected", reference(self.expected) if self.kind == "ID" else weakly(self.expected))
@@ -95,9 +134,10 @@ class Guard:
 @dataclass
 class GuardFailure:
     """The first guard of an entry that did not hold: the reason of a recompile."""
+
     guard: Guard
-    got: Any                         # short, plain and printable: never keeps a tensor alive
-    detail: str = ""                 # for TENSOR: which part differs, e.g. "dtype", "shape[0]"
+    got: Any  # short, plain and printable: never keeps a tensor alive
+    detail: str = ""  # for TENSOR: which part differs, e.g. "dtype", "shape[0]"
     expected_text: str = ""
     got_text: str = ""
     suggestion: str = ""

@@ -18,7 +18,7 @@ import torch
 
 from .. import events
 from ..native import native
-from .values import TUPLE_GETTER
+from .source_values import TUPLE_GETTER
 from .weak import Weak
 
 __all__ = ["prepare", "tensor_layout_known", "thread_state", "ThreadState"]
@@ -282,7 +282,9 @@ def _verify() -> None:
 
 
 def _learn_layout() -> None:
-    """Find and verify. What lies unused in memory looks by chance like what is looked for, in three searches of a thousand: others follow."""
+    """Find and verify. What lies unused in memory looks by chance like what is looked for, in three searches of a
+    thousand: others follow.
+    """
     assert native is not None
     for search in range(_SEARCHES):
         try:
@@ -363,11 +365,11 @@ def _find_thread_state() -> ThreadState | None:
     return ThreadState(grad_bit, inference_bit) if good and native.set_thread_state(path, *names, at) else None
 
 
-def prepare() -> None:
-    """Find and verify, once in a process; states a fallback event where a search fails."""
+def prepare() -> bool:
+    """Find and verify, once in a process; states a fallback event where a search fails. Whether that is done."""
     global _prepared, _layout_known, _thread_state
     if _prepared or native is None or torch._C._functorch.maybe_current_level() is not None:
-        return  # inside a functorch transform tensors are wrapped: look another time
+        return _prepared  # inside a functorch transform tensors are wrapped: look another time
     _prepared = True
     native.set_torch(
         torch._C.TensorBase,
@@ -400,17 +402,7 @@ def prepare() -> None:
             count=1,
         )
     _thread_state = _find_thread_state()
-    from .program import compile_guards
-    from .watch_probe import every_write_is_heard
-
-    if not every_write_is_heard(compile_guards):
-        native.set_watching(False)
-        events.emit(
-            "fallback",
-            what="watched guards",
-            reason="this Python changes objects without a trace; all guards are evaluated at each call",
-            count=1,
-        )
+    return True
 
 
 def tensor_layout_known() -> bool:

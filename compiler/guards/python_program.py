@@ -14,10 +14,10 @@ import torch
 from ..symbolic.env import INT_LIMIT
 from ..symbolic.expr import is_signed
 from .guard import Guard
-from .plan import Plan, make_plan
+from .guard_plan import Plan, make_plan
 from .state import read_field
-from .tensors import memory_range, tensor_mismatch
-from .values import (
+from .tensors import is_array, memory_range, tensor_mismatch
+from .source_values import (
     Absent,
     Unreachable,
     class_holds,
@@ -34,7 +34,6 @@ from .values import (
 from .weak import present
 
 __all__ = ["PythonGuardProgram", "evaluate_source", "no_overlap"]
-
 
 
 def load_root(kind: str, key: Any, func: Any, args: Sequence[Any]) -> Any:
@@ -93,7 +92,7 @@ def _no_alias(values: list[Any]) -> bool:
 def no_overlap(values: list[Any]) -> bool:
     spans = []
     for v in values:
-        if not isinstance(v, torch.Tensor):
+        if not isinstance(v, torch.Tensor) and not is_array(v):
             return False
         lo, hi = memory_range(v)
         if lo != hi:

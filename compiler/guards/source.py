@@ -5,6 +5,7 @@ attribute and item steps. The same Source reloads the value in emitted Python co
 and in messages (`name()`); the guard compiler turns it into steps of the C guard program. Sources are immutable and
 hash-consed, so `is` compares them.
 """
+
 from __future__ import annotations
 
 import math
@@ -15,11 +16,45 @@ import torch
 
 from .weak import Weak, reference
 
-__all__ = ["Source", "local", "closure", "glob", "builtin", "function", "attr", "item", "dict_value", "type_of",
-           "cell", "const", "default", "kwdefault", "size", "stride", "storage_offset", "ratio", "computed", "calc", "scalar", "array", "array_text", "plain", "plain_text", "drawn",
-           "calc_text", "scalar_text", "scalar_tensor", "as_number", "UnlikeNumber", "optimizer_state", "optimizer_state_text"]
+__all__ = [
+    "Source",
+    "local",
+    "closure",
+    "glob",
+    "builtin",
+    "function",
+    "attr",
+    "item",
+    "dict_value",
+    "type_of",
+    "cell",
+    "const",
+    "default",
+    "kwdefault",
+    "size",
+    "stride",
+    "storage_offset",
+    "ratio",
+    "computed",
+    "calc",
+    "scalar",
+    "array",
+    "array_text",
+    "plain",
+    "plain_text",
+    "drawn",
+    "asked",
+    "asked_text",
+    "calc_text",
+    "scalar_text",
+    "scalar_tensor",
+    "as_number",
+    "UnlikeNumber",
+    "optimizer_state",
+    "optimizer_state_text",
+]
 
-_LEAST_EXPONENT, _MOST_ODD = 2.0 ** -126, 2.0 ** 24      # what float32 holds
+_LEAST_EXPONENT, _MOST_ODD = 2.0**-126, 2.0**24  # what float32 holds
 _table: dict[tuple, "Source"] = {}
 # Paths that start at an object itself live as long as somebody uses them: they must not keep the object for ever.
 _from_objects: "weakref.WeakValueDictionary[tuple, Source]" = weakref.WeakValueDictionary()
@@ -34,8 +69,10 @@ class Source:
     global    None   name            func.__globals__[name]
     builtin   None   name            builtins.<name>, where no global of that name shadows it
     function  None   None            the function object of the frame
-    drawn     None   (n, fn, args, named)  fn(*args, **named): draw n of a random number. Never guarded; evaluated once, in order
-    const     None   object          an object that was fixed by what was guarded before: kept by the entry, or weakly (`weak.reference`): then `held`
+    drawn     None   (n, fn, args, named)  fn(*args, **named): draw n of a random number. Never guarded; evaluated once,
+                                           in order
+    const     None   object          an object that was fixed by what was guarded before: kept by the entry, or weakly
+                                     (`weak.reference`): then `held`
                                      is a Weak, and `key` what it refers to
     attr      src    name            getattr(base, name)
     item      src    key             base[key], key a constant
@@ -47,17 +84,25 @@ class Source:
     size      src    dim             base.shape[dim]     base is a tensor
     stride    src    dim             base.stride(dim)
     offset    src    None            base.storage_offset()
-    optimized src    (g, i)          base["state"][base["param_groups"][g]["params"][i]]: base is the __dict__ of an optimizer. The state of its
+    optimized src    (g, i)          base["state"][base["param_groups"][g]["params"][i]]: base is the __dict__ of an
+                                     optimizer. The state of its
                                      parameter i of group g, whichever tensor that is
-    ratio     None   (a, b)          the float a / b of two integer Exprs, whose symbols have sources of their own. Never guarded
-    computed  None   (fn, operands)  fn(*operands), a float: operands are Sources of floats, integer Exprs and plain numbers. Never guarded; what it raises
+    asked     src    fn              fn(base): what a function of C says of the object, which changes nothing (`id`,
+                                     `type.__subclasses__`)
+    ratio     None   (a, b)          the float a / b of two integer Exprs, whose symbols have sources of their own.
+                                     Never guarded
+    computed  None   (fn, operands)  fn(*operands), a float: operands are Sources of floats, integer Exprs and plain
+                                     numbers. Never guarded; what it raises
                                      eager raises, too
-    calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul, truediv or pow, c the repr of a float; or a function of module
+    calc      src    (op, c, r)      base op c, or c op base where r; op add, sub, mul, truediv or pow, c the repr of a
+                                     float; or a function of module
                                      math, with c empty. Never guarded
-    scalar    src    (dtype, device, use)  a 0-dim tensor of the float at base; a float that means something else to that use than a tensor does
+    scalar    src    (dtype, device, use)  a 0-dim tensor of the float at base; a float that means something else to
+                                           that use than a tensor does
                                      raises (`scalar_tensor`). Never guarded
     array     src    None            a tensor over the memory of the numpy array at base. Never guarded
-    plain     src    None            the tensor at base, of a class of the program's, as a plain tensor over its memory. Never guarded
+    plain     src    None            the tensor at base, of a class of the program's, as a plain tensor over its memory.
+                                     Never guarded
     """
 
     __slots__ = ("kind", "base", "held", "_hash", "__weakref__")
@@ -117,12 +162,23 @@ class Source:
             return f"{b}[{self.key!r}]"
         if k == "calc":
             return calc_text(b, self.key, lambda f: f"math.{f.__name__}")
+        if k == "asked":
+            return asked_text(b, self.key, lambda fn: getattr(fn, "__qualname__", fn.__name__))
         if k == "optimized":
             owner = b.removesuffix(".__dict__")
             return f"{owner}.state[{owner}.param_groups[{self.key[0]}]['params'][{self.key[1]}]]"
-        return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
-                "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
-                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()", "scalar": b, "array": b, "plain": b}[k]
+        return {
+            "type": f"type({b})",
+            "cell": f"{b}.cell_contents",
+            "default": f"{b}.__defaults__[{self.key}]",
+            "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]",
+            "size": f"{b}.shape[{self.key}]",
+            "stride": f"{b}.stride({self.key})",
+            "offset": f"{b}.storage_offset()",
+            "scalar": b,
+            "array": b,
+            "plain": b,
+        }[k]
 
     def code(self, fn: str = "__fn", consts: dict[str, Any] | None = None) -> str:
         """A Python expression that reloads the value inside an entry function, whose parameters carry the frame's own
@@ -167,18 +223,28 @@ class Source:
             return array_text(b, lambda obj: _const_name(obj, consts))
         if k == "plain":
             return plain_text(b, lambda obj: _const_name(obj, consts))
+        if k == "asked":
+            return asked_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "optimized":
             return optimizer_state_text(b, self.key)
-        return {"type": f"type({b})", "cell": f"{b}.cell_contents", "default": f"{b}.__defaults__[{self.key}]",
-                "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]", "size": f"{b}.shape[{self.key}]",
-                "stride": f"{b}.stride({self.key})", "offset": f"{b}.storage_offset()"}[k]
+        return {
+            "type": f"type({b})",
+            "cell": f"{b}.cell_contents",
+            "default": f"{b}.__defaults__[{self.key}]",
+            "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]",
+            "size": f"{b}.shape[{self.key}]",
+            "stride": f"{b}.stride({self.key})",
+            "offset": f"{b}.storage_offset()",
+        }[k]
 
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
 
 
 def calc_text(base: str, key: tuple[str, str, bool], name: Callable[[Any], str]) -> str:
-    """The Python text of a `calc` step over the text of its base; `name` gives the name of a function that the text needs."""
+    """The Python text of a `calc` step over the text of its base; `name` gives the name of a function that the text
+    needs.
+    """
     op, c, reflected = key
     if not c:
         return f"{name(getattr(math, op))}({base})"
@@ -196,8 +262,8 @@ class UnlikeNumber(ArithmeticError):
 
 
 def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device, use: str = "") -> torch.Tensor:
-    """A 0-dim tensor of a number as operators take it: what is too large for the dtype is infinite. UnlikeNumber where it would not mean what the
-    number means to its use (`as_number`)."""
+    """A 0-dim tensor of a number as operators take it: what is too large for the dtype is infinite. UnlikeNumber where
+    it would not mean what the number means to its use (`as_number`)."""
     if use and not as_number(value, dtype, use):
         raise UnlikeNumber(f"{value} as a tensor of {dtype} is not what it is as a number")
     try:
@@ -207,9 +273,10 @@ def scalar_tensor(value: float, dtype: torch.dtype, device: torch.device, use: s
 
 
 def as_number(value: float, dtype: torch.dtype, use: str) -> bool:
-    """Whether an operator does the same to a number and to a 0-dim tensor of it. It refuses numbers that the dtype does not hold. The only bound of a
-    clamp ("bound") that is a NaN bounds nothing before torch 2.13. The square root, which an exponent ("exponent") of 0.5 is, keeps the sign of -0.0;
-    and exponents are not rounded to the dtype, which changes whether they are zero, or odd."""
+    """Whether an operator does the same to a number and to a 0-dim tensor of it. It refuses numbers that the dtype does
+    not hold. The only bound of a clamp ("bound") that is a NaN bounds nothing before torch 2.13. The square root, which
+    an exponent ("exponent") of 0.5 is, keeps the sign of -0.0; and exponents are not rounded to the dtype, which
+    changes whether they are zero, or odd."""
     size = abs(value)
     if dtype.is_floating_point and torch.finfo(dtype).max < size < math.inf or use == "bound" and value != value:
         return False
@@ -219,6 +286,11 @@ def as_number(value: float, dtype: torch.dtype, use: str) -> bool:
 def optimizer_state_text(base: str, key: tuple[int, int]) -> str:
     """The Python text of an `optimized` step."""
     return f"{base}['state'][{base}['param_groups'][{key[0]}]['params'][{key[1]}]]"
+
+
+def asked_text(base: str, key: Any, name: Callable[[Any], str]) -> str:
+    """The Python text of an `asked` step; `name` gives the name of the function."""
+    return f"{name(key)}({base})"
 
 
 def array_text(base: str, name: Callable[[Any], str]) -> str:
@@ -242,14 +314,14 @@ def _const_name(obj: Any, consts: dict[str, Any] | None) -> str:
     return name
 
 
-def _make(kind: str, base: Source | None, key: Any) -> Source:
+def make_source(kind: str, base: Source | None, key: Any) -> Source:
     # const objects and float/bool keys are told apart by identity and type: 1, 1.0 and True are equal keys in Python
     tag: Hashable = id(key) if kind == "const" else (type(key), key)
     k = (kind, id(base) if base is not None else None, tag)
     weak = kind == "const" or base is not None and base.root.kind == "const"
     table: Any = _from_objects if weak else _table
     s = table.get(k)
-    if s is None or kind == "const" and s.key is not key:        # another object lies where one was that is gone
+    if s is None or kind == "const" and s.key is not key:  # another object lies where one was that is gone
         s = object.__new__(Source)
         s.kind, s.base, s.held = kind, base, reference(key) if kind == "const" else key
         s._hash = hash(k)
@@ -257,35 +329,106 @@ def _make(kind: str, base: Source | None, key: Any) -> Source:
     return s
 
 
-def local(index: int, name: str) -> Source: return _make("local", None, (index, name))
-def closure(index: int, name: str) -> Source: return _make("closure", None, (index, name))
-def glob(name: str) -> Source: return _make("global", None, name)
-def builtin(name: str) -> Source: return _make("builtin", None, name)
-def function() -> Source: return _make("function", None, None)
-def const(obj: Any) -> Source: return _make("const", None, obj)
-def attr(base: Source, name: str) -> Source: return _make("attr", base, name)
-def item(base: Source, key: Any) -> Source: return _make("item", base, key)
-def dict_value(base: Source, key: Any) -> Source: return _make("dict", base, key)
-def type_of(base: Source) -> Source: return _make("type", base, None)
-def cell(base: Source) -> Source: return _make("cell", base, None)
-def default(base: Source, index: int) -> Source: return _make("default", base, index)
-def kwdefault(base: Source, name: str) -> Source: return _make("kwdefault", base, name)
-def size(base: Source, dim: int) -> Source: return _make("size", base, dim)
-def stride(base: Source, dim: int) -> Source: return _make("stride", base, dim)
-def storage_offset(base: Source) -> Source: return _make("offset", base, None)
+def local(index: int, name: str) -> Source:
+    return make_source("local", None, (index, name))
+
+
+def closure(index: int, name: str) -> Source:
+    return make_source("closure", None, (index, name))
+
+
+def glob(name: str) -> Source:
+    return make_source("global", None, name)
+
+
+def builtin(name: str) -> Source:
+    return make_source("builtin", None, name)
+
+
+def function() -> Source:
+    return make_source("function", None, None)
+
+
+def const(obj: Any) -> Source:
+    return make_source("const", None, obj)
+
+
+def attr(base: Source, name: str) -> Source:
+    return make_source("attr", base, name)
+
+
+def item(base: Source, key: Any) -> Source:
+    return make_source("item", base, key)
+
+
+def dict_value(base: Source, key: Any) -> Source:
+    return make_source("dict", base, key)
+
+
+def type_of(base: Source) -> Source:
+    return make_source("type", base, None)
+
+
+def cell(base: Source) -> Source:
+    return make_source("cell", base, None)
+
+
+def default(base: Source, index: int) -> Source:
+    return make_source("default", base, index)
+
+
+def kwdefault(base: Source, name: str) -> Source:
+    return make_source("kwdefault", base, name)
+
+
+def size(base: Source, dim: int) -> Source:
+    return make_source("size", base, dim)
+
+
+def stride(base: Source, dim: int) -> Source:
+    return make_source("stride", base, dim)
+
+
+def storage_offset(base: Source) -> Source:
+    return make_source("offset", base, None)
+
+
 def calc(base: Source, op: str, c: float | None, reflected: bool) -> Source:
-    return _make("calc", base, (op, "" if c is None else repr(c), reflected))        # as text: 0.0 and -0.0 are equal keys
-def ratio(a: Any, b: Any) -> Source: return _make("ratio", None, (a, b))
+    return make_source(
+        "calc", base, (op, "" if c is None else repr(c), reflected)
+    )  # as text: 0.0 and -0.0 are equal keys
+
+
+def ratio(a: Any, b: Any) -> Source:
+    return make_source("ratio", None, (a, b))
+
+
 def computed(fn: Any, operands: tuple) -> Source:
     # as text: 0.0 and -0.0, and 1 and 1.0, are equal keys
-    return _make("computed", None, (fn, operands, tuple(repr(o) for o in operands if not isinstance(o, Source))))
-def scalar(base: Source, dtype: Any, device: Any, use: str = "") -> Source: return _make("scalar", base, (dtype, device, use))
-def optimizer_state(base: Source, group: int, index: int) -> Source: return _make("optimized", base, (group, index))
+    return make_source("computed", None, (fn, operands, tuple(repr(o) for o in operands if not isinstance(o, Source))))
+
+
+def scalar(base: Source, dtype: Any, device: Any, use: str = "") -> Source:
+    return make_source("scalar", base, (dtype, device, use))
+
+
+def asked(base: Source, fn: Any) -> Source:
+    return make_source("asked", base, fn)
+
+
+def optimizer_state(base: Source, group: int, index: int) -> Source:
+    return make_source("optimized", base, (group, index))
+
+
 def drawn(n: int, fn: Any, args: tuple, named: tuple) -> Source:
-    s: Source = object.__new__(Source)                   # one of its own: a draw is no path to an object
+    s: Source = object.__new__(Source)  # one of its own: a draw is no path to an object
     s.kind, s.base, s.held, s._hash = "drawn", None, (n, fn, args, named), hash(("drawn", n))
     return s
 
 
-def plain(base: Source) -> Source: return _make("plain", base, None)
-def array(base: Source) -> Source: return _make("array", base, None)
+def plain(base: Source) -> Source:
+    return make_source("plain", base, None)
+
+
+def array(base: Source) -> Source:
+    return make_source("array", base, None)

@@ -13,12 +13,14 @@ default_device    torch.device set by torch.set_default_device, or None
 torch_function    (torch function enabled, types of the active TorchFunctionModes, number of TorchDispatchModes);
                   the mode behind default_device is left out
 functorch         innermost functorch level (vmap, grad, jvp, ...), or None
+tracing           whether torch.jit.trace is at work
 num_threads       int
 matmul_precision  (float32 matmul precision, cuda allow_tf32, cudnn allow_tf32, reduced-precision reductions fp16, bf16)
 anomaly           (anomaly mode, check_nan)
 saved_tensor_hooks  bool
 decimal           this thread's context of arithmetic on decimal.Decimal
-a dotted name     what that C function of torch (or sys) gives, such as torch._C._get_cudnn_enabled: flags that the program read.
+a dotted name     what that C function of torch (or sys) gives, such as torch._C._get_cudnn_enabled: flags that the
+                  program read.
                   With an argument behind a colon: torch.get_autocast_dtype:cpu
 """
 
@@ -35,7 +37,15 @@ from torch.utils._device import DeviceContext
 
 from .guard import STATE_FIELDS
 
-__all__ = ["read_state", "read_field", "flag_name", "flag_function", "DEFAULT_FIELDS", "AUTOCAST_DEVICES", "hidden_hooks"]
+__all__ = [
+    "read_state",
+    "read_field",
+    "flag_name",
+    "flag_function",
+    "DEFAULT_FIELDS",
+    "AUTOCAST_DEVICES",
+    "hidden_hooks",
+]
 
 # What any capture may have relied on. Not among them: matmul_precision (190 ns to read), which matters to code that
 # computes matrix products by itself, not where torch's kernels are called; num_threads; anomaly.
@@ -48,6 +58,7 @@ DEFAULT_FIELDS = (
     "default_device",
     "torch_function",
     "functorch",
+    "tracing",
 )
 
 _C = torch._C
@@ -108,6 +119,10 @@ def _functorch() -> int | None:
     return _C._functorch.maybe_current_level()
 
 
+def _tracing() -> bool:
+    return _C._get_tracing_state() is not None
+
+
 def _matmul_precision() -> tuple:
     return (
         torch.get_float32_matmul_precision(),
@@ -122,7 +137,8 @@ def _anomaly() -> tuple[bool, bool]:
     return (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
 
 
-# While the compiler works, hooks for saved tensors are taken off (autograd/modes.py): whether the caller has any is noted here.
+# While the compiler works, hooks for saved tensors are taken off (autograd/modes.py): whether the caller has any is
+# noted here.
 hidden_hooks = threading.local()
 
 
@@ -145,6 +161,7 @@ _READERS: dict[str, Callable[[], Any]] = {
     "default_device": _default_device,
     "torch_function": _torch_function,
     "functorch": _functorch,
+    "tracing": _tracing,
     "num_threads": torch.get_num_threads,
     "matmul_precision": _matmul_precision,
     "anomaly": _anomaly,
@@ -177,7 +194,12 @@ def flag_name(fn: Any, args: Iterable[Any]) -> str | None:
     """The field that stands for `fn(*args)`, a function of C that reads a flag: no arguments, or one str."""
     args = tuple(args)
     module = getattr(fn, "__module__", None)
-    if not isinstance(fn, types.BuiltinFunctionType) or not module or len(args) > 1 or any(type(a) is not str or not a for a in args):
+    if (
+        not isinstance(fn, types.BuiltinFunctionType)
+        or not module
+        or len(args) > 1
+        or any(type(a) is not str or not a for a in args)
+    ):
         return None
     name = f"{module}.{fn.__name__}" + (f":{args[0]}" if args else "")
     return name if getattr(sys.modules.get(module), fn.__name__, None) is fn else None

@@ -8,6 +8,7 @@ A tensor with a forward-mode tangent is refused as well.
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -117,8 +118,19 @@ def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> t
     return None
 
 
-def memory_range(value: torch.Tensor) -> tuple[int, int]:
-    """First byte and one past the last byte that the tensor's elements touch; (p, p) where it is empty."""
+def is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
+
+
+def memory_range(value: Any) -> tuple[int, int]:
+    """First byte and one past the last byte that the elements of a tensor, or of a numpy array without negative
+    strides, touch; (p, p) where it is empty."""
+    if not isinstance(value, torch.Tensor):
+        start = value.__array_interface__["data"][0]
+        return start, start + (
+            sum((n - 1) * s for n, s in zip(value.shape, value.strides)) + value.itemsize if value.size else 0
+        )
     with torch._C.DisableTorchFunctionSubclass():
         start = value.data_ptr()
         if value.numel() == 0:

@@ -1,9 +1,9 @@
 """Whether this interpreter tells of every change that a watched guard relies on hearing of.
 
-The C program skips watched guards while the version tags of dicts and types, and the words that attributes lie in, are as they were
-(`native/watch.c`). Which writes move a tag differs between interpreters: CPython 3.13 writes attributes without telling the dict.
-So each kind of write is tried here once in a process; where one goes unheard, nothing is watched, and all guards are evaluated at
-each call.
+The C program skips watched guards while the version tags of dicts and types, and the words that attributes lie in, are
+as they were (`native/watch.c`). Which writes move a tag differs between interpreters: CPython 3.13 writes attributes
+without telling the dict. So each kind of write is tried here once in a process; where one goes unheard, nothing is
+watched, and all guards are evaluated at each call.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ def every_write_is_heard(compile_guards: Callable[..., Any]) -> bool:
     for write in _attribute_writes():
         for taken in (False, True):
             cls = type("Probe", (), {})
-            for i in range(20):                      # the interpreter specialises the instruction of the store
+            for i in range(20):  # the interpreter specialises the instruction of the store
                 _store(cls(), i)
             o = cls()
             o.a = 1
             held = o.__dict__ if taken else None
-            program = compile_guards([Guard(S.attr(_X, "a"), "EQUALS", 1), Guard(_X, "HASATTR", ("b", False)), Guard(_X, "TYPE", cls)], 1)
+            program = compile_guards(
+                [Guard(S.attr(_X, "a"), "EQUALS", 1), Guard(_X, "HASATTR", ("b", False)), Guard(_X, "TYPE", cls)], 1
+            )
             if not _heard(program, o, lambda: write(o)):  # noqa: B023  (called here)
                 return False
             del held
@@ -98,5 +100,7 @@ def every_write_is_heard(compile_guards: Callable[..., Any]) -> bool:
         if not _heard(compile_guards([Guard(S.const(hooks), "LEN", 0)], 1), None, lambda: fill(hooks)):  # noqa: B023  (called here)
             return False
     table = {"a": 1}
-    program = compile_guards([Guard(S.dict_value(S.const(table), "a"), "EQUALS", 1), Guard(S.const(table), "LEN", 1)], 1)
+    program = compile_guards(
+        [Guard(S.dict_value(S.const(table), "a"), "EQUALS", 1), Guard(S.const(table), "LEN", 1)], 1
+    )
     return _heard(program, None, lambda: table.update(a=2))

@@ -1,8 +1,11 @@
-"""What guards and sources hold of the program: classes, functions, modules and members of enums, none of which they keep alive.
+"""What guards and sources hold of the program: classes, functions, modules and members of enums, none of which they
+keep alive.
 
-An entry hangs on a code object, where the collector of cycles does not look: a class held there, whose methods hold that code, would never go.
-So these are held by `Weak` references; once one is gone, what asks for it fails, and the entry can be dropped.
+An entry hangs on a code object, where the collector of cycles does not look: a class held there, whose methods hold
+that code, would never go. So these are held by `Weak` references; once one is gone, what asks for it fails, and the
+entry can be dropped.
 """
+
 from __future__ import annotations
 
 import enum
@@ -19,19 +22,20 @@ _KEPT_BY_OTHERS = (types.FunctionType, types.ModuleType, types.CodeType)
 
 
 class Weak(weakref.ref):
-    """A weak reference that stands for its object: const_equal(object, Weak(object)) holds, and a dict finds by it the key that the object is.
-    The program's own references are of other types."""
+    """A weak reference that stands for its object: const_equal(object, Weak(object)) holds, and a dict finds by it the
+    key that the object is. The program's own references are of other types."""
+
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         return self is other or (present(other) is self() is not None)
 
-    __hash__ = weakref.ref.__hash__          # the object's own
+    __hash__ = weakref.ref.__hash__  # the object's own
 
 
 def _is_kept_by_others(value: Any) -> bool:
     t = type(value)
-    mro = t.__mro__                       # isinstance would ask the object
+    mro = t.__mro__  # isinstance would ask the object
     if type in mro:
         return bool(_flags_of(value) & _HEAP_TYPE)
     return t in _KEPT_BY_OTHERS or enum.Enum in mro and t.__weakrefoffset__ != 0
@@ -63,6 +67,7 @@ def referents(guards: Iterable[Any]) -> list[Any]:
                 look(part)
         elif type(held) is Weak:
             found[id(held())] = held()
+
     for g in guards:
         if g.kind == "WEAK_ID" and isinstance(g.expected, weakref.ref):
             found[id(g.expected())] = g.expected()

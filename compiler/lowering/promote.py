@@ -1,4 +1,5 @@
 """Type promotion as eager's, and the dtype that eager computes in."""
+
 from __future__ import annotations
 
 import math
@@ -8,7 +9,7 @@ import torch
 
 from ..symbolic.expr import Expr
 from .ir import Value, cast, const, index, round_to
-from .lower import NoRule
+from .rule_table import NoRule
 from .ref import Ref, Scalar
 
 __all__ = ["result_type", "compute_dtype", "operand", "rounded"]
@@ -35,14 +36,23 @@ def _combine(high: torch.dtype | None, low: torch.dtype | None) -> torch.dtype |
 
 def result_type(xs: Sequence[Any]) -> torch.dtype:
     """torch.result_type for any number of operands: Refs, Scalars, Python numbers and sizes."""
-    ranks: list[torch.dtype | None] = [None, None, None]        # tensors with dimensions, 0-dim tensors, numbers
+    ranks: list[torch.dtype | None] = [None, None, None]  # tensors with dimensions, 0-dim tensors, numbers
     for x in xs:
         if isinstance(x, Ref):
             k, d = (0 if x.ndim else 1), x.dtype
         else:
             k = 2
-            d = (torch.bool if isinstance(x, bool) else torch.int64 if isinstance(x, (int, Expr))
-                 else torch.complex64 if isinstance(x, complex) else torch.get_default_dtype())
+            d = (
+                torch.bool
+                if isinstance(x, bool)
+                else (
+                    torch.int64
+                    if isinstance(x, (int, Expr))
+                    else torch.complex64
+                    if isinstance(x, complex)
+                    else torch.get_default_dtype()
+                )
+            )
         ranks[k] = d if ranks[k] is None else torch.promote_types(ranks[k], d)
     r = _combine(ranks[0], _combine(ranks[1], ranks[2]))
     return r if r is not None else torch.get_default_dtype()
@@ -54,7 +64,9 @@ def operand(x: Any, dtype: torch.dtype) -> Value:
         return cast(x.value, dtype)
     if isinstance(x, Expr):
         return cast(index(x), dtype)
-    if isinstance(x, complex) or (isinstance(x, float) and not math.isfinite(x) and not dtype.is_floating_point and dtype != torch.bool):
+    if isinstance(x, complex) or (
+        isinstance(x, float) and not math.isfinite(x) and not dtype.is_floating_point and dtype != torch.bool
+    ):
         raise NoRule(f"the number {x} as {dtype}")
     return const(x, dtype)
 

@@ -1,6 +1,8 @@
-"""Tensors during lowering. A Ref is a tensor as a function of its index: shape, dtype and a value over the symbols j<k>, where
-j0 runs over the last dimension, j1 over the one before, and so on. Counting from the right makes broadcasting free. A dimension
-of size 1 has no symbol. View operators make a new Ref by substituting symbols; no memory is touched."""
+"""Tensors during lowering. A Ref is a tensor as a function of its index: shape, dtype and a value over the symbols
+j<k>, where j0 runs over the last dimension, j1 over the one before, and so on. Counting from the right makes
+broadcasting free. A dimension of size 1 has no symbol. View operators make a new Ref by substituting symbols; no memory
+is touched."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,9 +14,24 @@ from ..symbolic.expr import Expr, as_expr, floordiv, integer, maybe_int, mod, mu
 from .ir import Buffer, Value, const, load
 from .rewrite import Rewriter, tidy
 
-__all__ = ["Ref", "Scalar", "numel", "dim_symbol", "shape_of", "same", "is_one", "ref_of_buffer", "strided", "remap", "reshape", "contiguous_strides",
-           "ranges_of", "value_range",
-           "flat_index", "divides"]
+__all__ = [
+    "Ref",
+    "Scalar",
+    "numel",
+    "dim_symbol",
+    "shape_of",
+    "same",
+    "is_one",
+    "ref_of_buffer",
+    "strided",
+    "remap",
+    "reshape",
+    "contiguous_strides",
+    "ranges_of",
+    "value_range",
+    "flat_index",
+    "divides",
+]
 
 _symbols = [symbol(f"j{k}") for k in range(32)]
 ZERO, ONE = integer(0), integer(1)
@@ -34,6 +51,7 @@ class Ref:
 @dataclass(frozen=True)
 class Scalar:
     """A Python float that comes into the graph at run time: promotes like a number, not like a tensor."""
+
     name: str
     value: Value
 
@@ -88,7 +106,9 @@ def value_range(e: Expr, ranges: Mapping[str, tuple]) -> tuple[int, int] | None:
         if not atoms:
             lo, hi = lo + c, hi + c
             continue
-        size = ranges[atoms[0].name][1] if len(atoms) == 1 and atoms[0].op == "sym" and atoms[0].name in ranges else None
+        size = (
+            ranges[atoms[0].name][1] if len(atoms) == 1 and atoms[0].op == "sym" and atoms[0].name in ranges else None
+        )
         if type(size) is not int or size == 0:
             return None
         lo, hi = lo + min(0, c * (size - 1)), hi + max(0, c * (size - 1))
@@ -120,7 +140,7 @@ def strided(ref: Ref) -> tuple[Buffer, tuple, Any] | None:
             rest = rest - _symbols[n - 1 - d] * c
     if any(x.startswith("j") for x in rest.symbol_names()):
         return None
-    for d in reversed(range(n)):                         # the stride of a dimension of size 1 as eager's views choose it
+    for d in reversed(range(n)):  # the stride of a dimension of size 1 as eager's views choose it
         if strides[d] is None:
             strides[d] = 1 if d == n - 1 else maybe_int(as_expr(strides[d + 1]) * ref.shape[d + 1])
     return buffer, tuple(strides), maybe_int(rest)
@@ -131,8 +151,8 @@ def _with_index(ref: Ref, shape: tuple, f: Callable[[Expr], Expr]) -> Ref:
 
 
 def remap(ref: Ref, shape: Sequence[Any], of_dim: Mapping[int, Any]) -> Ref:
-    """The tensor of `shape` whose element is ref[..., of_dim[d], ...]; of_dim gives an Expr over the new symbols (or an int)
-    for each dimension of `ref` that is not of size 1; the others may be left out."""
+    """The tensor of `shape` whose element is ref[..., of_dim[d], ...]; of_dim gives an Expr over the new symbols (or an
+    int) for each dimension of `ref` that is not of size 1; the others may be left out."""
     n = ref.ndim
     m = {f"j{n - 1 - d}": as_expr(e) for d, e in of_dim.items() if not is_one(ref.shape[d])}
     m = {k: e for k, e in m.items() if not (e.op == "sym" and e.name == k)}
@@ -156,8 +176,10 @@ def divides(a: Expr, b: Expr) -> Expr | None:
 
 
 def reshape(ref: Ref, shape: Sequence[Any]) -> Ref:
-    """The same elements in row-major order under another shape. Runs of dimensions are matched by their products, so that what
-    does not change stays as it is; a run of several old dimensions is merged where its strides allow, else split by // and %."""
+    """The same elements in row-major order under another shape. Runs of dimensions are matched by their products, so
+    that what does not change stays as it is; a run of several old dimensions is merged where its strides allow, else
+    split by // and %.
+    """
     shape = tuple(shape)
     if len(shape) == ref.ndim and all(same(a, b) for a, b in zip(shape, ref.shape)):
         return ref
@@ -217,7 +239,7 @@ def _match_runs(old: list, new: list) -> list[tuple[list, list]]:
     i = j = 0
     while i < len(old) or j < len(new):
         i0, j0 = i, j
-        if i == len(old) or j == len(new):               # only where symbolic products hid an equality
+        if i == len(old) or j == len(new):  # only where symbolic products hid an equality
             i, j = len(old), len(new)
             runs.append((old[i0:], new[j0:]))
             break

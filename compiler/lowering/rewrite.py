@@ -1,4 +1,5 @@
 """Rewriting values: substitution of index symbols and of loads, without recursion and with sharing kept."""
+
 from __future__ import annotations
 
 from typing import Callable, Mapping, Sequence
@@ -6,7 +7,21 @@ from typing import Callable, Mapping, Sequence
 import torch
 
 from ..symbolic.expr import ZERO, Expr, as_expr, simplify
-from .ir import Axis, Buffer, LoopNest, Value, cast, check_index, indirect_symbol, indirect_values, index, load, make, prim, walk
+from .ir import (
+    Axis,
+    Buffer,
+    LoopNest,
+    Value,
+    cast,
+    check_index,
+    indirect_symbol,
+    indirect_values,
+    index,
+    load,
+    make,
+    prim,
+    walk,
+)
 
 __all__ = ["Rewriter", "tidy", "is_affine", "positions", "value_at"]
 
@@ -28,8 +43,8 @@ def tidy(e: Expr, ranges: Mapping[str, tuple]) -> Expr:
 
 
 def positions(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr]:
-    """Where the flat position `e` lies in a buffer that is stored at `index` over `axes` (largest stride first): each axis symbol
-    as an expression. Divisions vanish where `e` was made of the same strides."""
+    """Where the flat position `e` lies in a buffer that is stored at `index` over `axes` (largest stride first): each
+    axis symbol as an expression. Divisions vanish where `e` was made of the same strides."""
     if not all(type(a.size) is int for a in axes[1:]):
         known = _matched(axes, index, e, ranges)
         if known is not None:
@@ -40,13 +55,15 @@ def positions(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, t
             ranges = {**ranges, n: _checked_range(n)}
     for k, a in enumerate(axes):
         q = e // index.coeff(a.symbol.name)
-        out[a.symbol.name] = tidy(q if k == 0 or as_expr(a.size) is ZERO else q % a.size, ranges)       # (an empty axis has no positions)
+        out[a.symbol.name] = tidy(
+            q if k == 0 or as_expr(a.size) is ZERO else q % a.size, ranges
+        )  # (an empty axis has no positions)
     return out
 
 
 def _matched(axes: Sequence[Axis], index: Expr, e: Expr, ranges: Mapping[str, tuple]) -> dict[str, Expr] | None:
-    """`positions` where sizes are symbols, by which divisions do not vanish by themselves: each term of `e` belongs to the axis with the largest
-    stride that divides it. None where what an axis gets may be outside of its range."""
+    """`positions` where sizes are symbols, by which divisions do not vanish by themselves: each term of `e` belongs to
+    the axis with the largest stride that divides it. None where what an axis gets may be outside of its range."""
     strides = [index.coeff(a.symbol.name) for a in axes]
     if not is_affine(e) or any(st is None or st is ZERO for st in strides):
         return None
@@ -95,12 +112,16 @@ class Rewriter:
     Results are remembered: values that share nodes share them afterwards.
     """
 
-    def __init__(self, on_index: Callable[[Expr], Expr] | None = None,
-                 on_load: Callable[[Buffer, Expr], Value | None] | None = None,
-                 drop_rounding: bool = False, known: Mapping[int, Value] | None = None):
+    def __init__(
+        self,
+        on_index: Callable[[Expr], Expr] | None = None,
+        on_load: Callable[[Buffer, Expr], Value | None] | None = None,
+        drop_rounding: bool = False,
+        known: Mapping[int, Value] | None = None,
+    ):
         self.on_index, self.on_load, self.drop_rounding = on_index, on_load, drop_rounding
         self.memo: dict[int, Value] = dict(known or {})
-        self._keep: list[Value] = []                     # ids stay valid while the nodes live
+        self._keep: list[Value] = []  # ids stay valid while the nodes live
 
     def __call__(self, root: Value) -> Value:
         memo = self.memo
@@ -111,9 +132,9 @@ class Rewriter:
         return memo[root.id]
 
     def _new_index(self, v: Value, e: Expr) -> Expr:
-        if v.args:                                       # indirect: the values behind the index are rewritten as well
+        if v.args:  # indirect: the values behind the index are rewritten as well
             changed = {f"ind{a.id}": indirect_symbol(self.memo[a.id]) for a in v.args if self.memo[a.id] is not a}
-            if changed:                                  # (a constant position becomes a number)
+            if changed:  # (a constant position becomes a number)
                 e = e.subs(changed)
         return e if self.on_index is None else self.on_index(e)
 
@@ -135,7 +156,7 @@ class Rewriter:
             return v
         new_args = tuple(self.memo[a.id] for a in args)
         if op == "cast":
-            x, = new_args
+            (x,) = new_args
             if self.drop_rounding and x.op == "cast" and x.attr == "round" and _widens(x, v.dtype):
                 inner = x.args[0]
                 return inner if inner.dtype == v.dtype else cast(inner, v.dtype)

@@ -10,9 +10,11 @@ tensor.c reads tensors; state.c torch's state; watch.c what a watched result dep
 program.c makes them; dispatch.c and dispatcher.c go from a call to its entry; hook.c is the frame hook; launcher.c
 calls kernels, cuda.c those on a GPU, blob.c makes
 tensors of memory that others own; plan.c runs whole plans, plan_make.c makes them, gemm.c runs their products on a
-GPU; bridge.c calls with gradients, node.cpp (a module of its own: `autograd_node`) their place in autograd's graph. Measured on 3.11 and 3.12, torch 2.11 and 2.13 (tests/native prints the figures): a
-TENSOR guard 8-11 ns, all fields of a STATE guard 55 ns, 2,800 guards on the structure of a model of 400 modules 1.7-3 us, a parameter's
-metadata 8-10 ns, dispatch 22-36 ns more than calling the entry, a frame that the hook passes over 12-16 ns.
+GPU; trace.c writes down what ran when; bridge.c calls with gradients, node.cpp (a module of its own: `autograd_node`)
+their place in autograd's graph.
+Measured on 3.11 and 3.12, torch 2.11 and 2.13 (tests/native prints the figures): a TENSOR guard 8-11 ns, all fields of
+a STATE guard 55 ns, 2,800 guards on the structure of a model of 400 modules 1.7-3 us, a parameter's metadata 8-10 ns,
+dispatch 22-36 ns more than calling the entry, a frame that the hook passes over 12-16 ns.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from .. import events
 
 __all__ = ["native", "why_missing", "say_missing", "autograd_node"]
 
-API = 32  # TCOMPILE_NATIVE_API in native.h
+API = 34  # TCOMPILE_NATIVE_API in native.h
 
-NODE_API = 2  # in node.cpp
+NODE_API = 3  # in node.cpp
 
 native: ModuleType | None = None
 why_missing: str | None = None
@@ -62,8 +64,8 @@ def say_missing() -> None:
 
 @functools.cache
 def autograd_node() -> ModuleType | None:
-    """node.cpp's module, where one was built for this Python and this torch: what torch.autograd.Function does without it takes a microsecond
-    more per call."""
+    """node.cpp's module, where one was built for this Python and this torch: what torch.autograd.Function does without
+    it takes a microsecond more per call."""
     if native is None:
         return None
     import torch

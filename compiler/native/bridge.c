@@ -102,7 +102,9 @@ static int save(ForwardObject *f, PyObject *ctx, const Call *call)
     if (!failed && f->n_remembered) {
         PyObject *list = PyTuple_New(f->n_remembered);
         for (int i = 0; list && i < f->n_remembered; i++) {
-            PyObject *item = remember(inputs[f->remembered[i] >> 1], f->remembered[i] & 1);
+            Py_ssize_t at = f->remembered[i] >> 1;         /* an input, or from the number of inputs on an output */
+            PyObject *of = at < call->n_inputs ? inputs[at] : PyTuple_GET_ITEM(call->results, at - call->n_inputs);
+            PyObject *item = remember(of, f->remembered[i] & 1);
             if (item)
                 PyTuple_SET_ITEM(list, i, item);
             else
@@ -237,7 +239,7 @@ static void forward_dealloc(PyObject *self)
 static PyTypeObject Forward_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.GradForward",
-    .tp_doc = "GradForward(graph, rest, n_outputs, at, saved_inputs, kept_results, hidden_views, remembered_inputs): the forward of an autograd.Function.",
+    .tp_doc = "GradForward(graph, rest, n_outputs, at, saved_inputs, kept_results, hidden_views, remembered): the forward of an autograd.Function.",
     .tp_basicsize = sizeof(ForwardObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = forward_new,

@@ -1,4 +1,4 @@
-"""Build the C extension in place: `python compiler/native/build.py [--force]`.
+"""Build the C extension in place: `python compiler/native/build.py [--force] [--sanitize]`.
 
 Used by developers, by `make` and by the wheel's build hook, so it imports nothing of tcompile and needs neither torch
 nor its headers: only a C compiler and the headers of the running interpreter. Every *.c file of this folder is one
@@ -21,11 +21,33 @@ import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Sequence
 
 __all__ = ["build_inplace", "build_node", "target", "node_target", "is_fresh"]
 
 HERE = Path(__file__).resolve().parent
-FLAGS = ["-O2", "-g0", "-fPIC", "-fwrapv", "-fno-strict-aliasing", "-fvisibility=hidden", "-pthread", "-Wall", "-DNDEBUG"]
+FLAGS = [
+    "-O2",
+    "-g0",
+    "-fPIC",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Wall",
+    "-DNDEBUG",
+]
+# --sanitize: what a use of freed memory, or undefined behaviour, ends (tools/sanitize.py). Functions are called through
+# pointers of other types on purpose (torch's C functions), and c10's words are read as they lie.
+SANITIZE = [
+    "-O1",
+    "-g",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize=alignment,vptr",
+    "-fno-sanitize-recover=undefined",
+    "-UNDEBUG",
+]
 LINK = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared", "-ldl"]
 
 
@@ -59,11 +81,13 @@ def _compiler(variable: str = "CC", others: tuple[str, ...] = ("gcc", "cc", "cla
         for other in others:
             if shutil.which(other):
                 return [other]
-        raise RuntimeError(f"no compiler: {words[0]!r} is not on PATH, nor {', '.join(others)}; install one or set {variable}")
+        raise RuntimeError(
+            f"no compiler: {words[0]!r} is not on PATH, nor {', '.join(others)}; install one or set {variable}"
+        )
     return words
 
 
-def build_inplace(force: bool = False) -> Path:
+def build_inplace(force: bool = False, more: Sequence[str] = ()) -> Path:
     """Compile the extension for the running interpreter and put it beside its sources.
 
     Returns the path of the shared library. Raises RuntimeError with the compiler's output where it fails: callers who
@@ -73,7 +97,7 @@ def build_inplace(force: bool = False) -> Path:
     if not force and is_fresh(out):
         return out
     include = sysconfig.get_paths()["include"]
-    flags = [*FLAGS, "-std=gnu11", "-Wno-unused-function", f"-I{include}", f"-I{include}/internal", f"-I{HERE}"]
+    flags = [*FLAGS, *more, "-std=gnu11", "-Wno-unused-function", f"-I{include}", f"-I{include}/internal", f"-I{HERE}"]
     cc = _compiler()
     with tempfile.TemporaryDirectory(prefix="tcompile-native-") as tmp:
 
@@ -85,12 +109,12 @@ def build_inplace(force: bool = False) -> Path:
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             objects = list(pool.map(compile_one, _sources()))
         library = Path(tmp) / out.name
-        _run([*cc, *map(str, objects), "-pthread", *LINK, "-o", str(library)])
+        _run([*cc, *more, *map(str, objects), "-pthread", *LINK, "-o", str(library)])
         _move_into_place(library, out)
     return out
 
 
-def build_node(force: bool = False) -> Path | None:
+def build_node(force: bool = False, more: Sequence[str] = ()) -> Path | None:
     """Compile node.cpp for the running interpreter and the torch installed for it, and put it beside its source.
 
     Returns the path of the shared library, None where there is no torch. Raises RuntimeError with the compiler's output
@@ -110,9 +134,22 @@ def build_node(force: bool = False) -> Path | None:
     libraries = [f"-l{name}" for name in ("torch_python", "torch_cpu", "torch", "c10")]
     with tempfile.TemporaryDirectory(prefix="tcompile-native-") as tmp:
         library = Path(tmp) / out.name
-        _run([*_compiler("CXX", ("g++", "c++", "clang++")), *FLAGS, "-std=c++20", f"-I{sysconfig.get_paths()['include']}",
-              *[word for folder in headers for word in ("-isystem", str(folder))], str(source),
-              f"-L{torch / 'lib'}", *libraries, *LINK, "-o", str(library)])
+        _run(
+            [
+                *_compiler("CXX", ("g++", "c++", "clang++")),
+                *FLAGS,
+                *more,
+                "-std=c++20",
+                f"-I{sysconfig.get_paths()['include']}",
+                *[word for folder in headers for word in ("-isystem", str(folder))],
+                str(source),
+                f"-L{torch / 'lib'}",
+                *libraries,
+                *LINK,
+                "-o",
+                str(library),
+            ]
+        )
         _move_into_place(library, out)
     return out
 
@@ -133,5 +170,7 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    print(build_inplace(force="--force" in sys.argv[1:]))
-    print(build_node(force="--force" in sys.argv[1:]) or "no torch is installed: node.cpp was not built")
+    sanitize = SANITIZE if "--sanitize" in sys.argv[1:] else []
+    force = bool(sanitize) or "--force" in sys.argv[1:]
+    print(build_inplace(force, sanitize))
+    print(build_node(force, sanitize) or "no torch is installed: node.cpp was not built")

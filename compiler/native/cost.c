@@ -1,4 +1,4 @@
-/* What guards cost: the steps of a guard program, timed one by one for a call that they hold for (compiler/guards/cost.py). */
+/* What guards cost: the steps of a guard program, timed one by one for a call that they hold for (compiler/guards/guard_cost.py). */
 #include "run.h"
 #include <time.h>
 
@@ -14,11 +14,13 @@ static double time_step(Run *r, const Ins *i, int n, int *failed)
 {
     double best = 1e30;
     Py_ssize_t owned = r->n_owned;
+    int32_t held = r->held;
     for (int round = 0; round < 3; round++) {
         double start = now_ns();
         for (int k = 0; k < n; k++) {
             while (r->n_owned > owned)
                 Py_DECREF(r->owned[--r->n_owned]);
+            r->held = held;
             if ((*failed = tc_run_step(r, i)) != -1)
                 return 0;
         }
@@ -71,6 +73,7 @@ PyObject *tc_program_profile(Program *p, PyObject *func, PyObject *const *args, 
     Run r = {.p = p, .func = func, .args = args, .nargs = nargs, .c = (PyObject **)heap, .cap_owned = 12};
     r.owned = r.owned_inline;
     r.w = p->armed ? p->wslots : r.c + nc;
+    r.watched = p->armed;
     r.values = (int64_t *)(r.c + nc + nw);
     r.bound = (char *)(r.values + ns);
     p->busy++;

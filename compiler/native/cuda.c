@@ -84,6 +84,10 @@ int tc_cuda_block(int64_t bytes, int device, AtenTensor *tensor, PyObject **obje
     if (UNLIKELY(!*tensor || tc_torch_api.data_ptr(*tensor, data))) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_RuntimeError, "a new tensor has no memory");
+        if (*tensor && !*object)
+            tc_torch_api.delete_tensor(*tensor);
+        *tensor = NULL;
+        Py_CLEAR(*object);
         return -1;
     }
     return 0;
@@ -166,7 +170,10 @@ static int launch_other(CudaKernelObject *k, int which, void *const *buffer, con
             Py_DECREF(other);
             return -1;
         }
-        Py_XSETREF(k->made[which], other);
+        if (k->made[which])
+            Py_DECREF(other);              /* another thread made it meanwhile, and may be launching it */
+        else
+            k->made[which] = other;
     }
     return launch(k->made[which], buffer, size, param);
 }
@@ -250,8 +257,6 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         PyErr_SetString(PyExc_RuntimeError, "torch gave no current CUDA stream");
         goto done;
     }
-    if (UNLIKELY(k->n_walks && make_walks(k, buffer)))
-        goto done;
     if (k->n_scratch) {
         void *base;
         if (UNLIKELY(tc_cuda_block(offset[k->n_scratch], k->device, &scratch, &scratch_object, &base)))
@@ -259,6 +264,8 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         for (int i = 0; i < k->n_scratch; i++)
             arg[k->n_buffers + i].p = (char *)base + offset[i];
     }
+    if (UNLIKELY(k->n_walks && make_walks(k, buffer)))   /* last: what allocates may let another thread in, whose walks these are then */
+        goto done;
     for (int i = 0; i < total; i++)
         pointer[i] = &arg[i];
     for (int i = 0; i < k->n_walks; i++)
@@ -463,7 +470,7 @@ static PyTypeObject CudaKernel_Type = {
     .tp_name = "tcompile.compiler.native._native.CudaKernel",
     .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, limits, unaligned, wide, walks)\n\n"
               "A generated kernel in the current context; functions are (handle, threads, shared bytes, programs, whether it waits for the kernel before), one launch each.\n"
-              "kernel(*tensors, *sizes, *scalars) enqueues it. See compiler/runtime/gpu/kernels.py.",
+              "kernel(*tensors, *sizes, *scalars) enqueues it. See compiler/runtime/gpu/gpu_kernels.py.",
     .tp_basicsize = sizeof(CudaKernelObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = cuda_kernel_new,
@@ -684,7 +691,7 @@ static PyTypeObject Static_Type = {
     .tp_doc = "CudaStatic(device, inputs, outputs, objects)\n\n"
               "inputs: (index, address, bytes to copy there, or -1 where the input must be there); outputs: (0, bytes, address, shape, stride,\n"
               "dtype code) for a copy (0 bytes: only the memory is made), (1, input, 0, (), (), 0), (2, object, 0, (), (), 0), and (3, object, 0, (), (), 0)\n"
-              "for a view of a tensor. See compiler/runtime/gpu/graphs.py.",
+              "for a view of a tensor. See compiler/runtime/gpu/cuda_graphs.py.",
     .tp_basicsize = sizeof(StaticObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = static_new,

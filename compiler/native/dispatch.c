@@ -1,5 +1,6 @@
 #include "dispatch.h"
 #include "guards.h"
+#include "trace.h"
 #include <structmember.h>
 
 __thread int tc_disabled __attribute__((tls_model("initial-exec")));
@@ -54,11 +55,32 @@ static void entry_dealloc(Entry *e)
 
 static PyMemberDef entry_members[] = {
     {"program", T_OBJECT, offsetof(Entry, program), READONLY, "the guard program"},
-    {"fn", T_OBJECT, offsetof(Entry, fn), READONLY, "called as fn(func, *parameters)"},
     {"meta", T_OBJECT, offsetof(Entry, meta), 0, "whatever the compiler keeps with it"},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), 0, "calls it served"},
     {"switches", T_ULONGLONG, offsetof(Entry, switches), 0, "calls on which it took over from another entry"},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyObject *entry_get_fn(Entry *e, void *closure)
+{
+    (void)closure;
+    return Py_NewRef(e->fn);
+}
+
+static int entry_set_fn(Entry *e, PyObject *fn, void *closure)
+{
+    (void)closure;
+    if (fn == NULL || !PyCallable_Check(fn)) {
+        PyErr_SetString(PyExc_TypeError, "Entry: fn must be callable");
+        return -1;
+    }
+    Py_XSETREF(e->fn, Py_NewRef(fn));
+    return 0;
+}
+
+static PyGetSetDef entry_getset[] = {
+    {"fn", (getter)entry_get_fn, (setter)entry_set_fn, "called as fn(func, *parameters)", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyTypeObject tc_Entry_Type = {
@@ -73,6 +95,7 @@ PyTypeObject tc_Entry_Type = {
     .tp_traverse = (traverseproc)entry_traverse,
     .tp_clear = (inquiry)entry_clear,
     .tp_members = entry_members,
+    .tp_getset = entry_getset,
     .tp_getattro = PyObject_GenericGetAttr,
     .tp_setattro = PyObject_GenericSetAttr,
 };
@@ -82,8 +105,12 @@ PyObject *tc_entry_call(Entry *entry, PyObject *func, PyObject **args, Py_ssize_
     PyObject *saved = args[-1];
     args[-1] = func;
     entry->hits++;
-    PyObject *result = PyObject_Vectorcall(entry->fn, args - 1, (size_t)(nargs + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    int64_t began = tc_trace_begin();
+    PyObject *fn = Py_NewRef(entry->fn);      /* the call may exchange it */
+    PyObject *result = PyObject_Vectorcall(fn, args - 1, (size_t)(nargs + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_DECREF(fn);
     args[-1] = saved;
+    tc_trace_end(TRACE_ENTRY, (PyObject *)entry, 0, began);
     return result;
 }
 
@@ -197,12 +224,14 @@ static int forced_eager(void)
     PyObject *stance = stock ? PyDict_GetItem(stock, str_stance) : NULL;
     if (LIKELY(!stance || stance == asked))
         return 0;
+    Py_INCREF(stance);
     PyObject *name = PyObject_GetAttrString(stance, "stance");
     int forced = name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "force_eager") == 0;
     Py_XDECREF(name);
     PyErr_Clear();
     if (!forced)
         Py_XSETREF(asked, Py_NewRef(stance));
+    Py_DECREF(stance);
     return forced;
 }
 
@@ -210,9 +239,11 @@ Entry *tc_cache_lookup(CodeCache *cache, PyObject *func, PyObject *const *args, 
 {
     if (UNLIKELY(forced_eager()))
         return NULL;
+    int64_t began = tc_trace_begin();
     tc_disabled++;                                  /* what guards ask Python is not compiled */
     Entry *entry = lookup(cache, func, args, nargs);
     tc_disabled--;
+    tc_trace_end(TRACE_GUARDS, (PyObject *)entry, 0, began);
     return entry;
 }
 
@@ -222,10 +253,10 @@ static PyObject *cache_lookup(CodeCache *c, PyObject *const *args, Py_ssize_t na
         PyErr_SetString(PyExc_TypeError, "lookup(func, args)");
         return NULL;
     }
-    PyObject *seq = PySequence_Fast(args[1], "lookup: args must be a tuple");
+    PyObject *seq = PySequence_Tuple(args[1]);      /* a list could change meanwhile */
     if (seq == NULL)
         return NULL;
-    Entry *e = tc_cache_lookup(c, args[0], PySequence_Fast_ITEMS(seq), PySequence_Fast_GET_SIZE(seq));
+    Entry *e = tc_cache_lookup(c, args[0], ((PyTupleObject *)seq)->ob_item, PyTuple_GET_SIZE(seq));
     Py_DECREF(seq);
     if (e == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;
@@ -308,6 +339,7 @@ static PyMemberDef cache_members[] = {
     {"last_failures", T_OBJECT, offsetof(CodeCache, last_failures), READONLY,
      "[(entry, index of its first guard that failed)] of the last miss"},
     {"skip", T_BOOL, offsetof(CodeCache, skip), 0, "the frame hook passes frames of this code over"},
+    {"rest", T_UINT, offsetof(CodeCache, rest), 0, "frames that the frame hook passes on, where there is no entry, before it asks again"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyGetSetDef cache_getset[] = {

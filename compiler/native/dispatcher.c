@@ -24,9 +24,10 @@ static int same_name(PyObject *a, PyObject *b)
     return a == b || (PyUnicode_CheckExact(a) && PyUnicode_CheckExact(b) && PyUnicode_Compare(a, b) == 0);
 }
 
-/* Fill `locals` (borrowed references, apart from the *args tuple and **kwargs dict) as CPython fills a frame's parameters.
-   0: bound; 1: these arguments do not fit, let the function itself say so; -1: an exception is set. */
-static int bind(Dispatcher *d, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **locals)
+/* Fill `locals` (borrowed references) as CPython fills a frame's parameters. What the caller does not hold goes to `held`, new references: the *args
+   tuple, the **kwargs dict, and defaults, which a guard may let others exchange. Returns 0: bound; 1: these arguments do not fit, let the function
+   itself say so; -1: an exception is set. */
+static int bind(Dispatcher *d, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **locals, PyObject **held, Py_ssize_t *n_held)
 {
     Py_ssize_t n_named = d->n_pos + d->n_kwonly, given = nargs < d->n_pos ? nargs : d->n_pos;
     memcpy(locals, args, (size_t)given * sizeof *locals);
@@ -35,8 +36,11 @@ static int bind(Dispatcher *d, PyObject *const *args, Py_ssize_t nargs, PyObject
         return 1;
     PyObject **varargs = d->has_varargs ? &locals[n_named] : NULL;
     PyObject **varkw = d->has_varkw ? &locals[n_named + d->has_varargs] : NULL;
-    if (varkw && (*varkw = PyDict_New()) == NULL)
-        return -1;
+    if (varkw) {
+        if ((*varkw = PyDict_New()) == NULL)
+            return -1;
+        held[(*n_held)++] = *varkw;
+    }
     Py_ssize_t nkw = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
     for (Py_ssize_t k = 0; k < nkw; k++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, k), *value = args[nargs + k];
@@ -61,6 +65,8 @@ static int bind(Dispatcher *d, PyObject *const *args, Py_ssize_t nargs, PyObject
     if (given < d->n_pos) {
         PyObject *defaults = ((PyFunctionObject *)d->func)->func_defaults;
         Py_ssize_t n = defaults ? PyTuple_GET_SIZE(defaults) : 0;
+        if (defaults)
+            held[(*n_held)++] = Py_NewRef(defaults);
         for (Py_ssize_t i = given; i < d->n_pos; i++) {
             if (locals[i])
                 continue;
@@ -77,11 +83,13 @@ static int bind(Dispatcher *d, PyObject *const *args, Py_ssize_t nargs, PyObject
         locals[i] = defaults ? PyDict_GetItemWithError(defaults, PyTuple_GET_ITEM(d->names, i)) : NULL;
         if (locals[i] == NULL)
             return PyErr_Occurred() ? -1 : 1;
+        held[(*n_held)++] = Py_NewRef(locals[i]);
     }
     if (varargs) {
         Py_ssize_t extra = nargs > d->n_pos ? nargs - d->n_pos : 0;
         if ((*varargs = PyTuple_New(extra)) == NULL)
             return -1;
+        held[(*n_held)++] = *varargs;
         for (Py_ssize_t i = 0; i < extra; i++)
             PyTuple_SET_ITEM(*varargs, i, Py_NewRef(args[d->n_pos + i]));
     }
@@ -105,27 +113,29 @@ PyObject *tc_call_miss(PyObject *callback, PyObject *first, PyObject *func, PyOb
 static PyObject *dispatch(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Dispatcher *d = (Dispatcher *)self;
-    if (UNLIKELY(tc_disabled || tc_recurses_deeply(PyThreadState_Get())))
+    PyThreadState *ts = PyThreadState_Get();
+    if (UNLIKELY(tc_disabled || tc_recurses_deeply(ts) || tc_is_watched(ts)))
         return PyObject_Vectorcall(d->func, args, nargsf, kwnames);
     if (UNLIKELY(((PyFunctionObject *)d->func)->func_code != (PyObject *)d->code))
         return PyObject_Vectorcall(d->func, args, nargsf, kwnames);
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-    PyObject *inline_locals[INLINE_LOCALS + 2], **buffer = inline_locals, *result = NULL;
+    PyObject *inline_locals[2 * INLINE_LOCALS + 3], **buffer = inline_locals, *result = NULL;      /* and as many to hold, and the tuple of defaults */
     if (d->n_locals > INLINE_LOCALS &&
-        (buffer = PyMem_Malloc((size_t)(d->n_locals + 2) * sizeof *buffer)) == NULL)
+        (buffer = PyMem_Malloc((size_t)(2 * d->n_locals + 3) * sizeof *buffer)) == NULL)
         return PyErr_NoMemory();
-    PyObject **locals = buffer + 2;
+    PyObject **locals = buffer + 2, **held = locals + d->n_locals;
+    Py_ssize_t n_held = 0;
     int bound = 0;
+    Py_INCREF(d);
     if (LIKELY(kwnames == NULL && nargs == d->n_pos && d->n_locals == nargs))
         memcpy(locals, args, (size_t)nargs * sizeof *locals);
     else
-        bound = bind(d, args, nargs, kwnames, locals);
+        bound = bind(d, args, nargs, kwnames, locals, held, &n_held);
     if (UNLIKELY(bound != 0)) {
         if (bound > 0)
             result = PyObject_Vectorcall(d->func, args, nargsf, kwnames);
         goto done;
     }
-    Py_INCREF(d);
     Entry *entry = tc_cache_lookup(d->cache, d->func, locals, d->n_locals);
     if (LIKELY(entry != NULL)) {
         result = tc_entry_call(entry, d->func, locals, d->n_locals);
@@ -138,14 +148,12 @@ static PyObject *dispatch(PyObject *self, PyObject *const *args, size_t nargsf, 
             Py_SETREF(result, tc_entry_call((Entry *)result, d->func, locals, d->n_locals));
         }
     }
-    Py_DECREF(d);
 done:
-    if (d->has_varargs || d->has_varkw) {
-        for (Py_ssize_t i = d->n_pos + d->n_kwonly; i < d->n_locals; i++)
-            Py_XDECREF(locals[i]);
-    }
+    while (UNLIKELY(n_held))
+        Py_DECREF(held[--n_held]);
     if (buffer != inline_locals)
         PyMem_Free(buffer);
+    Py_DECREF(d);
     return result;
 }
 
@@ -240,6 +248,19 @@ static PyObject *dispatcher_doc(Dispatcher *d, void *name)
     return PyObject_GetAttrString(d->func, name);
 }
 
+/* torch.fx.symbolic_trace takes nothing but functions and modules: while it traces, a compiled function says that it is a function. */
+static PyObject *dispatcher_class(Dispatcher *d, void *unused)
+{
+    (void)unused;
+    PyObject *fx = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.fx._symbolic_trace");
+    PyObject *answer = fx ? PyObject_CallMethod(fx, "is_fx_symbolic_tracing", NULL) : Py_NewRef(Py_False);
+    if (answer == NULL)
+        return NULL;
+    PyTypeObject *cls = answer == Py_True ? &PyFunction_Type : Py_TYPE(d);
+    Py_DECREF(answer);
+    return Py_NewRef((PyObject *)cls);
+}
+
 static PyObject *dispatcher_repr(Dispatcher *d)
 {
     return PyUnicode_FromFormat("<compiled %R>", d->func);
@@ -255,6 +276,7 @@ static PyGetSetDef dispatcher_getset[] = {
     {"__doc__", (getter)dispatcher_doc, NULL, NULL, "__doc__"},
     {"__module__", (getter)dispatcher_doc, NULL, NULL, "__module__"},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"__class__", (getter)dispatcher_class, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -214,22 +214,24 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
         g->failed = 1;
         return -1;
     }
-    if (chosen && gemm->spec.bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias))
-        return -1;
     g->context = context;
+    /* what allocates may let another thread in, which chooses for other pointers, and sets its own bias */
+    const Algorithm algorithm = g->algorithm;
+    const size_t size = g->workspace;
     AtenTensor block = NULL;
     PyObject *object = NULL;
     void *workspace = NULL;
-    if (g->workspace && slots.left && g->workspace <= slots.size) {
+    if (size && slots.left && size <= slots.size) {
         workspace = slots.memory + slots.used++ * slots.size;
         slots.left--;
     }
-    else if (g->workspace && tc_cuda_block((int64_t)g->workspace, device, &block, &object, &workspace)) {
+    else if (size && tc_cuda_block((int64_t)size, device, &block, &object, &workspace)) {
         PyErr_Clear();                     /* torch's function needs memory, too, and says so in torch's words */
         return -1;
     }
     const float one = 1, zero = 0;
-    int rc = lt.matmul(lt.handles[device], g->desc, &one, b, g->a, a, g->b, &zero, out, g->d, out, g->d, &g->algorithm, workspace, g->workspace, stream);
+    int rc = gemm->spec.bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias);
+    rc = rc || lt.matmul(lt.handles[device], g->desc, &one, b, g->a, a, g->b, &zero, out, g->d, out, g->d, &algorithm, workspace, size, stream);
     if (block && !object)
         tc_torch_api.delete_tensor(block);
     Py_XDECREF(object);

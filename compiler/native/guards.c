@@ -1,4 +1,4 @@
-/* The guard program: a flat list of loads and checks over slots, in three parts (compiler/guards/plan.py). The middle
+/* The guard program: a flat list of loads and checks over slots, in three parts (guard_plan.py). The middle
    part, `watched`, is skipped while everything that its last full run depended on is unchanged (watch.h). */
 #include "run.h"
 
@@ -22,6 +22,31 @@ static int own(Run *r, PyObject *o)
         r->cap_owned = cap;
     }
     r->owned[r->n_owned++] = o;
+    return 0;
+}
+
+/* Slots are borrowed references. Before instruction `asking` runs Python, which may run anything and lets other threads in, what
+   the run has loaded so far is held until its end. 0, or -1 with an exception set. */
+static __attribute__((noinline, cold)) int hold(Run *r, const Ins *asking)
+{
+    const Part *parts[3] = {&r->p->first, &r->p->watched, &r->p->last};
+    int32_t before = 0;
+    for (int k = 0; k < 3; before += parts[k++]->n) {
+        const Ins *ins = parts[k]->ins;
+        Py_ssize_t at = ((intptr_t)asking - (intptr_t)ins) / (Py_ssize_t)sizeof *ins;
+        int here = at >= 0 && at < parts[k]->n;
+        for (int32_t m = r->held > before ? r->held - before : 0; m < parts[k]->n; m++) {
+            int filled = !here || m < at || (k == 1 && r->watched && !ins[m].demoted);
+            if (filled && ins[m].op < FIRST_CHECK && own(r, Py_NewRef(SLOT(r, ins[m].slot))) < 0) {
+                PyErr_NoMemory();
+                return -1;
+            }
+        }
+        if (here) {
+            r->held = before + (int32_t)at;
+            return 0;
+        }
+    }
     return 0;
 }
 
@@ -99,7 +124,7 @@ static inline int64_t tensor_number(PyObject *o, int what, Py_ssize_t dim, int *
 
 static PyObject *ask_value(Run *r, const Ins *i, PyObject *base)
 {
-    PyObject *v = PyObject_CallOneArg(i->ask, base);
+    PyObject *v = hold(r, i) < 0 ? NULL : PyObject_CallOneArg(i->ask, base);
     if (v == NULL) {
         PyErr_Clear();
         return NULL;
@@ -150,7 +175,9 @@ static PyObject *load(Run *r, const Ins *i)
                 return base;
             }
             /* The same address is the same object only while that object lives. */
+            int gc = tc_quiet();
             PyObject *ref = PyWeakref_NewRef(base, NULL);
+            tc_loud(gc);
             if (ref == NULL) {
                 PyErr_Clear();
                 rec->failed = 1;
@@ -196,6 +223,10 @@ static PyObject *load(Run *r, const Ins *i)
         if (rec)
             rec->unwatchable = 1;
         return optimizer_state(base, i->n, i->hash);
+    case L_ASKED:
+        if (rec)
+            rec->unwatchable = 1;
+        return ask_value(r, i, base);
     case L_TYPE:
         if (rec)
             rec_object(rec, base);
@@ -262,7 +293,7 @@ PyObject *tc_bindings_dict(PyObject *symbols, const int64_t *values, const char 
 /* Ask Python about a tensor: ask(value, bindings) -> bool; it may bind further symbols. */
 static int ask_tensor(Run *r, const Ins *i, PyObject *value)
 {
-    PyObject *d = tc_bindings_dict(r->p->symbols, r->values, r->bound), *answer;
+    PyObject *d = hold(r, i) < 0 ? NULL : tc_bindings_dict(r->p->symbols, r->values, r->bound), *answer;
     if (d == NULL)
         return ERROR;
     answer = PyObject_CallFunctionObjArgs(i->ask, value, d, NULL);
@@ -280,10 +311,10 @@ static int ask_tensor(Run *r, const Ins *i, PyObject *value)
 }
 
 /* ask(bindings[, wanted]) -> bool */
-static int ask_expr(Run *r, PyObject *ask, PyObject *wanted)
+static int ask_expr(Run *r, const Ins *i, PyObject *wanted)
 {
-    PyObject *d = tc_bindings_dict(r->p->symbols, r->values, r->bound);
-    PyObject *answer = d ? PyObject_CallFunctionObjArgs(ask, d, wanted, NULL) : NULL;
+    PyObject *d = hold(r, i) < 0 ? NULL : tc_bindings_dict(r->p->symbols, r->values, r->bound);
+    PyObject *answer = d ? PyObject_CallFunctionObjArgs(i->ask, d, wanted, NULL) : NULL;
     int yes = answer ? PyObject_IsTrue(answer) : ERROR;
     Py_XDECREF(answer);
     Py_XDECREF(d);
@@ -303,7 +334,7 @@ static int check_sizes(Run *r, const Ins *i, PyObject *tensor)
                 return FAILED;
             continue;
         }
-        return ask_expr(r, i->ask, tensor);         /* decides all of them */
+        return ask_expr(r, i, tensor);              /* decides all of them */
     }
     return HOLDS;
 }
@@ -372,7 +403,7 @@ static int check_no_overlap(Run *r, const Ins *i)
     }
     if (known)
         return check_apart(r, i, span_of_memory);
-    PyObject *all = PyTuple_New(i->n);
+    PyObject *all = hold(r, i) < 0 ? NULL : PyTuple_New(i->n);
     for (Py_ssize_t a = 0; all && a < i->n; a++)
         PyTuple_SET_ITEM(all, a, Py_NewRef(SLOT(r, slots[a])));
     PyObject *answer = all ? PyObject_CallOneArg(i->ask, all) : NULL;
@@ -382,11 +413,13 @@ static int check_no_overlap(Run *r, const Ins *i)
     return yes;
 }
 
-static int ask_about(PyObject *ask, PyObject *found, PyObject *expected)
+static int ask_about(Run *r, const Ins *i, PyObject *found, PyObject *expected)
 {
-    PyObject *answer = PyObject_CallFunctionObjArgs(ask, found, expected, NULL);
+    Py_INCREF(found);
+    PyObject *answer = hold(r, i) < 0 ? NULL : PyObject_CallFunctionObjArgs(i->ask, found, expected, NULL);
     int yes = answer ? PyObject_IsTrue(answer) : ERROR;
     Py_XDECREF(answer);
+    Py_DECREF(found);
     return yes;
 }
 
@@ -407,13 +440,16 @@ static int check_function(Run *r, const Ins *i, PyObject *v)
         return FAILED;
     if (REFERENT(c->equal) == f->func_code)
         return HOLDS;
-    int yes = ask_about(i->ask, f->func_code, i->obj);
+    PyObject *code = Py_NewRef(f->func_code);       /* Python may give the function another one meanwhile */
+    int yes = ask_about(r, i, code, i->obj);
     if (yes > 0) {
-        PyObject *ref = PyWeakref_NewRef(f->func_code, NULL);
+        PyObject *ref = PyWeakref_NewRef(code, NULL);
         if (ref == NULL)
-            return ERROR;
-        Py_XSETREF(c->equal, ref);
+            yes = ERROR;
+        else
+            Py_XSETREF(c->equal, ref);
     }
+    Py_DECREF(code);
     return yes;
 }
 
@@ -437,7 +473,7 @@ static int check_class(Run *r, const Ins *i, PyObject *v)
         } else if (expected == Py_Ellipsis) {
             expected = NULL;
         } else if (PyTuple_CheckExact(expected)) {
-            int yes = found ? ask_about(i->ask, found, expected) : FAILED;
+            int yes = found ? ask_about(r, i, found, expected) : FAILED;
             if (yes != HOLDS)
                 return yes;
             continue;
@@ -543,7 +579,7 @@ static int check(Run *r, const Ins *i)
         int64_t yes;
         if (i->data && tc_expr_run(i->data, r->values, &yes))
             return yes != 0;
-        return ask_expr(r, i->ask, NULL);
+        return ask_expr(r, i, NULL);
     }
     case C_ALIAS:
         return SLOT(r, ((int32_t *)i->data)[0]) == SLOT(r, ((int32_t *)i->data)[1]);
@@ -552,7 +588,7 @@ static int check(Run *r, const Ins *i)
     case C_NO_OVERLAP:
         return check_no_overlap(r, i);
     case C_STATE:
-        return tc_state_check(i->data);
+        return UNLIKELY(i != r->p->first.ins) && hold(r, i) < 0 ? ERROR : tc_state_check(i->data);
     case C_CODE:
         if (rec) {
             rec_object(rec, v);
@@ -624,6 +660,7 @@ static void arm(Run *r)
     rec_clear(rec);
     p->n_demoted = p->n_pins = 0;
     r->w = p->wslots;
+    r->held = r->held < p->first.n ? r->held : p->first.n;       /* the slots of this part are filled anew */
     memset(p->wdemoted, 0, (size_t)p->n_wslots);
     int held = -1;
     for (int32_t n = 0; n < p->watched.n && held == -1 && !rec->failed; n++) {
@@ -680,6 +717,7 @@ static int run_watched(Run *r)
         if (LIKELY(same && rec_valid(&p->rec))) {
             p->candidate = 0;
             p->credit += p->credit < 8;
+            r->watched = 1;
             for (int32_t k = 0; k < p->n_demoted; k++) {
                 if ((failed = step(r, &p->watched.ins[p->demoted[k]])) != -1)
                     return failed;

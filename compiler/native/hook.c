@@ -10,6 +10,9 @@
    putting back what was there. Meanwhile frames are its own: ours passes them on. It never passes frames on to stock's, since the
    two would then call each other for ever. After an internal error of stock's its hook stays for good, without anything to do.
 
+   Where no frame has done tensor work for long, the hook rests: it is taken out, so that Python runs at its own speed, until torch runs
+   an operator (node.cpp says so; without it the hook never rests).
+
    A debugger or a tracer must see what it sees without us: in a thread with a trace function, frames are passed on, and
    what they call runs without the hook, since the interpreter reports generators in another way where there is one. */
 #ifndef _GNU_SOURCE
@@ -21,6 +24,9 @@
 #include <opcode.h>
 #include <pthread.h>
 #include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interpframe.h>
+#endif
 #if PY_VERSION_HEX >= 0x030C0000
 #include <internal/pycore_interp.h>
 #endif
@@ -50,6 +56,10 @@ static _PyFrameEvalFunction previous;       /* whom we pass frames on to */
 static PyObject *callback;                  /* callback(code, func, args) */
 static PyObject *skip_prefixes;             /* tuple of str: folders whose code is never looked at */
 static PyObject *active_var;                /* the context variable that holds the Activation, or None */
+#if PY_VERSION_HEX >= 0x030C0000
+_Static_assert(PY_MONITORING_PROFILER_ID == 2 && PY_MONITORING_SYS_PROFILE_ID == 6, "which tools there are");
+PyObject **tc_monitoring_tools;
+#endif
 static unsigned int epoch = 1;              /* moves with each (de)activation: a thread's decision is good for one epoch */
 
 /* ---- who is active */
@@ -112,14 +122,25 @@ static inline int is_active(PyThreadState *ts)
 }
 
 /* ---- the frame */
-#if PY_VERSION_HEX >= 0x030D0000
+#if PY_VERSION_HEX >= 0x030E0000                        /* references with a tag, which says whether the frame owns them */
+typedef _PyStackRef Local;
+#define local_object(local) PyStackRef_AsPyObjectBorrow(local)
+#define frame_code(f) _PyFrame_GetCode(f)
+#define at_start(f, code) ((f)->instr_ptr == _PyCode_CODE(code))
+#elif PY_VERSION_HEX >= 0x030D0000
 #define frame_code(f) ((PyCodeObject *)(f)->f_executable)
 #define at_start(f, code) ((f)->instr_ptr == _PyCode_CODE(code))
 #else
 #define frame_code(f) ((f)->f_code)
 #define at_start(f, code) ((f)->prev_instr == _PyCode_CODE(code) - 1)
 #endif
-#if PY_VERSION_HEX >= 0x030C0000
+#if PY_VERSION_HEX < 0x030E0000
+typedef PyObject *Local;
+#define local_object(local) (local)
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+#define frame_func(f) PyStackRef_AsPyObjectBorrow((f)->f_funcobj)
+#elif PY_VERSION_HEX >= 0x030C0000
 #define frame_func(f) ((f)->f_funcobj)
 #else
 #define frame_func(f) ((PyObject *)(f)->f_func)
@@ -143,7 +164,11 @@ static PyObject *leave(PyThreadState *ts, _PyInterpreterFrame *frame, PyObject *
         for (int i = 0; i < 4; i++)
             stub[i].op.code = RETURN_VALUE;
     }
+#if PY_VERSION_HEX >= 0x030E0000
+    *frame->stackpointer++ = PyStackRef_FromPyObjectSteal(result);
+#else
     frame->localsplus[frame->stacktop++] = result;
+#endif
 #if PY_VERSION_HEX >= 0x030D0000
     frame->instr_ptr = &stub[1];
 #else
@@ -182,7 +207,8 @@ static char *find_stack_half(void)
     return stack_half = low + size / 2;
 }
 
-#if PY_VERSION_HEX >= 0x030D0000
+#if PY_VERSION_HEX >= 0x030E0000                        /* 3.14 asks how much C stack there is, as we do */
+#elif PY_VERSION_HEX >= 0x030D0000
 #define C_CALLS_HALF (Py_C_RECURSION_LIMIT / 2)
 #elif PY_VERSION_HEX >= 0x030C0000
 #define C_CALLS_HALF (C_RECURSION_LIMIT / 2)
@@ -213,6 +239,48 @@ static CodeCache *cache_of(void *state, unsigned long long owner)
 
 static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag);
 
+/* ---- rest */
+#define REST_AFTER 20000                            /* frames, from the beginning of a cell, that did no tensor work: 0.3 ms of looking at them */
+static void (*arm)(void (*)(void)), (*disarm)(void);    /* node.cpp's */
+static unsigned int idle;                           /* frames without tensor work so far; REST_AFTER: it does not rest any more */
+static int resting;
+
+static void end_rest(void)
+{
+    if (resting)
+        disarm();
+    resting = 0;
+    idle = REST_AFTER;
+}
+
+static int wake(void *unused)
+{
+    (void)unused;
+    if (!resting)
+        return 0;
+    end_rest();
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    if (callback && _PyInterpreterState_GetEvalFrameFunc(interp) == previous)
+        _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
+    return 0;
+}
+
+static void operator_begins(void)                   /* in any thread, maybe without the GIL */
+{
+    Py_AddPendingCall(wake, NULL);
+}
+
+/* Pass on a frame that did no tensor work. */
+static inline PyObject *pass_idle(PyThreadState *ts, _PyInterpreterFrame *frame)
+{
+    if (idle < REST_AFTER && UNLIKELY(++idle == REST_AFTER) && arm) {
+        resting = 1;
+        arm(operator_begins);
+        _PyInterpreterState_SetEvalFrameFunc(PyThreadState_GetInterpreter(ts), previous);
+    }
+    return previous(ts, frame, 0);
+}
+
 static PyObject *pass_without_hook(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag)
 {
     PyInterpreterState *interp = PyThreadState_GetInterpreter(ts);
@@ -223,18 +291,6 @@ static PyObject *pass_without_hook(PyThreadState *ts, _PyInterpreterFrame *frame
     if (callback && _PyInterpreterState_GetEvalFrameFunc(interp) == previous)
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
     return result;
-}
-
-/* Whether a trace function, a debugger or coverage watches this thread. Profilers do not count: they may see compiled code. */
-static inline int is_traced(PyThreadState *ts)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    PyObject **tools = PyThreadState_GetInterpreter(ts)->monitoring_tool_names;
-    _Static_assert(PY_MONITORING_PROFILER_ID == 2 && PY_MONITORING_SYS_PROFILE_ID == 6, "which tools there are");
-    return ts->c_tracefunc != NULL || (uintptr_t)tools[0] | (uintptr_t)tools[1] | (uintptr_t)tools[3] | (uintptr_t)tools[4] | (uintptr_t)tools[5];
-#else
-    return ts->c_tracefunc != NULL;
-#endif
 }
 
 /* ---- which frames may do tensor work */
@@ -254,10 +310,10 @@ static inline int is_work(PyObject *o, PyObject *types)
 }
 
 /* Whether one of a frame's parameters, or of the first elements of a list, tuple or dict among them, is of one of `types`. */
-static int has_work(PyObject *const *locals, Py_ssize_t n, PyObject *types)
+static int has_work(Local const *locals, Py_ssize_t n, PyObject *types)
 {
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *o = locals[i];
+        PyObject *o = local_object(locals[i]);
         if (o == NULL)
             continue;
         if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
@@ -311,7 +367,7 @@ static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyC
         return PyErr_NoMemory();
     PyObject **locals = buffer + 2;
     for (Py_ssize_t i = 0; i < n; i++) {
-        locals[i] = frame->localsplus[i];
+        locals[i] = local_object(frame->localsplus[i]);
         if (UNLIKELY(locals[i] == NULL)) {          /* not a frame that a call has filled */
             *ran = 0;
             goto done;
@@ -350,7 +406,7 @@ done:
 
 static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag)
 {
-    if (is_deep(ts) || UNLIKELY(is_traced(ts)))
+    if (is_deep(ts) || tc_is_watched(ts))
         return pass_without_hook(ts, frame, throwflag);
     if (throwflag || tc_disabled || !is_active(ts) || UNLIKELY(tc_recurses_deeply(ts)))
         return previous(ts, frame, throwflag);
@@ -362,17 +418,22 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
         return previous(ts, frame, throwflag);
     GetExtra((PyObject *)code, extra_index, &state);
     if (state == SKIP || (IS_CACHE(state) && ((CodeCache *)state)->skip_all))
-        return previous(ts, frame, throwflag);
+        return pass_idle(ts, frame);
     if (!at_start(frame, code) || callback == NULL || Py_TYPE(frame_func(frame)) != &PyFunction_Type)
         return previous(ts, frame, throwflag);
     CodeCache *cache = cache_of(state, decision.owner);
     if (cache && cache->skip)
-        return previous(ts, frame, throwflag);
+        return pass_idle(ts, frame);
+    if (cache && cache->rest && !cache->n) {
+        cache->rest--;
+        return previous(ts, frame, 0);
+    }
     if (decision.work && !(cache && cache->n) &&
-        !has_work((PyObject *const *)frame->localsplus, n_parameters(code), decision.work))
-        return previous(ts, frame, throwflag);
+        !has_work((Local const *)frame->localsplus, n_parameters(code), decision.work))
+        return pass_idle(ts, frame);
     if (!cache && !IS_CACHE(state) && !first_seen(code))
-        return previous(ts, frame, throwflag);
+        return pass_idle(ts, frame);
+    idle = REST_AFTER;
     if (Py_EnterRecursiveCall(" while calling a compiled Python function"))
         return leave(ts, frame, NULL);
     int ran;
@@ -399,18 +460,21 @@ static int is_stock(_PyFrameEvalFunction f)
 /* Whether stock torch.compile, whose evaluator is the interpreter's, compiles nothing in this thread. */
 static int stock_is_idle(void)
 {
-    PyObject *module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C._dynamo.eval_frame");
+    PyObject *module = Py_XNewRef(PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C._dynamo.eval_frame"));
     PyObject *asked = module ? PyObject_CallMethod(module, "get_eval_frame_callback", NULL) : NULL;
     int idle = asked == Py_None;
     if (!asked)
         PyErr_Clear();
     Py_XDECREF(asked);
+    Py_XDECREF(module);
     return idle;
 }
 
 static void install(PyObject *f)
 {
     Py_XSETREF(callback, Py_NewRef(f));
+    if (resting)
+        end_rest();
     PyInterpreterState *interp = PyInterpreterState_Get();
     _PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp);
     if (now != evaluate && (!is_stock(now) || stock_is_idle())) {
@@ -425,6 +489,8 @@ static void install(PyObject *f)
 
 static void uninstall(void)
 {
+    if (resting)
+        end_rest();
     PyInterpreterState *interp = PyInterpreterState_Get();
     if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate)
         _PyInterpreterState_SetEvalFrameFunc(interp, previous);
@@ -531,6 +597,8 @@ static PyObject *capturing_enter(Capturing *c, PyObject *unused)
         return NULL;
     }
     install(c->callback);
+    if (PyList_GET_SIZE(callbacks) == 1)
+        idle = 0;
     Py_RETURN_NONE;
 }
 
@@ -684,6 +752,12 @@ static PyObject *code_cache(PyObject *self, PyObject *args)
     PyObject *cache = PyObject_CallNoArgs((PyObject *)&tc_CodeCache_Type);
     if (cache == NULL)
         return NULL;
+    /* what was collected meanwhile may have run code that made or dropped caches of this code */
+    if (GetExtra(code, extra_index, &state) < 0 || (found = cache_of(state, owner))) {
+        PyObject *other = Py_XNewRef((PyObject *)found);
+        Py_DECREF(cache);
+        return other;
+    }
     ((CodeCache *)cache)->owner = owner;
     if (IS_CACHE(state)) {                          /* behind the first, which says whether all are passed over */
         ((CodeCache *)cache)->next = ((CodeCache *)state)->next;
@@ -722,10 +796,14 @@ static PyObject *forget_code(PyObject *self, PyObject *args)
         Py_RETURN_NONE;
     if (owner < 0) {
         ((CodeCache *)state)->skip_all = 0;
-        for (CodeCache *c = state; c; c = c->next) {
-            if (cache_forget(c) < 0)
-                return NULL;
+        int failed = 0;
+        for (CodeCache *c = (CodeCache *)Py_NewRef(state), *next; c; c = next) {
+            failed |= cache_forget(c);              /* may run code that drops caches of this code */
+            next = (CodeCache *)Py_XNewRef((PyObject *)c->next);
+            Py_DECREF(c);
         }
+        if (failed)
+            return NULL;
         Py_RETURN_NONE;
     }
     CodeCache *found = cache_of(state, (unsigned long long)owner), *before = state;
@@ -753,7 +831,31 @@ static PyObject *forget_code(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* set_alarm(arm, disarm): node.cpp's functions that call once when torch runs its next operator */
+static PyObject *set_alarm(PyObject *self, PyObject *args)
+{
+    PyObject *a, *d;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO:set_alarm", &a, &d))
+        return NULL;
+    void *on = PyCapsule_GetPointer(a, "tcompile.arm"), *off = on ? PyCapsule_GetPointer(d, "tcompile.disarm") : NULL;
+    if (off == NULL)
+        return NULL;
+    *(void **)&arm = on;
+    *(void **)&disarm = off;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hook_rests(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyBool_FromLong(resting);
+}
+
 static PyMethodDef functions[] = {
+    {"set_alarm", set_alarm, METH_VARARGS, "set_alarm(arm, disarm): what the hook needs to rest where no tensor work is done."},
+    {"hook_rests", hook_rests, METH_NOARGS, "Whether the hook is taken out until torch runs an operator."},
     {"hook_installed", hook_installed, METH_NOARGS, "Whether the hook is the interpreter's evaluator now."},
     {"hook_asks", hook_asks, METH_O, "Whether this callback is the innermost one in force."},
     {"hook_active", hook_active, METH_NOARGS, "Whether frames started here and now would be looked at."},
@@ -768,6 +870,9 @@ static PyMethodDef functions[] = {
 
 int tc_init_hook(PyObject *module)
 {
+#if PY_VERSION_HEX >= 0x030C0000
+    tc_monitoring_tools = PyInterpreterState_Get()->monitoring_tool_names;
+#endif
     Activation_Type.tp_dealloc = (destructor)activation_dealloc;
     active_var = PyContextVar_New("tcompile_active", Py_None);
     callbacks = PyList_New(0);

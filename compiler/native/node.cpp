@@ -8,6 +8,9 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <atomic>
+
+#include <ATen/record_function.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -19,7 +22,7 @@
 
 namespace {
 
-constexpr int NODE_API = 2;                                     /* compiler/native/__init__.py has the same number */
+constexpr int NODE_API = 3;                                     /* compiler/native/__init__.py has the same number */
 
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
@@ -48,6 +51,7 @@ struct CompiledNode : Node {
     std::vector<Py_ssize_t> inputs;                             /* per edge: which input it leads to */
     std::vector<SavedVariable> saved;
     bool freed = false;
+    std::atomic<int> unpacking{0};                          /* hooks for saved tensors run: what they free goes after them */
 
     CompiledNode(torch::autograd::edge_list &&edges, std::vector<Py_ssize_t> &&inputs, PyObject *backward, Context *context)
         : Node(std::move(edges)), backward(Py_NewRef(backward)), context((Context *)Py_NewRef((PyObject *)context)), inputs(std::move(inputs)) {}
@@ -57,7 +61,8 @@ struct CompiledNode : Node {
     variable_list apply(variable_list &&tangents) override;
     void release_variables() override
     {
-        saved.clear();
+        if (!unpacking)
+            saved.clear();
         freed = true;
     }
     [[maybe_unused]] void release_resources();                  /* in newer torch an override: nothing is left but weak references */
@@ -150,9 +155,19 @@ PyObject *context_saved_tensors(PyObject *self, void *)
     CompiledNode *node = ((Context *)self)->node;
     try {
         TORCH_CHECK(node && !node->freed, torch::autograd::ERR_BACKWARD_TWICE);
+        const auto alive = node->getptr();
+        struct Unpacking {
+            CompiledNode *node;
+            explicit Unpacking(CompiledNode *n) : node(n) { node->unpacking++; }
+            ~Unpacking()
+            {
+                if (!--node->unpacking && node->freed)
+                    node->saved.clear();
+            }
+        } unpacking(node);
         variable_list tensors;
         for (const SavedVariable &s : node->saved)
-            tensors.push_back(s.unpack(node->getptr()));
+            tensors.push_back(s.unpack(alive));
         if (!torch::autograd::get_current_graph_task_keep_graph())
             node->release_variables();                          /* whoever runs backward has them alone, and lets each go after its last use */
         return wrap(tensors);
@@ -277,8 +292,9 @@ PyObject *apply_call_(Apply *a, PyObject *const *args, Py_ssize_t n)
         out = output(results.get(), node);
     if (!out || !c->to_save)
         return out.release();
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(c->to_save); i++) {
-        PyObject *kept = PyTuple_GET_ITEM(c->to_save, i);
+    THPObjectPtr to_save(Py_NewRef(c->to_save));                /* hooks for saved tensors run */
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(to_save.get()); i++) {
+        PyObject *kept = PyTuple_GET_ITEM(to_save.get(), i);
         if (!THPVariable_Check(kept)) {
             PyErr_SetString(PyExc_TypeError, "tensors alone are kept for backward");
             return nullptr;
@@ -338,6 +354,32 @@ void apply_dealloc(PyObject *self)
 PyTypeObject Apply_Type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject Node_Type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
+/* ---- the next operator, for the hook that rests (hook.c): one call of `alarm`, from whatever thread runs it, maybe without the GIL */
+std::atomic<void (*)(void)> alarm{nullptr};
+at::CallbackHandle alarm_handle = at::INVALID_CALLBACK_HANDLE;
+
+std::unique_ptr<at::ObserverContext> operator_begins(const at::RecordFunction &)
+{
+    if (auto f = alarm.exchange(nullptr))
+        f();
+    return nullptr;
+}
+
+void arm(void (*f)(void))                                       /* with the GIL */
+{
+    alarm = f;
+    if (alarm_handle == at::INVALID_CALLBACK_HANDLE)
+        alarm_handle = at::addGlobalCallback(at::RecordFunctionCallback(operator_begins).scopes({at::RecordScope::FUNCTION}));
+}
+
+void disarm(void)                                               /* with the GIL */
+{
+    alarm = nullptr;
+    if (alarm_handle != at::INVALID_CALLBACK_HANDLE)
+        at::removeCallback(alarm_handle);
+    alarm_handle = at::INVALID_CALLBACK_HANDLE;
+}
+
 PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_node", "The node that a compiled graph is in autograd's graph.", -1, nullptr};
 
 }  // namespace
@@ -368,6 +410,11 @@ PyMODINIT_FUNC PyInit__node(void)
         return nullptr;
     torch::autograd::_initFunctionPyTypeObject(Node_Type, "TCompiledBackward", nullptr, nullptr);
     torch::autograd::registerCppFunction(typeid(CompiledNode), &Node_Type);
+    PyObject *arms = Py_BuildValue("(NN)", PyCapsule_New((void *)arm, "tcompile.arm", nullptr), PyCapsule_New((void *)disarm, "tcompile.disarm", nullptr));
+    if (!arms || PyModule_AddObject(module, "alarm", arms) < 0) {
+        Py_XDECREF(arms);
+        return nullptr;
+    }
     if (PyModule_AddIntConstant(module, "API", NODE_API) < 0 || PyModule_AddObjectRef(module, "Node", (PyObject *)&Node_Type) < 0)
         return nullptr;
     return module.release();

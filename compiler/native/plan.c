@@ -4,8 +4,10 @@
    own (made and freed by steps), a place in one block of scratch memory, a place inside of another slot, or what a call gave. Most
    slots are an address alone. Where a product needs a tensor, one is made over the address and kept for the next call, which mostly
    gets the same memory from the allocator; it owns nothing, so only functions that keep no reference are handed it. Calls of Python
-   get tensors that own their memory. */
+   get tensors that own their memory. A call that begins while another one of the same program runs (on another thread, or inside of an
+   operator that Python implements) keeps tensors of its own, so that it deletes none that the other one computes with. */
 #include "plan.h"
+#include "trace.h"
 
 #include <stdlib.h>
 
@@ -15,10 +17,10 @@ typedef struct { void *data; PyObject *object; AtenTensor tensor; int owned; } L
 typedef struct {
     ProgramObject *p;
     PyObject *const *args;
-    PyObject *given;               /* the list that `args` are the items of, which inputs leave after their last use; NULL: the caller keeps them */
+    PyObject **given;              /* the same, where they are the call's own: inputs leave after their last use; NULL: the caller keeps them */
     const int64_t *value;
     Live *live;
-    char *scratch;
+    Kept *kept;                    /* by slot; the program's, or this call's where the program is in use */
     int writing;                   /* whether inputs may have been written */
 } Frame;
 
@@ -77,7 +79,16 @@ static inline int is_undefined(AtenTensor t)
     return tc_torch_api.undefined && *(void **)t == *(void **)tc_torch_api.undefined;       /* (one object stands for every tensor that is none) */
 }
 
-/* A tensor to compute with, which must not be kept by whom it is given to. */
+static int lies_as_planned(const Frame *f, int at, AtenTensor t)
+{
+    const Slot *s = &f->p->slots[at];
+    const int64_t *dims = &f->value[s->dims];
+    int64_t *shape, *stride, ndim;
+    return !tc_torch_api.ndim(t, &ndim) && ndim == s->ndim && !tc_torch_api.sizes(t, &shape) && !tc_torch_api.strides(t, &stride) &&
+           !memcmp(shape, dims, sizeof(int64_t) * ndim) && !memcmp(stride, dims + ndim, sizeof(int64_t) * ndim);
+}
+
+/* A tensor to compute with, which must not be kept by whom it is given to. A step that names a slot twice gets the same one twice. */
 static AtenTensor tensor_of(Frame *f, int at)
 {
     const Slot *s = &f->p->slots[at];
@@ -86,9 +97,9 @@ static AtenTensor tensor_of(Frame *f, int at)
         return l->tensor;
     if (s->kind == SLOT_RESULT)                  /* an operator left it out */
         return tc_torch_api.undefined;
-    Kept *k = &f->p->kept[at];
+    Kept *k = &f->kept[at];
     void *data = data_of(f, at);
-    if (k->tensor && k->address == data && s->fixed)
+    if (k->tensor && k->address == data && (s->fixed || lies_as_planned(f, at, k->tensor)))
         return k->tensor;
     if (k->tensor)
         tc_torch_api.delete_tensor(k->tensor);
@@ -181,15 +192,6 @@ static PyObject *dims_tuple(const int64_t *dims, int n)
             PyTuple_SET_ITEM(t, i, d);
     }
     return t;
-}
-
-static int lies_as_planned(const Frame *f, int at, AtenTensor t)
-{
-    const Slot *s = &f->p->slots[at];
-    const int64_t *dims = &f->value[s->dims];
-    int64_t *shape, *stride, ndim;
-    return !tc_torch_api.ndim(t, &ndim) && ndim == s->ndim && !tc_torch_api.sizes(t, &shape) && !tc_torch_api.strides(t, &stride) &&
-           !memcmp(shape, dims, sizeof(int64_t) * ndim) && !memcmp(stride, dims + ndim, sizeof(int64_t) * ndim);
 }
 
 /* What a call gave for a slot. Kernels address memory by the strides that were planned, and torch's kernels may choose others. */
@@ -403,6 +405,10 @@ static int run_steps(Frame *f)
     for (int i = 0; i < p->n_steps; i++) {
         const Step *st = &p->steps[i];
         int rc = 0;
+        /* Ctrl-C is heard between steps, as eager hears it between operators; not once inputs are being written. */
+        if (i > 0 && p->device < 0 && !f->writing && UNLIKELY(PyErr_CheckSignals()))
+            return -1;
+        int64_t began = tc_trace_begin();
         switch (st->kind) {
         case STEP_KERNEL: {
             const KernelFacts *k = &st->facts;
@@ -424,7 +430,7 @@ static int run_steps(Frame *f)
             break;
         case STEP_GONE:
             if (f->given)
-                PyList_SetItem(f->given, st->slot, Py_NewRef(Py_None));
+                Py_CLEAR(f->given[st->slot]);
             break;
         case STEP_PRODUCT:
             rc = run_product(f, st);
@@ -438,6 +444,7 @@ static int run_steps(Frame *f)
         default:
             rc = run_call(f, st->call);
         }
+        tc_trace_end(TRACE_STEP, (PyObject *)p, i, began);
         if (UNLIKELY(rc))
             return -1;
     }
@@ -469,13 +476,14 @@ static PyObject *results_of(Frame *f)
     return result;
 }
 
-static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t n, PyObject *given)
+static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t n, PyObject **given)
 {
     if (UNLIKELY(n != p->n_inputs)) {
         PyErr_Format(PyExc_TypeError, "compiled graph takes %d inputs, got %zd", p->n_inputs, n);
         return NULL;
     }
-    Frame f = {p, args, given, p->fixed, alloca(sizeof(Live) * (p->n_slots + 1))};
+    int64_t began = tc_trace_begin();
+    Frame f = {p, args, given, p->fixed, alloca(sizeof(Live) * (p->n_slots + 1)), p->kept};
     if (p->n_computed) {
         int64_t *values = alloca(sizeof(int64_t) * (p->n_values + 1));
         if (UNLIKELY(compute_values(p, args, values)))
@@ -495,6 +503,12 @@ static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t
         block.owned = !block.object;
         scratch = block.data;
     }
+    int alone = !p->in_use;
+    if (UNLIKELY(!alone)) {
+        f.kept = alloca(sizeof(Kept) * (p->n_slots + 1));
+        memset(f.kept, 0, sizeof(Kept) * (p->n_slots + 1));
+    }
+    p->in_use = 1;
     PyObject *result = NULL;
     int grad = 0, rc = 0;
     for (int i = 0; i < p->n_slots && !rc; i++) {
@@ -519,9 +533,14 @@ static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t
         tc_mark_final();
     for (int i = 0; i < p->n_slots; i++)
         release(&f.live[i]);
+    if (LIKELY(alone))
+        p->in_use = 0;
+    else
+        tc_plan_forget(f.kept, p->n_slots);
     release(&block);
     if (p->device < 0)
         free(scratch);
+    tc_trace_end(TRACE_PLAN, (PyObject *)p, 0, began);
     return result;
 }
 
@@ -540,5 +559,12 @@ PyObject *tc_program_consume(PyObject *self, PyObject *inputs)
         PyErr_Format(PyExc_TypeError, "inputs that are given away come as a list, got %.100s", Py_TYPE(inputs)->tp_name);
         return NULL;
     }
-    return run_program((ProgramObject *)self, ((PyListObject *)inputs)->ob_item, PyList_GET_SIZE(inputs), inputs);
+    Py_ssize_t n = PyList_GET_SIZE(inputs);
+    PyObject **given = alloca(sizeof(PyObject *) * (size_t)(n + 1));
+    for (Py_ssize_t i = 0; i < n; i++)
+        given[i] = Py_NewRef(PyList_GET_ITEM(inputs, i));
+    PyObject *result = PyList_SetSlice(inputs, 0, n, NULL) < 0 ? NULL : run_program((ProgramObject *)self, given, n, given);
+    for (Py_ssize_t i = 0; i < n; i++)
+        Py_XDECREF(given[i]);
+    return result;
 }

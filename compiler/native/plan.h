@@ -1,11 +1,11 @@
-/* Whole plans as data. plan.c runs them, plan_make.c makes them of what compiler/runtime/program.py hands over. */
+/* Whole plans as data. plan.c runs them, plan_make.c makes them of what native_program.py hands over. */
 #ifndef TCOMPILE_PLAN_H
 #define TCOMPILE_PLAN_H
 #include "launcher.h"
 
 #include "expressions.h"
 
-/* the numbers of compiler/runtime/program.py */
+/* the numbers of compiler/runtime/native_program.py */
 enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT, N_SLOT_KINDS };
 enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_TORCH, STEP_WRITING, STEP_GONE };   /* STEP_WRITING: from here on inputs are written, and an error is final */
 enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL };
@@ -79,12 +79,15 @@ typedef struct {
     Slot *slots;
     Step *steps;
     Output *outputs;
-    Kept *kept;                        /* by slot */
+    Kept *kept;                        /* by slot; of the call that set in_use */
+    int in_use;
     PyObject *constants;               /* tuple */
+    PyObject *labels;                  /* what the steps are, for whoever traces them; or NULL */
     PyObject *as_planned;              /* as_planned(tensor, shape, stride) -> tensor that lies so */
 } ProgramObject;
 
 HIDDEN PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 HIDDEN PyObject *tc_program_consume(PyObject *self, PyObject *inputs);
+HIDDEN void tc_plan_forget(Kept *kept, int n);
 
 #endif

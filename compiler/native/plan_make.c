@@ -1,5 +1,6 @@
-/* Making programs (plan.h) from what compiler/runtime/program.py hands over, and their Python type. */
+/* Making programs (plan.h) from what compiler/runtime/native_program.py hands over, and their Python type. */
 #include "plan.h"
+#include <structmember.h>
 
 #include <stdlib.h>
 
@@ -334,6 +335,7 @@ static int program_traverse(PyObject *self, visitproc visit, void *arg)
     ProgramObject *p = (ProgramObject *)self;
     int rc = 0;
     Py_VISIT(p->constants);
+    Py_VISIT(p->labels);
     for (int i = 0; i < p->n_steps; i++) {
         Py_VISIT(p->steps[i].kernel);
         if ((rc = visit_call(p->steps[i].call, visit, arg)))
@@ -364,16 +366,22 @@ static int program_clear(PyObject *self)
     return 0;
 }
 
+void tc_plan_forget(Kept *kept, int n)
+{
+    for (int i = 0; kept && i < n; i++)
+        if (kept[i].tensor)
+            tc_torch_api.delete_tensor(kept[i].tensor);
+}
+
 static void program_dealloc(PyObject *self)
 {
     ProgramObject *p = (ProgramObject *)self;
     PyObject_GC_UnTrack(self);
     program_clear(self);
     Py_CLEAR(p->constants);
+    Py_CLEAR(p->labels);
     Py_CLEAR(p->as_planned);
-    for (int i = 0; p->kept && i < p->n_slots; i++)
-        if (p->kept[i].tensor)
-            tc_torch_api.delete_tensor(p->kept[i].tensor);
+    tc_plan_forget(p->kept, p->n_slots);
     free(p->kept);
     free(p->symbols);
     free(p->fixed);
@@ -388,15 +396,20 @@ static void program_dealloc(PyObject *self)
 }
 
 static PyMethodDef program_methods[] = {
-    {"consume", tc_program_consume, METH_O, "consume(list) -> tuple: a call with the items as inputs; each leaves the list after its last use."},
+    {"consume", tc_program_consume, METH_O, "consume(list) -> tuple: a call with the items as inputs, which leave the list; each is let go after its last use."},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef program_members[] = {
+    {"labels", T_OBJECT, offsetof(ProgramObject, labels), 0, "what the steps are: (schedule, place in its steps of each); runtime/trace.py reads it"},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject Program_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Program",
     .tp_doc = "Program(n_inputs, device, symbols, values, computed, sources, slots, steps, outputs, constants, scratch_value, as_planned)\n\n"
-              "A plan that runs without Python in between. See compiler/runtime/program.py.",
+              "A plan that runs without Python in between. See compiler/runtime/native_program.py.",
     .tp_basicsize = sizeof(ProgramObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = program_new,
@@ -405,6 +418,7 @@ static PyTypeObject Program_Type = {
     .tp_clear = program_clear,
     .tp_call = PyVectorcall_Call,
     .tp_methods = program_methods,
+    .tp_members = program_members,
     .tp_vectorcall_offset = offsetof(ProgramObject, vectorcall),
 };
 

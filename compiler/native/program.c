@@ -1,4 +1,4 @@
-/* Making guard programs from what compiler/guards/lower.py hands over, and their Python type. */
+/* Making guard programs from what compiler/guards/guard_code.py hands over, and their Python type. */
 #include "program.h"
 
 static int parse_dims(PyObject *dims, Dim *out, Py_ssize_t n)
@@ -318,10 +318,10 @@ static PyObject *program_check_method(Program *p, PyObject *const *args, Py_ssiz
         PyErr_SetString(PyExc_TypeError, "check(func, args): args is the tuple of the frame's parameters");
         return NULL;
     }
-    PyObject *seq = PySequence_Fast(args[1], "args");
+    PyObject *seq = PySequence_Tuple(args[1]);
     if (seq == NULL)
         return NULL;
-    int failed = tc_program_check(p, args[0], PySequence_Fast_ITEMS(seq), PySequence_Fast_GET_SIZE(seq));
+    int failed = tc_program_check(p, args[0], ((PyTupleObject *)seq)->ob_item, PyTuple_GET_SIZE(seq));
     Py_DECREF(seq);
     return failed == -2 ? NULL : PyLong_FromLong(failed);
 }

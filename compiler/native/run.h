@@ -12,6 +12,8 @@ typedef struct {
     char *bound;
     PyObject **owned;
     Py_ssize_t n_owned, cap_owned;
+    int32_t held;                   /* instructions, counted through the three parts, up to which slots are held (guards.c: hold) */
+    int watched;                    /* the watched part was skipped: its slots are filled by an earlier run, but for demoted steps */
     PyObject *owned_inline[12];
     Recorder *rec;
 } Run;

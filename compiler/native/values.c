@@ -92,7 +92,9 @@ static PyObject *bind(PyObject *descr, PyObject *o, PyTypeObject *tp, int *owned
         return descr;
     if (dt == &PyFunction_Type || dt == &PyMethodDescr_Type || dt == &PyWrapperDescr_Type || dt == &PyClassMethod_Type ||
         dt == &PyClassMethodDescr_Type) {
+        int gc = tc_quiet();
         PyObject *bound = dt->tp_descr_get(descr, o, (PyObject *)tp);
+        tc_loud(gc);
         if (bound == NULL) {
             PyErr_Clear();
             *why = TC_REFUSED;
@@ -127,7 +129,9 @@ static PyObject *class_attr(PyTypeObject *cls, PyObject *name, int *owned, int *
         PyObject *value = NULL;
         *why = TC_REFUSED;
         if (dt == &PyGetSetDescr_Type || dt == &PyMemberDescr_Type) {
+            int gc = tc_quiet();
             value = dt->tp_descr_get(meta_attr, (PyObject *)cls, (PyObject *)meta);
+            tc_loud(gc);
             if (value == NULL)
                 PyErr_Clear();
             else
@@ -191,7 +195,9 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
     if (tp == local_type) {                            /* this thread's, which nothing that is watched tells */
         if (rec)
             rec->unwatchable = 1;
+        int gc = tc_quiet();
         PyObject *value = PyObject_GetAttr(o, name);
+        tc_loud(gc);
         *owned = value != NULL;
         if (!value) {
             PyErr_Clear();
@@ -224,7 +230,9 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
         }
         if (rec)
             rec->unwatchable = 1;
+        int gc = tc_quiet();
         PyObject *value = dt->tp_descr_get(descr, o, (PyObject *)tp);
+        tc_loud(gc);
         if (value == NULL) {
             PyErr_Clear();
             *why = TC_ABSENT;
@@ -280,7 +288,7 @@ PyObject *tc_method_function(PyObject *o, PyObject *name, int *owned, Recorder *
     PyObject *method = tc_attr(o, name, &method_owned, &why, rec), *function = NULL;
     if (method == NULL)
         return NULL;
-    function = tc_attr(method, str_func, owned, &why, rec);
+    function = tc_attr(method, str_func, owned, &why, method_owned ? NULL : rec);      /* (one made for this step alone is not watched) */
     if (method_owned) {
         if (function && !*owned)
             Py_INCREF(function);
@@ -380,7 +388,9 @@ int tc_dict_keys_equal(PyObject *o, PyObject *keys)
         }
         return i == n;
     }
+    int gc = tc_quiet();
     PyObject *it = PyODict_Type.tp_iter(o);
+    tc_loud(gc);
     int same = it != NULL;
     while (same && (k = PyIter_Next(it))) {
         same = i < n && key_equal(k, PyTuple_GET_ITEM(keys, i++));
@@ -420,7 +430,9 @@ static int slots_equal(PyObject *a, PyObject *b)
 /* Every element of `items` has an equal in the frozenset `other`, or, where `x` is given, that one has. */
 static int set_covers(PyObject *items, PyObject *other, PyObject *x)
 {
+    int gc = tc_quiet();
     PyObject *it = PyObject_GetIter(x ? other : items), *y;
+    tc_loud(gc);
     int holds = x == NULL;
     while (it && holds == (x == NULL) && (y = PyIter_Next(it))) {
         holds = x ? tc_const_equal(x, y) : set_covers(NULL, other, y);

@@ -1,4 +1,4 @@
-/* Reaching and comparing values without running user code; the C side of compiler/guards/values.py. */
+/* Reaching and comparing values without running user code; the C side of compiler/guards/source_values.py. */
 #ifndef TCOMPILE_VALUES_H
 #define TCOMPILE_VALUES_H
 #include "native.h"

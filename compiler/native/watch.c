@@ -1,6 +1,6 @@
 #include "watch.h"
 
-/* ma_version_tag is deprecated from 3.12 on, and is there up to 3.13. */
+/* ma_version_tag is deprecated from 3.12 on, and gone in 3.14. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 #if PY_VERSION_HEX >= 0x030D0000
@@ -172,6 +172,15 @@ void rec_type(Recorder *rec, PyTypeObject *type)
     rec_word(rec, &type->tp_version_tag);
 }
 
+#if PY_VERSION_HEX >= 0x030E0000
+/* 3.14 has no versions of dicts any more: what lies in one is looked up at each call. */
+static DictRecord *dict_record(Recorder *rec, PyObject *dict)
+{
+    (void)dict;
+    rec->unwatchable = 1;
+    return NULL;
+}
+#else
 static DictRecord *dict_record(Recorder *rec, PyObject *dict)
 {
     int fresh;
@@ -190,6 +199,7 @@ static DictRecord *dict_record(Recorder *rec, PyObject *dict)
     }
     return s->index < 0 ? NULL : &rec->dicts[s->index];
 }
+#endif
 
 #if PY_VERSION_HEX >= 0x030D0000
 /* The word that holds the value of `name` among `values`, whose names are `keys`; for a name that is not among them, the
@@ -239,7 +249,7 @@ void rec_lookup(Recorder *rec, PyObject *dict, PyObject *key, Py_hash_t hash, Py
 #endif
     DictRecord *d = dict_record(rec, dict);
     if (d == NULL || grow(&rec->lookups, &rec->cap_lookups, rec->n_lookups, sizeof *rec->lookups) < 0) {
-        rec->failed = 1;
+        rec->failed = !rec->unwatchable;
         return;
     }
     Py_INCREF(key);
@@ -282,7 +292,7 @@ void rec_whole_dict(Recorder *rec, PyObject *dict)
         d->whole = 1;
         d->silent = silent;
     } else {
-        rec->failed = 1;
+        rec->failed = !rec->unwatchable;
     }
 }
 
@@ -296,8 +306,10 @@ void rec_tuple_item(Recorder *rec, PyObject *tuple, Py_ssize_t i)
 
 void rec_hold(Recorder *rec, PyObject *o)
 {
+    int gc = tc_quiet();
     if (rec->held == NULL)
         rec->held = PyList_New(0);
+    tc_loud(gc);
     if (rec->held == NULL || PyList_Append(rec->held, o) < 0) {
         PyErr_Clear();
         rec->failed = 1;

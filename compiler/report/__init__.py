@@ -1,7 +1,7 @@
 """The report: in come events, out comes a CompileReport, plain data with a versioned schema.
 
-builder.py listens to events and builds a report; schema.py is the data; json.py and payload.py are its JSON; text.py its
-plain text. Drawing for notebooks lives in kernel_magics, which this package does not know.
+builder.py listens to events and builds a report; schema.py is the data; json.py and payload.py are its JSON;
+plain_text.py its plain text. Drawing for notebooks lives in kernel_magics, which this package does not know.
 """
 
 from .report import CompileReport, set_renderer

@@ -4,18 +4,19 @@
         ...                                       # whatever compiles
     report = builder.report()
 
-The builder only keeps references while it listens; `report()` turns them into plain data. It never raises out of a listener: a fact
-that it cannot read becomes a line in `report.errors`, because a report must not break what it reports on.
+The builder only keeps references while it listens; `report()` turns them into plain data. It never raises out of a
+listener: a fact that it cannot read becomes a line in `report.errors`, because a report must not break what it reports
+on.
 """
 
 from __future__ import annotations
 
 import datetime
-import linecache
 import os
 import re
 import time
 import uuid
+import weakref
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -23,13 +24,17 @@ from types import CodeType
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from .. import events
-from ..guards.cost import GuardCost, measure_cost
+from ..guards.guard_cost import GuardCost, measure_cost
+from ..base.source_text import source_line
 from . import schema as s
-from .bytecode import bytecode_text
-from .labels import cell_number, label
+from .bytecode_text import bytecode_text
+from .finish import RERAN
+from ..base.labels import cell_number, label
 from .report import CompileReport
 from .payload import renumber
-from .plan import partition_facts, plan_facts
+from .plan_facts import partition_facts, plan_facts
+from ..reproduce.seen_calls import seen_call
+from ..reproduce.specs import autocast_now, spec_of
 from .words import expected_text, failure_subject, failure_words, guard_class, guard_text, short
 
 __all__ = ["ReportBuilder", "record"]
@@ -41,11 +46,16 @@ _GROUP_FROM = 12  # that many guards of one kind and text on parameters become o
 
 
 @contextmanager
-def record(title: str = "", options: dict[str, Any] | None = None, source: s.CellSource | None = None) -> Iterator["ReportBuilder"]:
-    """Build a report of what compiles in a with-block, in this thread and context: `with record() as r: ...`, then `r.report()`.
-    `title`, `options` and `source` are shown in it as they are given."""
-    for name, value, wanted, words in (("title", title, str, "a string"), ("options", options, (dict, type(None)), "a dict"),
-                                       ("source", source, (s.CellSource, type(None)), "a CellSource")):
+def record(
+    title: str = "", options: dict[str, Any] | None = None, source: s.CellSource | None = None
+) -> Iterator["ReportBuilder"]:
+    """Build a report of what compiles in a with-block, in this thread and context: `with record() as r: ...`, then
+    `r.report()`. `title`, `options` and `source` are shown in it as they are given."""
+    for name, value, wanted, words in (
+        ("title", title, str, "a string"),
+        ("options", options, (dict, type(None)), "a dict"),
+        ("source", source, (s.CellSource, type(None)), "a CellSource"),
+    ):
         if not isinstance(value, wanted):
             raise TypeError(f"record: {name} is {words}, got {type(value).__name__}")
     builder = ReportBuilder(title, options, source)
@@ -56,7 +66,8 @@ def record(title: str = "", options: dict[str, Any] | None = None, source: s.Cel
 class ReportBuilder:
     """Listens to events (`events.listen(builder)`); `report()` gives the CompileReport of what it heard.
 
-    `calls` collects the `EntryCall`s that the engine stated (see `calls.py`), for timing; `live` keeps the captured graphs.
+    `calls` collects the `EntryCall`s that the engine stated (see `entry_calls.py`), for timing; `live` keeps the
+    captured graphs.
     """
 
     def __init__(self, title: str = "", options: dict[str, Any] | None = None, source: s.CellSource | None = None):
@@ -74,7 +85,8 @@ class ReportBuilder:
         self.served = 0  # calls served by entries of an earlier run
         self.progress: tuple[str, int, int] = ("", 0, 0)
         self._stack: list[list] = []  # [stage name, seconds of the stages inside]
-        self._stages: dict[tuple[str, str], s.Stage] = {}
+        self._stages: dict[tuple[str, str, str], s.Stage] = {}
+        self._declined: dict[tuple[str, str], int] = {}  # stage, function in its place -> how often it declined
         self._frame_of: dict[tuple[str, str, int], int] = {}
         self._files: dict[int, str] = {}  # frame -> its file as Python names it
         self._open: list[int] = []  # frames in capture, innermost last
@@ -90,9 +102,12 @@ class ReportBuilder:
         self._entries: list[Any] = []  # per entry: the compiled Entry, for its count of hits
         self._ran_eager: set[int] = set()  # graphs that fell back to torch's kernels
         self._released = False
+        self.schedules: list[tuple[Any, int]] = []  # (weak reference to a schedule, its graph)
+        self.known_entries: list[tuple[Any, int]] = []  # (weak reference to a capture result, its entry)
         self._adopted_guards: list[s.GuardRow] = []
         self._failed: dict[tuple[int, int], int] = {}  # (entry, id of guard) -> times it was the first to fail
         self._began = 0.0
+        self._waits: list[tuple[float, float]] = []  # when the program waited for the compiler: begin, end
 
     # -- listening ---------------------------------------------------------------------------------------------------
     def __call__(self, e: events.Event) -> None:
@@ -143,10 +158,17 @@ class ReportBuilder:
         parent = self._stack[-1][0] if self._stack else ""
         if self._stack:
             self._stack[-1][1] += e.seconds
-        st = self._stages.setdefault((e.name, parent), s.Stage(e.name, 0.0, 0.0, 0, parent))
+        by = e.facts.get("by", "")
+        st = self._stages.setdefault((e.name, parent, by), s.Stage(e.name, 0.0, 0.0, 0, parent, by))
         st.seconds += e.seconds
         st.self_seconds += max(0.0, e.seconds - inner)
         st.count += 1
+        st.declined += self._declined.pop((e.name, by), 0)
+        if not self._stack:
+            self._waits.append((e.time - e.seconds, e.time))
+
+    def _on_declined(self, e: events.Event) -> None:
+        self._declined[e.name, e.by] = self._declined.get((e.name, e.by), 0) + 1
 
     def _on_capture_begin(self, e: events.Event) -> None:
         i = self._frame(e.frame, e.facts.get("file") or "", e.facts.get("line") or 0)
@@ -186,6 +208,8 @@ class ReportBuilder:
                 frame,
                 graph_module=getattr(g, "graph_module", None),
                 inputs=[i.name for i in getattr(g, "inputs", [])],
+                autocast=autocast_now(),
+                specs=[spec_of(i.name, v) for i, v in zip(getattr(g, "inputs", []), getattr(g, "example_inputs", []))],
                 ran="partial" if e.facts.get("partial") else "compiled",
             )
         )
@@ -194,6 +218,7 @@ class ReportBuilder:
         if self.r.graphs:
             facts = {k: e.facts[k] for k in ("name", "point", "seconds", "before", "after", "removed", "added", "more")}
             self.r.graphs[-1].passes.append(s.GraphPass(**facts))
+            self.r.graphs[-1].unused = max(self.r.graphs[-1].unused, float(e.facts.get("unused") or 0.0))
 
     def _on_partition(self, e: events.Event) -> None:
         graph = len(self.r.graphs) - 1 if self.r.graphs and self._lowered[-1] is None else len(self.r.graphs)
@@ -205,7 +230,11 @@ class ReportBuilder:
         _, part = self._partitions.get(id(e.facts.get("backward_of")), (None, None))
         if part is not None:
             forward = self.r.partitions[part].graph
-            name = f"{self.r.graphs[forward].name}_backward" if forward is not None and forward < len(self.r.graphs) else name
+            name = (
+                f"{self.r.graphs[forward].name}_backward"
+                if forward is not None and forward < len(self.r.graphs)
+                else name
+            )
             self.r.partitions[part].backward.append(len(self.r.graphs))
         if not self.r.graphs or self._lowered[-1] is not None:  # a backward graph, or one that somebody else captured
             frame, entry = (
@@ -226,7 +255,7 @@ class ReportBuilder:
         if at is None:
             at = self._seen_breaks[key] = len(self.r.graph_breaks)
             # columns count in the line as it stands in the file, with its indentation
-            code = linecache.getline(b.file, b.line).rstrip("\n") or b.code
+            code = source_line(b.file, b.line).rstrip("\n") or b.code
             chain = [s.FrameRef(str(c[0]), label(str(c[1])), int(c[2])) for c in b.call_chain]
             remedy = f"{_NO_CHANGE}: it runs once, and what uses it is compiled" if _is_setup(b) else b.remedy
             self.r.graph_breaks.append(
@@ -245,6 +274,7 @@ class ReportBuilder:
                     None,
                     1,
                     chain,
+                    library="site-packages" in b.file or "dist-packages" in b.file,
                     harmless=remedy.startswith(_NO_CHANGE),
                     fix=None if getattr(b, "fix", None) is None else {**asdict(b.fix), "file": label(b.fix.file)},
                 )
@@ -281,11 +311,17 @@ class ReportBuilder:
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
         suggestion = f.suggestion
-        if source == "__value" and type(g.expected) is int and not any(c.frame == i and c.line == g.line for c in self.r.recompiles):
+        if (
+            source == "__value"
+            and type(g.expected) is int
+            and not any(c.frame == i and c.line == g.line for c in self.r.recompiles)
+        ):
             suggestion = f"{_NO_CHANGE}: the second iteration makes it any number"  # which the next miss would disprove
         source = self._users_words(i, source)
         if "__stack_" in suggestion:
-            suggestion = "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
+            suggestion = (
+                "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
+            )
         suggestion, expected, got = (self._users_words(i, words) for words in (suggestion, expected, got))
         self.r.recompiles.append(
             s.Recompile(
@@ -298,7 +334,7 @@ class ReportBuilder:
                 got,
                 label(file),
                 line,
-                linecache.getline(file, line).rstrip("\n") if file and line else "",
+                source_line(file, line).rstrip("\n") if file and line else "",
                 suggestion,
                 g.why,
                 len(failures) - 1,
@@ -313,14 +349,15 @@ class ReportBuilder:
         self._tell("recompile", i, None, f"{subject(what)}: {expected} → {got}")
 
     def _users_words(self, frame: int | None, text: str) -> str:
-        """The text in the user's names. A loop's body gets its item as `__value`, outlined as a function: its name stands in the line of
-        the loop. What follows a break gets what lay on the stack as `__stack_0`: it has no name."""
+        """The text in the user's names. A loop's body gets its item as `__value`, outlined as a function: its name
+        stands in the line of the loop. What follows a break gets what lay on the stack as `__stack_0`: it has no
+        name."""
         if "__" not in text:
             return text
         if "__value" in text and frame is not None:
             f = self.r.frames[frame]
             at = re.search(r"<loop at line (\d+)>", f.name)
-            line = linecache.getline(self._files.get(frame, f.file), int(at.group(1)) if at else f.line)
+            line = source_line(self._files.get(frame, f.file), int(at.group(1)) if at else f.line)
             found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", line)
             text = text.replace("__value", found.group(1) if found else "item")
         return re.sub(r"`?__stack_\d+_*`?", "an intermediate value", text)
@@ -347,7 +384,7 @@ class ReportBuilder:
                 f.get("launches") or 1,
                 f.get("seconds"),
                 f.get("compile_seconds"),
-                origins=[str(o) for o in (f.get("origins") or getattr(ir, "origins", None) or ())],
+                origins=[str(o) for o in f.get("origins") or getattr(ir, "origins", None) or ()],
                 lines=[[label(str(x[0])), x[1]] for x in getattr(ir, "lines", None) or ()],
                 fused_because=[str(x) for x in getattr(ir, "fused_because", None) or ()],
                 choices=_choices(f.get("choices") or {}),
@@ -360,13 +397,25 @@ class ReportBuilder:
     def _on_binary(self, e: events.Event) -> None:
         for k in reversed(self.r.kernels):
             if k.name == e.name:
-                k.registers, k.spills, k.shared, k.occupancy, k.assembly = e.registers, e.spills, e.shared, e.occupancy, e.assembly
+                k.registers, k.spills, k.shared, k.occupancy, k.assembly = (
+                    e.registers,
+                    e.spills,
+                    e.shared,
+                    e.occupancy,
+                    e.assembly,
+                )
                 k.language = e.facts.get("language", k.language)
-                k.source, k.names, k.choices = self._cells_named(e.source, e.lines), dict(e.names), _choices(e.choices)  # as a search has left it
+                k.source, k.names, k.choices = (
+                    self._cells_named(e.source, e.lines),
+                    dict(e.names),
+                    _choices(e.choices),
+                )  # as a search has left it
                 return
 
     def _cells_named(self, source: str, lines: Iterable[Sequence]) -> str:
-        """A kernel's text, whose comments name cells as people do, not by the file that holds a cell for the kernel process."""
+        """A kernel's text, whose comments name cells as people do, not by the file that holds a cell for the kernel
+        process.
+        """
         for file in {str(x[0]) for x in lines}:
             if cell_number(label(file)) is not None:
                 source = source.replace(f"{os.path.basename(file)}:", f"{label(file)}:")
@@ -376,6 +425,8 @@ class ReportBuilder:
         graph = len(self.r.graphs) - 1 if self.r.graphs else None
         self._ran_eager.discard(len(self.r.graphs) - 1)
         facts = plan_facts(e.facts["schedule"]) if e.facts.get("schedule") is not None else {}
+        if facts and graph is not None:
+            self.schedules.append((weakref.ref(e.facts["schedule"]), graph))
         counts: dict[tuple[str, str], s.Extern] = {}
         for x in facts.get("externs") or e.facts.get("extern") or ():
             op, reason, lines = x if isinstance(x, tuple) and len(x) == 3 else (str(x), "", [])
@@ -393,7 +444,9 @@ class ReportBuilder:
             kernel_of = self._computed_by[graph] = {}
             for name, nodes in launches:
                 for node in nodes:
-                    kernel_of.setdefault(node, number[name])  # a later kernel that computes it again is not where it belongs
+                    kernel_of.setdefault(
+                        node, number[name]
+                    )  # a later kernel that computes it again is not where it belongs
         if graph is not None:
             self.r.graphs[graph].unfused = [
                 [str(p) for p in u] for u in facts.get("unfused") or e.facts.get("unfused") or ()
@@ -413,10 +466,17 @@ class ReportBuilder:
                 )
             )
 
+    def _on_library(self, e: events.Event) -> None:
+        file, line = e.facts.get("file") or "", e.facts.get("line")
+        row = s.Decision(str(e.frame), str(e.decision), str(e.reason), file=label(file) if file else "", line=line)
+        self.r.decided[row.what, row.decision] = row
+
     def _on_fallback(self, e: events.Event) -> None:
         if self._open and self.r.graphs and self.r.graphs[-1].entry is None:  # until a schedule of it is heard
             self._ran_eager.add(len(self.r.graphs) - 1)
         what, reason, n = str(e.what), str(e.reason), int(e.facts.get("count") or 1)
+        if e.facts.get("reran"):
+            self.r.reran[what] = self.r.reran.get(what, 0) + n
         for f in self.r.fallbacks:
             if (f.what, f.reason) == (what, reason):
                 f.count += n
@@ -473,7 +533,9 @@ class ReportBuilder:
             if self.r.graph_breaks[b].entry is None:
                 self.r.graph_breaks[b].entry, self.r.graph_breaks[b].frame = n, i
         if f.status != "limit":
-            f.status = "partly" if any(not self.r.graph_breaks[b].harmless for b in self._pending_breaks) else "compiled"
+            f.status = (
+                "partly" if any(not self.r.graph_breaks[b].harmless for b in self._pending_breaks) else "compiled"
+            )
         if graph is not None:
             self.r.graphs[graph].entry, self.r.graphs[graph].frame = n, i
         for t in self.r.timeline:  # the recompiles that led to this entry
@@ -508,7 +570,12 @@ class ReportBuilder:
             stated = [i for i, g in enumerate(self._captured) if g is not None]
             for g in call.graphs:  # stated after its graph; a backward graph may have come between
                 g.number = stated[-1] if stated else None
-            self.r.frames[self._frame(call.name, call.file, call.line)].seconds += call.compile_seconds or 0.0
+            frame = self.r.frames[self._frame(call.name, call.file, call.line)]
+            frame.seconds += call.compile_seconds or 0.0
+            if frame.call is None:
+                frame.call = seen_call(call.fn, call.args)
+            if call.compile_seconds:
+                self._waits.append((e.time - call.compile_seconds, e.time))
             self.calls.append(call)
 
     def adopt(self, old: CompileReport, entry: int, hits: int) -> None:
@@ -518,7 +585,10 @@ class ReportBuilder:
         key = (f.name, f.file, f.line)
         if key not in self._frame_of:
             self._frame_of[key] = len(self.r.frames)
-            self.r.frames.append(replace(f, entries=[], captures=0, seconds=0.0))
+            again: dict[str, Any] = (
+                {"status": "compiled", "reason": ""} if f.reason == RERAN else {}
+            )  # a graph that raised then need not have raised now
+            self.r.frames.append(replace(f, entries=[], captures=0, seconds=0.0, **again))
         frame, number = self._frame_of[key], len(self.r.entries)
         breaks = []
         for b in (old.graph_breaks[i] for i in e.breaks):
@@ -552,9 +622,10 @@ class ReportBuilder:
         self.served += hits
 
     def release(self) -> list[tuple[Any, int]]:
-        """Let go of compiled entries and traced graphs: the report has its data. Gives (capture result, entry number) of the
-        entries made while listening, for whoever wants to know them again."""
+        """Let go of compiled entries and traced graphs: the report has its data. Gives (capture result, entry number)
+        of the entries made while listening, for whoever wants to know them again."""
         known = [(e.meta, n) for n, e in enumerate(self._entries) if getattr(e, "meta", None) is not None]
+        self.known_entries = [(weakref.ref(meta), n) for meta, n in known]
         self._entries = [None] * len(self._entries)
         self._captured, self._lowered = [None] * len(self._captured), [None] * len(self._lowered)
         self._partitions.clear()
@@ -574,8 +645,12 @@ class ReportBuilder:
             finish(r, self.served)
             return r
         r.environment = r.environment or environment()
-        order = list(dict.fromkeys(name for name, _ in self._stages))
+        order = list(dict.fromkeys(name for name, *_ in self._stages))
         r.stages = sorted(self._stages.values(), key=lambda st: order.index(st.name))
+        r.waited = sum(end - begin for begin, end in self.waits())
+        rest = r.waited - sum(st.self_seconds for st in r.stages)
+        if r.stages and rest > 0:  # guards, modules that are loaded the first time, this report
+            r.stages.append(s.Stage("other", rest, rest))
         for row, entry in zip(r.entries, self._entries):
             hits = getattr(entry, "hits", None)
             row.hits = hits if isinstance(hits, int) else row.hits
@@ -595,9 +670,19 @@ class ReportBuilder:
         finish(r, self.served)
         return r
 
+    def waits(self) -> list[tuple[float, float]]:
+        """When the program waited for the compiler, by `time.perf_counter`: intervals that do not overlap, in order."""
+        out: list[tuple[float, float]] = []
+        for begin, end in sorted(self._waits):
+            if out and begin <= out[-1][1]:
+                out[-1] = out[-1][0], max(end, out[-1][1])
+            else:
+                out.append((begin, end))
+        return out
+
     def _shares(self, entry: int) -> Callable[[int, str], tuple[str, float | None]]:
-        """For a guard's place in the entry's program and its class by its source: its class as it is evaluated, and its measured
-        nanoseconds a call. Watched guards share the proof that nothing they read has changed."""
+        """For a guard's place in the entry's program and its class by its source: its class as it is evaluated, and its
+        measured nanoseconds a call. Watched guards share the proof that nothing they read has changed."""
         cost = self._costs.get(entry)
         if cost is None or not cost.each:
             return lambda place, cls: (cls, None)
@@ -606,7 +691,9 @@ class ReportBuilder:
         return lambda place, cls: ("checked", cost.each[place]) if place in cost.each else ("watched", each)
 
     def _guard_rows(self) -> list[s.GuardRow]:
-        """One row per guard; many guards of one kind below one object (a model's parameters) become one row with a count."""
+        """One row per guard; many guards of one kind below one object (a model's parameters) become one row with a
+        count.
+        """
         groups: dict[tuple, list[tuple]] = {}  # a big model has thousands: words are made only for those that are shown
         places: dict[int, int] = {}
         shares = {i: self._shares(i) for i in {entry for entry, _ in self._guards}}
@@ -649,7 +736,7 @@ class ReportBuilder:
         )
 
     def _graphs(self) -> None:
-        from .graphs import all_lines, nodes_of
+        from .graph_nodes import all_lines, nodes_of
         from .payload import encode
 
         for i, g in enumerate(self.r.graphs):
@@ -686,10 +773,9 @@ class ReportBuilder:
             except Exception as error:
                 self.r.errors.append(f"report: graph {g.name} could not be read: {type(error).__name__}: {error}")
 
-
     def _eager_memory(self, graph: int, captured: Any) -> None:
         """What eager would hold while it runs the graph; with gradients at least what autograd has kept so far."""
-        from .memory import at_least, eager_live, thinned
+        from .memory_timeline import at_least, eager_live, thinned
 
         row = next((m for m in self.r.memory if m.graph == graph), None)
         if row is None or row.eager_live:
@@ -710,12 +796,15 @@ def _choices(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trial(t: Any) -> s.Trial:
-    """A candidate as autotuning states it: a Trial, (config, seconds), or an object with `config` or `choices`, `seconds` or `us` (microseconds),
-    `chosen` or `kept`, `error`; whatever else it holds belongs to the configuration."""
+    """A candidate as autotuning states it: a Trial, (config, seconds), or an object with `config` or `choices`,
+    `seconds` or `us` (microseconds), `chosen` or `kept`, `error`; whatever else it holds belongs to the
+    configuration."""
     if isinstance(t, s.Trial):
         return t
     if isinstance(t, dict):
-        rest = {k: v for k, v in t.items() if k not in ("config", "choices", "seconds", "us", "chosen", "kept", "error")}
+        rest = {
+            k: v for k, v in t.items() if k not in ("config", "choices", "seconds", "us", "chosen", "kept", "error")
+        }
         config = t.get("config", t.get("choices"))
         config = {} if config is None else dict(config) if isinstance(config, dict) else {"variant": str(config)}
         seconds = t["us"] * 1e-6 if t.get("seconds") is None and t.get("us") is not None else t.get("seconds")
@@ -744,11 +833,16 @@ def _beginning(text: str) -> str:
 
 
 def _is_setup(b: Any) -> bool:
-    """A break in what a cell's top level does once: it defines a class, makes an object, or seeds a generator. After a first break an `__init__`
-    is a frame of its own."""
+    """A break in what a cell's top level does once: it defines a class, makes an object, or seeds a generator. After a
+    first break an `__init__` is a frame of its own."""
     inside = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
     seeds = b.reason.endswith("generator is seeded.")
-    return (b.kind == "class_definition" or seeds) and inside == ["<module>"] or inside[:1] == ["__init__"] or inside[:2] == ["<module>", "__init__"]
+    return (
+        (b.kind == "class_definition" or seeds)
+        and inside == ["<module>"]
+        or inside[:1] == ["__init__"]
+        or inside[:2] == ["<module>", "__init__"]
+    )
 
 
 def _ir_text(kernel: Any) -> str:
@@ -756,7 +850,7 @@ def _ir_text(kernel: Any) -> str:
         return ""
     if isinstance(kernel, str):
         return kernel
-    from ..lowering.printer import print_kernel
+    from ..lowering.print_loops import print_kernel
 
     return print_kernel(kernel, kernel.name, origins=True)
 

@@ -1,4 +1,6 @@
-"""Where the code ran: versions, processor, compiler. Only facts that explain a figure; no names of machines or users."""
+"""Where the code ran: versions, processor, compiler. Only facts that explain a figure; no names of machines or
+users.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ import torch
 __all__ = ["environment", "version"]
 
 
+@lru_cache(maxsize=1)
 def version() -> str:
     try:
         return metadata.version("tcompile")

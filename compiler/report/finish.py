@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from . import schema as s
-from .labels import cell_number, frame_words
-from .numbers import against, count, plural, seconds
+from ..base.labels import cell_number, frame_words
+from .conclusions.answers import answers_of
+from .conclusions.decisions import decisions_of
+from .numbers import against, count, plural, seconds, size
+from .conclusions.truth import excuse_library_breaks, fell_back, forget_unused, main_call, share_of_run, unused_share
+from .conclusions.wall import split_compiled
 
-__all__ = ["finish", "closed_line"]
+__all__ = ["finish", "closed_line", "RERAN"]
 
+RERAN = "a graph of it raised; the call ran as plain Python"
 SYMBOLS = {"compiled": "●", "partly": "▲", "eager": "○", "nothing": "·", "error": "✕"}
 # Of several marks on one line the first of these wins: what a person can act on comes first.
 _PRIORITY = ("break", "guard", "eager", "captured")
@@ -19,6 +24,7 @@ _MAX_FINDINGS = 3
 def finish(r: Any, served: int = 0) -> None:
     """Fill marks, findings and summary of a CompileReport. `served`: calls that entries of an earlier run served."""
     _forget_own_error(r)
+    excuse_library_breaks(r)
     r.marks = _marks(r)
     r.findings = [*r.notes, *_findings(r)][:_MAX_FINDINGS]
     m = r.summary = s.Summary()
@@ -28,22 +34,33 @@ def finish(r: Any, served: int = 0) -> None:
     m.kernels = len(r.kernels)
     m.externs = sum(e.count for e in r.externs)
     m.recompiles = len(r.recompiles)
-    m.compile_seconds = sum(st.seconds for st in r.stages if not st.parent)
+    m.compile_seconds = sum(st.seconds for st in r.stages if not st.parent) if r.waited is None else r.waited
+    forget_unused(r)
+    r.speedups.share = share_of_run(r)
     m.status, m.note = _status(r, served)
     if r.raised == "FullGraphError" and r.graph_breaks:  # the one break that ended it is the whole story
         b = r.graph_breaks[-1]
         m.status, m.note = "error", f"fullgraph: the graph breaks at line {b.line} ({_code_word(b)})"
     elif r.raised == "KeyboardInterrupt":
         m.note = "interrupted"
-        m.status = m.status if any(f.entries for f in r.frames) else "error"
+        m.status = "partly" if any(f.entries for f in r.frames) else "error"
     elif r.raised:
-        m.note = f"{m.note} · " * (m.status not in ("nothing", "error") and bool(m.note)) + f"the cell raised {r.raised}"
+        m.note = (
+            f"{m.note} · " * (m.status not in ("nothing", "error") and bool(m.note)) + f"the cell raised {r.raised}"
+        )
+        m.status = "partly" if m.status == "compiled" else m.status
     m.symbol = SYMBOLS[m.status]
+    split_compiled(r)
+    r.decisions = decisions_of(r)
+    r.answers = answers_of(r)
     m.line = closed_line(r)
 
 
 def _status(r: Any, served: int) -> tuple[str, str]:
     limit = next((f for f in r.frames if f.status == "limit"), None)
+    for f in r.frames:
+        if f.name in r.reran and f.status == "compiled":
+            f.status, f.reason = "partly", RERAN
     skipped = [r.frames[f.frame] for f in r.fallbacks if f.frame is not None and r.frames[f.frame].status == "skipped"]
     if r.raised and r.why_nothing:
         return "error", ""
@@ -53,10 +70,12 @@ def _status(r: Any, served: int) -> tuple[str, str]:
         eager = [g for g in r.graphs if g.ran == "eager"]
         why = next((f.reason for f in r.fallbacks if f.frame is None or not skipped), "")
         if eager and len(eager) == len(r.graphs):
-            if r.raised:                             # whose kernels would have run is of no interest any more
+            if r.raised:  # whose kernels would have run is of no interest any more
                 return "error", ""
             return "eager", f"captured, but run by torch's own kernels: {why}"
-        if any(not b.harmless for b in r.graph_breaks) or skipped or r.errors or eager:
+        if r.reran:
+            return "partly", f"a graph raised: {plural(sum(r.reran.values()), 'call')} ran as plain Python"
+        if any(not b.harmless for b in r.graph_breaks) or skipped or r.errors or eager or fell_back(r):
             return "partly", ""
         return "compiled", ""
     if limit is not None:
@@ -76,7 +95,9 @@ def _status(r: Any, served: int) -> tuple[str, str]:
 
 
 def _forget_own_error(r: Any) -> None:
-    """What the program raises, capture may have met first, as an error of its own: the cell's error is told once, as the program's."""
+    """What the program raises, capture may have met first, as an error of its own: the cell's error is told once, as
+    the program's.
+    """
     words = f"{r.raised}: {r.raised_words.splitlines()[0] if r.raised_words else ''}".rstrip(": ")
     if not r.raised_words:
         return
@@ -118,7 +139,11 @@ def _marks(r: Any) -> list[s.Mark]:
     for i, f in enumerate(r.fallbacks):
         if f.frame is not None:
             frame = r.frames[f.frame]
-            if frame.status not in ("skipped", "limit", "error"):  # an operator by eager's kernel is no function that runs eager
+            if frame.status not in (
+                "skipped",
+                "limit",
+                "error",
+            ):  # an operator by eager's kernel is no function that runs eager
                 continue
             put(frame.file, frame.line, "eager", f"runs as plain Python: {f.reason}", f"fallbacks/{i}")
     for i, g in enumerate(r.guards):
@@ -151,7 +176,9 @@ def numerics_findings(r: Any) -> list[s.Finding]:
     if worst is None:
         return []
     where = f"line {worst.line}: " if worst.line else ""
-    text = f"{where}`{worst.node}` ({worst.op}) is the first value that differs from eager's beyond rounding: {worst.why}"
+    text = (
+        f"{where}`{worst.node}` ({worst.op}) is the first value that differs from eager's beyond rounding: {worst.why}"
+    )
     return [s.Finding("warning", text, "compile with options={'emulate_precision': True}", "numerics", worst.line)]
 
 
@@ -159,7 +186,9 @@ _PING_PONG = 8  # switches between entries, and one in so many calls, from which
 
 
 def _ping_pong(r: Any) -> list[s.Finding]:
-    """Frames whose calls go back and forth between entries: each switch first evaluates the guards of the entry before."""
+    """Frames whose calls go back and forth between entries: each switch first evaluates the guards of the entry
+    before.
+    """
     out = []
     for i, f in enumerate(r.frames):
         entries = [r.entries[n] for n in f.entries]
@@ -168,10 +197,32 @@ def _ping_pong(r: Any) -> list[s.Finding]:
             continue
         last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
         what = f": {_subject(last)} goes back and forth ({last.expected} ↔ {last.got})" if last is not None else ""
-        text = f"{_called(f.name)} switched {plural(switches, 'time')} between its {len(entries)} entries in {plural(calls, 'call')}{what}"
+        text = (
+            f"{_called(f.name)} switched {plural(switches, 'time')} between its {len(entries)} entries in"
+            f" {plural(calls, 'call')}{what}"
+        )
         cost = max((e.guard_seconds or 0.0 for e in entries), default=0.0) * switches
-        out.append(s.Finding("info", text, last.suggestion if last is not None else "", f"frames/{i}", f.line, cost or None))
+        out.append(
+            s.Finding("info", text, last.suggestion if last is not None else "", f"frames/{i}", f.line, cost or None)
+        )
     return out
+
+
+_MORE_MEMORY = 1.1  # of eager's peak, from which on it is worth a word
+
+
+def _memory(r: Any) -> list[s.Finding]:
+    """Graphs that hold more at once than eager would."""
+    return [
+        s.Finding(
+            "info",
+            f"a call holds {size(m.peak_bytes)} at its peak, where eager holds {size(m.eager_peak_bytes)}",
+            "",
+            "speed",
+        )
+        for m in r.memory
+        if m.peak_bytes and m.eager_peak_bytes and m.peak_bytes > max(_MORE_MEMORY * m.eager_peak_bytes, 1 << 20)
+    ]
 
 
 def _where(r: Any, b: s.Break) -> str:
@@ -183,15 +234,34 @@ def _findings(r: Any) -> list[s.Finding]:
     told = set()
     harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless))
     for i, b in enumerate(r.graph_breaks):
-        if b.harmless and len(harmless) > 1 or (b.file, b.line, b.reason) in told:  # two calls on one line: one thing to do
+        if (
+            b.harmless and len(harmless) > 1 or (b.file, b.line, b.reason) in told
+        ):  # two calls on one line: one thing to do
             continue
         told.add((b.file, b.line, b.reason))
-        out.append(s.Finding("info" if b.harmless else "warning", f"{_where(r, b)}: {b.reason}", b.remedy, f"breaks/{i}", b.line, None))
+        out.append(
+            s.Finding(
+                "info" if b.harmless else "warning",
+                f"{_where(r, b)}: {b.reason}",
+                b.remedy,
+                f"breaks/{i}",
+                b.line,
+                None,
+            )
+        )
     if len(harmless) > 1:
         first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless)
         more = f" and {len(harmless) - 4} more" if len(harmless) > 4 else ""
-        out.append(s.Finding("info", f"{', '.join(harmless[:4])}{more} ran as plain Python, between what was compiled",
-                             "no change is needed", f"breaks/{first}", r.graph_breaks[first].line, None))
+        out.append(
+            s.Finding(
+                "info",
+                f"{', '.join(harmless[:4])}{more} ran as plain Python, between what was compiled",
+                "no change is needed",
+                f"breaks/{first}",
+                r.graph_breaks[first].line,
+                None,
+            )
+        )
     for i, f in enumerate(r.frames):
         if f.status == "limit":
             last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
@@ -210,6 +280,7 @@ def _findings(r: Any) -> list[s.Finding]:
                 ),
             )
     out += _ping_pong(r)
+    out += _memory(r)
     by_cause: dict[tuple, list[int]] = {}
     for i, c in enumerate(r.recompiles):
         by_cause.setdefault((c.frame, _subject(c)), []).append(i)
@@ -223,7 +294,8 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info" if len(which) < 3 else "warning",
-                f"{_called(c.frame_name)} was compiled again{f' {len(which)} times' if len(which) > 1 else ''} because {what} changed ({c.expected} → {c.got})",
+                f"{_called(c.frame_name)} was compiled again{f' {len(which)} times' if len(which) > 1 else ''} because"
+                f" {what} changed ({c.expected} → {c.got})",
                 c.suggestion,
                 f"recompiles/{which[-1]}",
                 c.line,
@@ -234,9 +306,11 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info",
-                f.reason  # which may begin with its subject
-                if f.reason.startswith(f.what)
-                else f"{f.what} ran eager{f' {f.count} times' if f.count > 1 else ''}: {f.reason}",
+                (
+                    f.reason  # which may begin with its subject
+                    if f.reason.startswith(f.what)
+                    else f"{f.what} ran eager{f' {f.count} times' if f.count > 1 else ''}: {f.reason}"
+                ),
                 "",
                 f"fallbacks/{i}",
             )
@@ -281,18 +355,29 @@ def closed_line(r: Any) -> str:
     for over, words in (("eager", "eager"), ("torch", "torch.compile")):
         x = r.speedups.over(over)
         if x is not None:
-            parts.append(against(x.ratio, x.lo, x.hi, words))
-    if r.speedups.overall and all(c.measured in ("graphs", "") for c in r.speedups.calls):
-        parts[-1] += " (graphs alone)"
+            parts.append(against(x.ratio, x.lo, x.hi, words) + _of(r.speedups))
     if r.speedups.overall and r.speedups.note:
         parts[-1] += " (busy machine)"
+    unused = unused_share(r)
+    if unused:
+        parts.append(f"{unused * 100:.0f} % of the work left out: nobody reads its results")
     if m.graphs:
         cost = f"{seconds(m.compile_seconds)} to compile"
-        even = next((c.break_even_calls for c in r.speedups.calls if c.break_even_calls is not None), None)
+        main = main_call(r.speedups)
+        even = main.break_even_calls if main is not None else None
         if even is not None:
             cost += f" · pays off after {count(even)} call{'' if even == 1 else 's'}"
         parts.append(cost)
     return f"{head}   " + "   ".join(parts)
+
+
+def _of(speedups: s.Speedups) -> str:
+    """What a figure is of, where that is not the cell: ` in f`, and how much of the run that is where it is little."""
+    if not speedups.of:
+        return ""
+    little = speedups.share is not None and speedups.share < 0.5
+    words = "" if speedups.share is None else "under 1" if speedups.share < 0.01 else f"{100 * speedups.share:.0f}"
+    return f" in {speedups.of}" + (f" ({words} % of the run)" if little else "")
 
 
 def _code_word(b: s.Break) -> str:

@@ -1,8 +1,8 @@
 """A report as JSON and back: dataclasses to dicts, large values deflated, a size limit with the omissions named.
 
 A packed value is `{"$z": "<base64 of zlib(UTF-8 JSON)>", "n": <bytes of that JSON>}` and may stand anywhere in the
-document; readers replace it by the JSON value inside. Long texts (kernel sources, loop IR, entry sources) are stored once in
-the packed list `texts`, and their fields hold the index.
+document; readers replace it by the JSON value inside. Long texts (kernel sources, loop IR, entry sources) are stored
+once in the packed list `texts`, and their fields hold the index.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import base64
 import dataclasses
 import json
 import math
-import types
-import typing
 import zlib
 from functools import lru_cache
 from typing import Any, Callable, Iterator
 
+from ..base.quoting import well_formed
 from . import schema as s
+from .validate import build, check_graphs, check_profiles, mend_references
 
 __all__ = ["dump", "load", "pack", "unpack", "DEFAULT_LIMIT"]
 
 DEFAULT_LIMIT = 200_000
 _PACK_FROM = 600  # JSON text shorter than this stays readable
-_UNPACK_LIMIT = 64 << 20  # a packed value that claims more is refused
-_SKIP = {"live", "stock", "result", "raised", "raised_words", "notes", "why_nothing", "graph_module", "aten"}
-_ATOMS = frozenset((type(None), bool, int, str))  # are JSON as they are
+_UNPACK_LIMIT = 64 << 20  # bytes of all packed values of a report
+_SKIP = {"live", "stock", "result", "raised", "raised_words", "waited", "reran", "notes", "decided", "tried"}
+_SKIP |= {"why_nothing", "graph_module", "aten", "specs", "autocast", "call", "compile_args"}
+_ATOMS = frozenset((type(None), bool, int))  # are JSON as they are, and texts of ASCII
 _TEXT_FIELDS = {"kernels": ("source", "ir", "assembly"), "entries": ("source",), "frames": ("bytecode",)}
 
 
@@ -37,18 +38,21 @@ def pack(value: Any) -> Any:
     return {"$z": base64.b64encode(zlib.compress(text, 6)).decode(), "n": len(text)}
 
 
-def unpack(value: Any) -> Any:
-    """`value` with every packed value inside it expanded. Raises ValueError for one that does not inflate."""
+def unpack(value: Any, room: list[int] | None = None) -> Any:
+    """`value` with every packed value inside it expanded. Raises ValueError for one that does not inflate. `room`:
+    bytes that all of them may take."""
+    room = [_UNPACK_LIMIT] if room is None else room
     if isinstance(value, list):
-        return [unpack(v) for v in value]
+        return [unpack(v, room) for v in value]
     if not isinstance(value, dict):
         return value
     if "$z" not in value:
-        return {k: unpack(v) for k, v in value.items()}
+        return {k: unpack(v, room) for k, v in value.items()}
     inflate = zlib.decompressobj()
     try:
-        raw = inflate.decompress(base64.b64decode(value["$z"], validate=True), _UNPACK_LIMIT)
-        return unpack(json.loads(raw))
+        raw = inflate.decompress(base64.b64decode(value["$z"], validate=True), max(1, room[0]))
+        room[0] -= len(raw)
+        return unpack(json.loads(raw), room)
     except (ValueError, TypeError, zlib.error) as e:
         raise ValueError(f"report: a packed value is damaged ({e})") from None
 
@@ -58,18 +62,22 @@ def plain(x: Any) -> Any:
     kind = type(x)
     if kind in _ATOMS:
         return x
+    if kind is str:
+        return well_formed(x)
     if kind is list or isinstance(x, (tuple, set, frozenset, list)):
-        return [v if type(v) in _ATOMS else plain(v) for v in x]  # a graph has tens of thousands of numbers in columns
+        return [
+            v if type(v) in _ATOMS or type(v) is str and v.isascii() else plain(v) for v in x
+        ]  # a graph has tens of thousands of numbers in columns
     names = _saved_fields(kind)  # type: ignore[arg-type]  # a class is hashable
     if names is not None:
         return {name: plain(getattr(x, name)) for name in names}
     if isinstance(x, dict):
-        return {str(k): plain(v) for k, v in x.items()}
+        return {well_formed(str(k)): plain(v) for k, v in x.items()}
     if isinstance(x, float):
         return float(f"{x:.6g}") if math.isfinite(x) else str(x)
     if isinstance(x, (int, str)):  # of a class of their own, such as an enum's
-        return int(x) if isinstance(x, int) else str.__str__(x)
-    return str(x)
+        return int(x) if isinstance(x, int) else well_formed(str.__str__(x))
+    return well_formed(str(x))
 
 
 @lru_cache(maxsize=None)
@@ -173,9 +181,11 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
     yield "entry sources", *_spread(field_cut(body["entries"], "source", "", 4), why)
     yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 24), why)
     yield "captured graphs", *_spread(field_cut(body["graphs"], "captured", empty_graph), why)
+    yield "spans of profiled calls", *_spread(tail_cut("profiles", 1), why)
     yield "timeline events", *_spread(tail_cut("timeline", 200), why)
     yield "lowered graphs", *_spread(field_cut(body["graphs"], "lowered", empty_graph, 1), why)
     yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 4), why)
+    yield "spans of profiled calls", *_spread(tail_cut("profiles", 0), why)
     yield "lowered graphs", *_spread(field_cut(body["graphs"], "lowered", empty_graph), why)
     yield "guards", *_spread(tail_cut("guards", 40), why)
     yield "names of graphs' inputs", *_spread(field_cut(body["graphs"], "inputs", []), why)
@@ -215,7 +225,7 @@ def load(cls: type, text: str | bytes | dict) -> Any:
     """A report from `dump`'s data. Unknown fields are ignored, missing ones take their defaults."""
     try:
         data = text if isinstance(text, dict) else json.loads(text)
-    except (ValueError, TypeError) as e:
+    except (ValueError, TypeError, RecursionError) as e:
         raise ValueError(f"report: not JSON ({e})") from None
     if not isinstance(data, dict) or data.get("schema") != s.SCHEMA:
         raise ValueError(f'report: expected {{"schema": "{s.SCHEMA}", ...}}, got something else')
@@ -223,38 +233,18 @@ def load(cls: type, text: str | bytes | dict) -> Any:
         raise ValueError(
             f"report: version {data.get('version')!r} cannot be read, this tcompile reads version {s.VERSION}"
         )
-    data = unpack(data)
-    texts = data.get("texts", [])
-    for name, fields in _TEXT_FIELDS.items():
-        for row in data.get(name, []):
-            for f in fields:
-                i = row.get(f)
-                row[f] = texts[i] if isinstance(i, int) and 0 <= i < len(texts) else ""
-    return _build(cls, data)
-
-
-@lru_cache(maxsize=None)
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, vars(s) | {"s": s})
-
-
-def _build(tp: Any, value: Any) -> Any:
-    if isinstance(tp, type) and dataclasses.is_dataclass(tp):
-        if not isinstance(value, dict):
-            raise ValueError(f"report: expected an object for {tp.__name__}, got {type(value).__name__}")
-        hints = _hints(tp)
-        return tp(
-            **{
-                f.name: _build(hints[f.name], value[f.name])
-                for f in dataclasses.fields(tp)
-                if f.name in value and f.name not in _SKIP
-            }
-        )
-    origin = typing.get_origin(tp)
-    if origin is list and isinstance(value, list):
-        args = typing.get_args(tp)
-        return [_build(args[0], v) for v in value] if args else value
-    if origin in (typing.Union, types.UnionType) and value is not None:
-        inner = [a for a in typing.get_args(tp) if dataclasses.is_dataclass(a)]
-        return _build(inner[0], value) if inner else value
-    return value
+    try:
+        data = unpack(data)
+        texts = build(list[str], data.get("texts", []), "texts")
+        for name, fields in _TEXT_FIELDS.items():
+            for row in build(list[dict], data.get(name, []), name):
+                for f in fields:
+                    i = row.get(f)
+                    row[f] = texts[i] if type(i) is int and 0 <= i < len(texts) else ""
+        report = build(cls, data, "", _SKIP)
+    except RecursionError:
+        raise ValueError("report: nested too deep") from None
+    check_graphs(report)
+    check_profiles(report)
+    mend_references(report)
+    return report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["seconds", "seconds_range", "size", "ratio", "count", "plural", "interval", "against"]
+__all__ = ["seconds", "seconds_range", "size", "ratio", "count", "plural", "interval", "against", "differs"]
 
 
 def seconds(x: float | None) -> str:
@@ -52,12 +52,22 @@ def interval(value: float, lo: float, hi: float) -> str:
     return f"{value:.{digits}f}× [{lo:.{digits}f}–{hi:.{digits}f}]"
 
 
+def differs(lo: float, hi: float) -> bool:
+    """Whether a ratio with this interval says faster or slower: not where the interval holds 1, or where there was one
+    sample."""
+    return lo != hi and not lo <= 1 <= hi
+
+
 def against(value: float, lo: float, hi: float, what: str) -> str:
-    """How a speed compares with that of `what`: `2.9× [2.8–3.0] faster than eager`, and for a ratio below 1 its inverse, `slower`.
-    Where the interval holds 1 neither is true: `0.98× [0.95–1.03] of eager's speed`."""
-    if lo != hi and lo <= 1 <= hi:
-        return f"{interval(value, lo, hi)} of {what}'s speed"
-    return f"{interval(value, lo, hi)} faster than {what}" if value >= 1 else f"{interval(1 / value, 1 / hi, 1 / lo)} slower than {what}"
+    """How a speed compares with that of `what`: `2.9× [2.8–3.0] faster than eager`, and for a ratio below 1 its
+    inverse, `slower`. Where neither is known: `no clear difference from eager (0.98× [0.95–1.03])`."""
+    if not differs(lo, hi):
+        return f"no clear difference from {what} ({interval(value, lo, hi)})"
+    return (
+        f"{interval(value, lo, hi)} faster than {what}"
+        if value >= 1
+        else f"{interval(1 / value, 1 / hi, 1 / lo)} slower than {what}"
+    )
 
 
 def count(n: int) -> str:

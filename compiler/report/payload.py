@@ -16,8 +16,8 @@ from .schema import GraphData, Node
 __all__ = ["encode", "expand", "renumber"]
 
 MIN_BLOCK = 3  # a repeated block must have that many nodes to be worth a record
-_TABLES = ("ops", "args", "shapes", "dtypes", "lines", "modules")
-_ROW = ("op", "args", "shape", "dtype", "line", "module")
+_TABLES = ("ops", "args", "shapes", "dtypes", "lines", "modules", "strides")
+_ROW = ("op", "args", "shape", "dtype", "line", "module", "stride")
 
 
 def encode(nodes: list[Node]) -> GraphData:
@@ -35,11 +35,13 @@ def encode(nodes: list[Node]) -> GraphData:
             repeats.append({"start": len(columns["op"]), "length": length, "times": times, "modules": block["modules"]})
         for k in range(i, i + length):
             n = nodes[k]
-            cells = (n.op, n.args, _freeze(n.shape), n.dtype, (n.file, n.line), n.module)
+            cells = (n.op, n.args, _freeze(n.shape), n.dtype, (n.file, n.line), n.module, _freeze(n.stride))
             for column, table, cell in zip(_ROW, _TABLES, cells):
                 columns[column].append(tables[table].setdefault(cell, len(tables[table])))
             columns["inputs"].append(block["refs"][k - i] if block else [_near(k, j) for j in n.inputs])
         i += length * times
+    if list(tables["strides"]) in ([], [None]):  # all in rows one after the other
+        del tables["strides"], columns["stride"]
     columns["name"] = [n.name for n in nodes]
     columns["kernel"] = [-1 if n.kernel is None else n.kernel for n in nodes]
     return GraphData(len(nodes), {k: [_thaw(x) for x in t] for k, t in tables.items()}, columns, repeats)
@@ -84,6 +86,7 @@ def expand(data: GraphData) -> list[Node]:
                 line,
                 module,
                 None if kernel < 0 else kernel,
+                t["strides"][c["stride"][row]] if "stride" in c else None,
             )
         )
     return out
@@ -131,8 +134,20 @@ def _sink_parameters(nodes: list[Node]) -> list[Node]:
     for i, n in enumerate(out):
         position[n.index] = i
     return [
-        Node(i, n.name, n.op, [position[j] for j in n.inputs], n.args, n.shape, n.dtype, n.file, n.line,
-             n.module or (nodes[first[n.index]].module if n.op == "parameter" and n.index in first else ""), n.kernel)
+        Node(
+            i,
+            n.name,
+            n.op,
+            [position[j] for j in n.inputs],
+            n.args,
+            n.shape,
+            n.dtype,
+            n.file,
+            n.line,
+            n.module or (nodes[first[n.index]].module if n.op == "parameter" and n.index in first else ""),
+            n.kernel,
+            n.stride,
+        )
         for i, n in enumerate(out)
     ]
 
@@ -191,7 +206,16 @@ def _same_layer(
     out = []
     for k in range(length):
         x, y = nodes[a + k], nodes[b + k]
-        if (x.op, x.args, x.shape, x.dtype, x.file, x.line, len(x.inputs)) != (y.op, y.args, y.shape, y.dtype, y.file, y.line, len(y.inputs)):
+        if (x.op, x.args, x.shape, x.dtype, x.file, x.line, x.stride, len(x.inputs)) != (
+            y.op,
+            y.args,
+            y.shape,
+            y.dtype,
+            y.file,
+            y.line,
+            y.stride,
+            len(y.inputs),
+        ):
             return None
         if _layer(x.module)[2] != _layer(y.module)[2]:  # type: ignore[index]  # both are inside a numbered container
             return None

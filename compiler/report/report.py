@@ -5,9 +5,13 @@ from __future__ import annotations
 import json as _json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
+from ..base.quoting import well_formed
 from . import schema as s
+
+if TYPE_CHECKING:
+    from ..reproduce import Reproducer
 
 __all__ = ["CompileReport", "set_renderer"]
 
@@ -60,15 +64,40 @@ class CompileReport:
     timeline: list[s.TimelineEvent] = field(default_factory=list)
     marks: list[s.Mark] = field(default_factory=list)
     findings: list[s.Finding] = field(default_factory=list)
+    wall: s.Wall = field(default_factory=s.Wall)
+    decisions: list[s.Decision] = field(default_factory=list)
+    answers: list[s.Answer] = field(default_factory=list)
+    profiles: list[s.CallProfile] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     omitted: list[s.Omission] = field(default_factory=list)
     previous: s.RunDiff = field(default_factory=s.RunDiff)
-    raised: str = field(default="", compare=False, repr=False)  # the exception that ended the cell; the summary tells of it
+    raised: str = field(
+        default="", compare=False, repr=False
+    )  # the exception that ended the cell; the summary tells of it
+    waited: float | None = field(
+        default=None, compare=False, repr=False
+    )  # seconds for which the program waited for the compiler; the summary tells of it
+    reran: dict[str, int] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # frame -> calls whose graph raised, which ran again as plain Python
+    decided: dict[tuple[str, str], s.Decision] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # what was decided of library code, by function and decision
+    tried: dict[str, dict[str, Any]] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # options that were tried -> settings and the ratio that they measured
     raised_words: str = field(default="", compare=False, repr=False)  # its message
-    notes: list[s.Finding] = field(default_factory=list, compare=False, repr=False)  # findings of whoever ran the code: they come first
+    notes: list[s.Finding] = field(
+        default_factory=list, compare=False, repr=False
+    )  # findings of whoever ran the code: they come first
     why_nothing: str = field(default="", compare=False, repr=False)  # why nothing was compiled, where that is known
     result: Any = field(default=None, compare=False, repr=False)  # explain(): the call's value; never saved
-    stock: Any = field(default=None, compare=False, repr=False)  # backend=inductor: stock's report of the same calls; saved apart
+    compile_args: dict[str, Any] | None = field(
+        default=None, compare=False, repr=False
+    )  # explain(): the arguments of compile; never saved
+    stock: Any = field(
+        default=None, compare=False, repr=False
+    )  # backend=inductor: stock's report of the same calls; saved apart
     live: Any = field(
         default=None, compare=False, repr=False
     )  # times the calls again, in the same process; never saved
@@ -88,8 +117,8 @@ class CompileReport:
         return _json.dumps(self.to_dict(limit), ensure_ascii=False, separators=(",", ":"))
 
     def save(self, path: str | os.PathLike) -> str:
-        """Write the report: `.json` data, `.html` one page that needs nothing else and is interactive, anything else text.
-        Returns the path."""
+        """Write the report: `.json` data, `.html` one page that needs nothing else and is interactive, anything else
+        text. Returns the path."""
         path = os.fspath(path)
         if path.endswith((".html", ".htm")):
             text = self._view("page")
@@ -98,7 +127,7 @@ class CompileReport:
         else:
             text = str(self) + "\n"
         with open(path, "w", encoding="utf-8") as f:
-            f.write(text)
+            f.write(well_formed(text))
         return path
 
     @classmethod
@@ -116,6 +145,14 @@ class CompileReport:
             raise TypeError(f"diff takes a CompileReport, got {type(before).__name__}")
         return diff(before, self)
 
+    def reproducer(self, what: Any) -> Reproducer:
+        """One Python file that runs by itself and compares with eager: of `r.graphs[0]`, of a kernel's operations, of a
+        wrong number (`r.numerics`), or of a graph break. Text names them too: "kernels/0", "breaks/0". ReproduceError
+        where the report was loaded from a file, or a value can't be written."""
+        from ..reproduce.from_report import from_report
+
+        return from_report(self, what)
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         if _renderer is not None:
             return _renderer(self)
@@ -124,7 +161,8 @@ class CompileReport:
     def _view(self, name: str) -> Any:
         if _views is None:
             raise RuntimeError(
-                f"{name}: views are drawn by the notebook package; `import tcompile` before the compiler to have it at hand"
+                f"{name}: views are drawn by the notebook package; `import tcompile` before the compiler to have it at"
+                " hand"
             )
         return _views(self, name)
 
@@ -157,7 +195,9 @@ class CompileReport:
         return self._view("details_widget")
 
     def speedup_plot(self) -> Any:
-        """A plotly figure of seconds per call, with intervals and samples. Raises ValueError where nothing was timed."""
+        """A plotly figure of seconds per call, with intervals and samples. Raises ValueError where nothing was
+        timed.
+        """
         return self._view("speedup_plot")
 
     def break_even_plot(self) -> Any:
@@ -165,10 +205,9 @@ class CompileReport:
         return self._view("break_even_plot")
 
     def __str__(self) -> str:
-        from .text import render
+        from .plain_text import render
 
         return render(self)
 
     def __repr__(self) -> str:
         return f"<CompileReport {self.summary.line or self.summary.status}>"
-

@@ -2,7 +2,8 @@
 
 Everything that is shown anywhere (text, HTML, JupyterLab, widgets) is drawn from these classes, and tests and graders
 assert on them. They hold plain values only: str, int, float, bool, None, lists and dicts of them. The few live objects
-(`Graph.graph_module`, `Graph.aten`) are kept out of the JSON and are None in a report that was loaded again.
+(`Graph.graph_module`, `Graph.aten`, `Graph.specs`, `Frame.call`) are kept out of the JSON, and absent in a report that
+was loaded again.
 `docs/report-schema.md` describes the JSON; `compiler/report/json.py` writes and reads it.
 
 Units: seconds, bytes, floating point operations. Lines count from 1, columns from 0. A file is a short label: `In[3]`
@@ -53,6 +54,12 @@ __all__ = [
     "AutotuneRun",
     "Change",
     "RunDiff",
+    "Wall",
+    "WallPart",
+    "Decision",
+    "Answer",
+    "CallProfile",
+    "ProfileSpan",
 ]
 
 SCHEMA = "tcompile.report"
@@ -108,6 +115,7 @@ class Frame:
     captures: int = 0
     seconds: float = 0.0  # spent on compiling it
     bytecode: str = ""  # of functions in the reported code: a row per instruction, source line first
+    call: Any = field(default=None, repr=False, compare=False)  # its first call, without the tensors; not in the JSON
 
 
 @dataclass
@@ -142,6 +150,7 @@ class Node:
     line: int | None = None
     module: str = ""
     kernel: int | None = None  # index into report.kernels
+    stride: list | None = None  # of one tensor whose elements do not lie in rows one after the other
 
 
 @dataclass
@@ -164,7 +173,11 @@ class GraphData:
             return set()
         ops, lines = self.tables["ops"], self.tables["lines"]
         places = set(zip(self.columns["op"], self.columns["line"]))
-        return {tuple(lines[k]) for op, k in places if lines[k][1] is not None and ops[op] not in ("input", "parameter", "output")}
+        return {
+            tuple(lines[k])
+            for op, k in places
+            if lines[k][1] is not None and ops[op] not in ("input", "parameter", "output")
+        }
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -215,19 +228,25 @@ class Graph:
     kernels: list[int] = field(default_factory=list)
     lines: list[list] = field(default_factory=list)  # [file, line] of notebook cells on the way to its operations
     passes: list[GraphPass] = field(default_factory=list)
-    ran: str = "compiled"  # "compiled" | "eager": by torch's kernels one by one, `fallbacks` has the reason | "partial": up to the break that ended it
+    # "compiled" | "eager": by torch's kernels one by one, `fallbacks` has the reason | "partial": up to the break that
+    # ended it
+    ran: str = "compiled"
+    unused: float = 0.0  # share of its work whose results nobody reads: left out, and never counted as speed
     graph_module: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule, not in the JSON
     aten: Any = field(default=None, repr=False, compare=False)  # live torch.fx.GraphModule or Graph, not in the JSON
+    specs: list = field(default_factory=list, repr=False, compare=False)  # layouts of its inputs, not in the JSON
+    autocast: tuple = field(default=(), repr=False, compare=False)  # regions around it: device, dtype; not in the JSON
 
 
 @dataclass
 class PartitionValue:
-    """A value of the forward graph that backward needs: kept, or computed again. `name` is its node in the lowered forward graph (of a kept
-    one) or backward graph (of one computed again)."""
+    """A value of the forward graph that backward needs: kept, or computed again. `name` is its node in the lowered
+    forward graph (of a kept one) or backward graph (of one computed again)."""
 
     name: str
     op: str
-    kind: str = "activation"  # "activation" | "result": the caller gets it too | "random": drawn | "copy": of an input | "weight": converted
+    # "activation" | "result": the caller gets it too | "random": drawn | "copy": of an input | "weight": converted
+    kind: str = "activation"
     shape: list | None = None  # ints, and size expressions as text
     dtype: str = ""
     bytes: int = 0  # at the sizes of the first call
@@ -238,8 +257,8 @@ class PartitionValue:
 
 @dataclass
 class Partition:
-    """What a forward graph keeps for its backward graph, and what backward computes again instead. Bytes are at the sizes of the first call
-    and leave the graph's inputs out: parameters and arguments live anyway."""
+    """What a forward graph keeps for its backward graph, and what backward computes again instead. Bytes are at the
+    sizes of the first call and leave the graph's inputs out: parameters and arguments live anyway."""
 
     graph: int | None = None  # the forward graph, in report.graphs
     backward: list[int] = field(default_factory=list)  # backward graphs compiled so far, in report.graphs
@@ -270,8 +289,11 @@ class Break:
     entry: int | None = None
     count: int = 1
     call_chain: list[FrameRef] = field(default_factory=list)
+    library: bool = False  # in the code of an installed package
     harmless: bool = False  # nothing to change: what stands around it is compiled, and it costs nothing or happens once
-    fix: dict[str, Any] | None = None  # a change of lines that removes it: file, start, end, old, new, note (capture/result.py Fix)
+    fix: dict[str, Any] | None = (
+        None  # a change of lines that removes it: file, start, end, old, new, note (capture/entry/result.py Fix)
+    )
 
 
 @dataclass
@@ -289,7 +311,9 @@ class GuardRow:
     cls: str = "checked"
     failed: int = 0  # times this guard was the first to fail
     count: int = 1  # > 1: this row stands for several guards that differ in their source alone
-    ns: float | None = None  # measured nanoseconds a call, of all that the row stands for; watched guards share one proof
+    ns: float | None = (
+        None  # measured nanoseconds a call, of all that the row stands for; watched guards share one proof
+    )
 
 
 @dataclass
@@ -323,7 +347,9 @@ class Trial:
 
     def words(self) -> str:
         """`xblock=2 warps=4`; `as planned` for what the rules chose without measuring."""
-        return "as planned" if self.config == {"default": True} else " ".join(f"{k}={v}" for k, v in self.config.items())
+        return (
+            "as planned" if self.config == {"default": True} else " ".join(f"{k}={v}" for k, v in self.config.items())
+        )
 
 
 @dataclass
@@ -370,6 +396,7 @@ class Extern:
     reason: str = ""
     graph: int | None = None
     lines: list[list] = field(default_factory=list)
+    seconds: float | None = None  # of all of them in one call of the graph, where measured
 
 
 @dataclass
@@ -392,8 +419,12 @@ class Memory:
     eager_peak_bytes: int | None = None
     steps: int = 0
     buffers: list[MemoryBuffer] = field(default_factory=list)
-    plan_live: list[int] = field(default_factory=list)  # bytes alive over the steps of the plan, from the first to the last
-    eager_live: list[int] = field(default_factory=list)  # the same over eager's operators, as little as it can be; empty where unknown
+    plan_live: list[int] = field(
+        default_factory=list
+    )  # bytes alive over the steps of the plan, from the first to the last
+    eager_live: list[int] = field(
+        default_factory=list
+    )  # the same over eager's operators, as little as it can be; empty where unknown
 
 
 @dataclass
@@ -405,6 +436,8 @@ class Stage:
     self_seconds: float
     count: int = 1
     parent: str = ""
+    by: str = ""  # the function that stood for it, where it was replaced (`tcompile.stages.replace`)
+    declined: int = 0  # how often that function left its input to the compiler's own
 
 
 @dataclass
@@ -428,8 +461,8 @@ class Fallback:
 
 @dataclass
 class NumericError:
-    """Error of one node of a graph: this compiler's value and eager's, each against the same graph in float64. RMS errors are
-    relative to the RMS of the float64 values; `max_abs` is the largest difference between the two values."""
+    """Error of one node of a graph: this compiler's value and eager's, each against the same graph in float64. RMS
+    errors are relative to the RMS of the float64 values; `max_abs` is the largest difference between the two values."""
 
     name: str
     max_abs: float | None = None
@@ -460,7 +493,9 @@ class EngineTime:
     cold: float | None = None  # the first call, compilation included
     warm: float | None = None  # the second call
     samples: list[float] = field(default_factory=list)
-    detail: str = ""  # what the engine says of itself: stock's graphs and breaks; tcompile's backend where it is another's
+    detail: str = (
+        ""  # what the engine says of itself: stock's graphs and breaks; tcompile's backend where it is another's
+    )
 
     @property
     def label(self) -> str:
@@ -504,6 +539,8 @@ class Speedups:
     calls: list[CallTiming] = field(default_factory=list)
     overall: list[Speedup] = field(default_factory=list)
     note: str = ""  # what makes the figures less certain: other programs at work meanwhile
+    of: str = ""  # what `overall` is of, where it is not the whole cell: "f", "f and g"
+    share: float | None = None  # of the cell's running time that the timed calls took in it
 
     def __bool__(self) -> bool:
         return bool(self.overall)
@@ -535,6 +572,134 @@ class Finding:
     ref: str = ""
     line: int | None = None
     cost_seconds: float | None = None
+
+
+@dataclass
+class WallPart:
+    """A part of a run's wall time. `kind`: "kernels" (generated), "library" (torch's own, called from plans),
+    "compiled" (the rest of compiled calls), "torch" (torch's operators outside of graphs, by name), "python", "data"
+    (loading it), "waiting", "starved" (other programs had the cores), "compiling", "rest" (not told apart)."""
+
+    kind: str
+    name: str
+    seconds: float
+    count: int | None = None
+    file: str = ""
+    line: int | None = None
+    ref: str = ""
+
+
+@dataclass
+class Wall:
+    """Where the wall time of the run went; the parts add up to `seconds`."""
+
+    seconds: float = 0.0  # 0: not known
+    how: str = ""  # "sampled": from looks at the program's stack | "counted": compiling, and kernels by their calls
+    samples: int = 0
+    parts: list[WallPart] = field(default_factory=list)  # the longest first
+
+
+@dataclass
+class Decision:
+    """What became of a function: compiled, and why that pays; or left alone, and why."""
+
+    what: str
+    decision: str  # "compiled" | "taken over" | "switched off" | "left alone" | "not followed" | "skipped" | "limit"
+    why: str = ""
+    seconds: float | None = None  # that compiling it took
+    calls: int | None = None  # served by compiled code
+    file: str = ""
+    line: int | None = None
+    ref: str = ""
+
+
+@dataclass
+class Answer:
+    """Where time went, and what would change it. `gain`: how many times as fast the run would be."""
+
+    text: str
+    gain: float | None = None
+    how: str = ""  # "measured" | "at most": a bound, the time would be gone altogether | "": no gain is told
+    lo: float | None = None  # interval of a measured gain
+    hi: float | None = None
+    share: float | None = None  # of the run, without compiling
+    action: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)  # options of the cell that do it
+    ref: str = ""  # "breaks/0": its change of lines does it; else where the report tells more
+    line: int | None = None
+
+
+@dataclass
+class ProfileSpan:
+    """Something that ran during a profiled call, one of `CallProfile.rows()`. `parent` is a position in that list, -1
+    for the call itself. `node` is the name of a node of the lowered graph: what a library call computes, or the last
+    that a kernel computes."""
+
+    kind: str  # "call" | "entry" | "guards" | "graph" | "kernel" | "library" | "memory" | "plan" | "python" | "device"
+    name: str
+    parent: int
+    begin: float  # seconds after the call's begin
+    seconds: float
+    graph: int | None = None
+    kernel: int | None = None
+    node: str = ""
+    file: str = ""
+    line: int | None = None
+    module: str = ""
+    part: str = ""  # "forward" | "backward" | "optimizer" | ""
+
+
+@dataclass
+class CallProfile:
+    """What one call did, from its guards to each kernel and library call. Spans lie in columns: those of `TABLED` are
+    positions in the table of the same name, `begin` and `length` are nanoseconds, `parent`, `graph` and `kernel` are
+    -1 where there is none."""
+
+    name: str
+    file: str = ""
+    line: int | None = None
+    how: str = "call"  # "call" end to end | "graphs" its graphs alone, one after the other
+    device: str = "cpu"
+    seconds: float = 0.0  # of the call that is shown
+    plain_seconds: float | None = None  # median of calls without the clock
+    backward: bool = False  # whether the call is followed by a backward pass from its result
+    lost: int = 0  # spans that found no room
+    tables: dict[str, list] = field(default_factory=dict)
+    columns: dict[str, list[int]] = field(default_factory=dict)
+
+    TABLED = ("kind", "name", "node", "line", "module", "part")
+    NUMBERS = ("parent", "begin", "length", "graph", "kernel")
+
+    def rows(self) -> list[ProfileSpan]:
+        """The spans, parents before what lies in them. Raises ValueError where the columns contradict each other."""
+        columns = [self.columns.get(name, []) for name in (*self.TABLED, *self.NUMBERS)]
+        if len({len(c) for c in columns}) > 1:
+            raise ValueError("the columns of a call's spans differ in length")
+        out = []
+        for i, (kind, name, node, line, module, part, parent, begin, length, graph, kernel) in enumerate(zip(*columns)):
+            if not -1 <= parent < i or (parent < 0) != (i == 0):
+                raise ValueError(f"span {i} of a call lies in none before it")
+            at = {t: self.tables[t][k] for t, k in zip(self.TABLED, (kind, name, node, line, module, part)) if k >= 0}
+            if len(at) < len(self.TABLED):
+                raise ValueError(f"span {i} of a call has no name")
+            file, number = at["line"]
+            out.append(
+                ProfileSpan(
+                    at["kind"],
+                    at["name"],
+                    parent,
+                    begin * 1e-9,
+                    length * 1e-9,
+                    graph if graph >= 0 else None,
+                    kernel if kernel >= 0 else None,
+                    at["node"],
+                    file,
+                    number,
+                    at["module"],
+                    at["part"],
+                )
+            )
+        return out
 
 
 @dataclass

@@ -63,9 +63,13 @@ def _shape_words(shape: tuple) -> str:
     parts = []
     for i, d in enumerate(shape):
         which = f"{_ORDINALS[i]} size" if i < len(_ORDINALS) else f"size {i}"
-        parts.append(
-            f"{which} {'any' if d is None else d if type(d) is int else f'any from 2 up (`{d}`)' if str(d).isidentifier() else f'`{d}`'}"
-        )
+        if d is None:
+            size = "any"
+        elif type(d) is int:
+            size = str(d)
+        else:
+            size = f"any from 2 up (`{d}`)" if str(d).isidentifier() else f"`{d}`"
+        parts.append(f"{which} {size}")
     return f"{len(shape)}-D, " + ", ".join(parts)
 
 

@@ -1,10 +1,12 @@
 """mode="max-autotune" on the CPU: each kernel is printed in several ways, and the fastest by measurement is kept.
 
-What varies is `Choices` (codegen/cpp/layout.py): the vector axis and so the order of the loops, lanes, unrolling, the size of a
-work item, and the number of threads. Candidates run in turn on buffers of the kernel's shapes at the size hints, round after
-round until the time is up; one replaces the default only where its median is clearly lower and it won most of the rounds. Results
-are kept in the disk cache under the kernel's content, the machine and the compiler, so a second process searches nothing.
+What varies is `Choices` (codegen/cpp/layout.py): the vector axis and so the order of the loops, lanes, unrolling, the
+size of a work item, and the number of threads. Candidates run in turn on buffers of the kernel's shapes at the size
+hints, round after round until the time is up; one replaces the default only where its median is clearly lower and it
+won most of the rounds. Results are kept in the disk cache under the kernel's content, the machine and the compiler, so
+a second process searches nothing.
 """
+
 from __future__ import annotations
 
 import json
@@ -22,19 +24,20 @@ from ..codegen.generated import Generated, GeneratedKernel
 from ..lowering.ir import Buffer, Kernel
 from ..symbolic.expr import as_expr
 from .cache import KernelCache, content_key, open_cache
-from .kernels import load_kernels, load_text
+from .cpu_kernels import load_kernels, load_text
 from .toolchain import find
 
 __all__ = ["tune", "candidates", "Trial"]
 
-CLEARLY = 0.97                 # of the default's median: less gain than this is noise
-MOST_BYTES = 1 << 30           # of one kernel's buffers; larger kernels keep the default
+CLEARLY = 0.97  # of the default's median: less gain than this is noise
+MOST_BYTES = 1 << 30  # of one kernel's buffers; larger kernels keep the default
 ROUNDS = 31
 
 
 @dataclass
 class Trial:
     """One way to print a kernel and its median time in microseconds; `threads` 0: as many as torch uses."""
+
     choices: Choices
     threads: int
     microseconds: float
@@ -43,7 +46,12 @@ class Trial:
     def plain(self) -> dict[str, Any]:
         """For the event, the report and the disk cache."""
         given = {k: v for k, v in asdict(self.choices).items() if v not in (None, False)}
-        return {"choices": given or {"default": True}, "threads": self.threads, "us": round(self.microseconds, 3), "kept": self.kept}
+        return {
+            "choices": given or {"default": True},
+            "threads": self.threads,
+            "us": round(self.microseconds, 3),
+            "kept": self.kept,
+        }
 
 
 def candidates(kernel: Kernel, default: dict[str, Any]) -> list[Choices]:
@@ -63,23 +71,38 @@ def candidates(kernel: Kernel, default: dict[str, Any]) -> list[Choices]:
 
 
 def tune(generated: Generated, opts: Any) -> Generated:
-    """The same graph with each kernel printed in the way that measured fastest. Raises ToolchainError as building does."""
+    """The same graph with each kernel printed in the way that measured fastest. Raises ToolchainError as building
+    does.
+    """
     cache = open_cache(opts)
     tool = find(opts, cache)
     seconds = float(opts.get("autotune_seconds"))
     kernels, threads = [], {}
     for i, k in enumerate(generated.kernels):
         left = seconds * (len(generated.kernels) - i)
-        events.emit("progress", text=f"tuning {k.name}, at most {left:.0f} s left, kernel", done=i + 1, total=len(generated.kernels))
+        events.emit(
+            "progress",
+            text=f"tuning {k.name}, at most {left:.0f} s left, kernel",
+            done=i + 1,
+            total=len(generated.kernels),
+        )
         best, n = _tune_kernel(k, generated, opts, cache, tool, seconds)
         kernels.append(best)
         threads[best.name] = n
     return replace(generated, kernels=kernels, threads=threads)
 
 
-def _tune_kernel(k: GeneratedKernel, g: Generated, opts: Any, cache: KernelCache, tool: Any, seconds: float) -> tuple[GeneratedKernel, int]:
-    key = "tune-" + content_key(k.kernel.key() + repr(sorted(k.kernel.hints.items())) + repr(g.target.width) + f"threads {torch.get_num_threads()}",
-                                tool.flags(g.target), tool.version)
+def _tune_kernel(
+    k: GeneratedKernel, g: Generated, opts: Any, cache: KernelCache, tool: Any, seconds: float
+) -> tuple[GeneratedKernel, int]:
+    key = "tune-" + content_key(
+        k.kernel.key()
+        + repr(sorted(k.kernel.hints.items()))
+        + repr(g.target.width)
+        + f"threads {torch.get_num_threads()}",
+        tool.flags(g.target),
+        tool.version,
+    )
     note = cache.get_note(key)
     if note is not None:
         kept = json.loads(note)
@@ -111,15 +134,19 @@ def _measure(k: GeneratedKernel, g: Generated, opts: Any, seconds: float) -> lis
         if v.source.code not in seen:
             seen.add(v.source.code)
             variants.append((c, v))
-    load_text([(v.name, v.source.code) for _, v in variants], g.target, opts)         # all of them at once, in parallel
+    load_text([(v.name, v.source.code) for _, v in variants], g.target, opts)  # all of them at once, in parallel
     calls = load_kernels([v for _, v in variants], g.target, opts)
     trials = _race([(c, 0, call) for (c, _), call in zip(variants, calls)], arguments, until)
     winner = min(trials, key=lambda t: t.microseconds) if trials else None
     if winner is not None and torch.get_num_threads() > 1:
         call = calls[[c for c, _ in variants].index(winner.choices)]
         numbers = sorted({1, torch.get_num_threads() // 2} - {0, torch.get_num_threads()})
-        trials += _race([(winner.choices, n, _with_threads(call, n)) for n in numbers] + [(winner.choices, 0, _with_threads(call, 0))],
-                        arguments, until)[:-1]
+        trials += _race(
+            [(winner.choices, n, _with_threads(call, n)) for n in numbers]
+            + [(winner.choices, 0, _with_threads(call, 0))],
+            arguments,
+            until,
+        )[:-1]
         call.threads = 0
     default = trials[0]
     best = min(trials, key=lambda t: t.microseconds)
@@ -130,11 +157,23 @@ def _measure(k: GeneratedKernel, g: Generated, opts: Any, seconds: float) -> lis
     return trials
 
 
-def _wins_again(best: Trial, variants: Sequence[tuple[Choices, GeneratedKernel]], calls: Sequence[Callable], arguments: list, seconds: float) -> bool:
-    """Whether the best of many is faster than the default also in a race of the two alone: the least of many medians is lucky, too."""
+def _wins_again(
+    best: Trial,
+    variants: Sequence[tuple[Choices, GeneratedKernel]],
+    calls: Sequence[Callable],
+    arguments: list,
+    seconds: float,
+) -> bool:
+    """Whether the best of many is faster than the default also in a race of the two alone: the least of many medians is
+    lucky, too.
+    """
     call = calls[[c for c, _ in variants].index(best.choices)]
     runner = call if best.threads == 0 else _with_threads(call, best.threads)
-    first, again = _race([(variants[0][0], 0, calls[0]), (best.choices, best.threads, runner)], arguments, time.perf_counter() + seconds / 4)
+    first, again = _race(
+        [(variants[0][0], 0, calls[0]), (best.choices, best.threads, runner)],
+        arguments,
+        time.perf_counter() + seconds / 4,
+    )
     call.threads = 0
     return again.microseconds < CLEARLY * first.microseconds
 
@@ -143,6 +182,7 @@ def _with_threads(call: Callable, n: int) -> Callable:
     def run(*args: Any) -> None:
         call.threads = n
         call(*args)
+
     return run
 
 
@@ -169,7 +209,7 @@ def _race(runners: Sequence[tuple[Choices, int, Callable]], arguments: list, unt
     for (c, n, _), row in zip(runners, times):
         median = statistics.median(row)
         wins = sum(a < b for a, b in zip(row, base))
-        if row is not base and 2 * wins < len(row):           # a low median by luck: do not let it pass for a gain
+        if row is not base and 2 * wins < len(row):  # a low median by luck: do not let it pass for a gain
             median = max(median, statistics.median(base))
         out.append(Trial(c, n, median))
     return out
@@ -197,7 +237,7 @@ def _tensor(b: Buffer, values: dict[str, int]) -> torch.Tensor:
     shape = tuple(int(as_expr(s).eval(values)) for s in b.shape)
     stride = tuple(int(as_expr(s).eval(values)) for s in b.stride)
     n = 1 + sum((s - 1) * st for s, st in zip(shape, stride)) if all(shape) else 0
-    flat = torch.zeros(n, dtype=b.dtype)              # integers may be indices: 0 is always inside
+    flat = torch.zeros(n, dtype=b.dtype)  # integers may be indices: 0 is always inside
     if b.dtype.is_floating_point and b.kind != "output":
         flat.copy_(torch.rand(n, generator=torch.Generator().manual_seed(0)))
-    return flat.as_strided(shape, stride)             # elements of windows and of what is expanded share memory
+    return flat.as_strided(shape, stride)  # elements of windows and of what is expanded share memory

@@ -5,11 +5,13 @@
     <root>/v1/<first two digits>/<key>.cpp     the source, for people
     <root>/v1/notes/<name>                     small texts: compiler versions, tuning results
 
-The key is the sha256 of source, flags, compiler version, processor features and the version of tcompile. Files are written
-beside their place and renamed into it, so that several processes can share a folder; there are no pickles, and a file whose
-checksum does not match is removed and built again. Code is loaded from here, so the folder is its owner's alone. Where it can't be
-written, or others can write it, a temporary one serves, and an event says so; one that can be read alone (a container's) is looked into as well.
+The key is the sha256 of source, flags, compiler version, processor features and the version of tcompile. Files are
+written beside their place and renamed into it, so that several processes can share a folder; there are no pickles, and
+a file whose checksum does not match is removed and built again. Code is loaded from here, so the folder is its owner's
+alone. Where it can't be written, or others can write it, a temporary one serves, and an event says so; one that can be
+read alone (a container's) is looked into as well.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -27,21 +29,32 @@ from typing import Any, Iterator
 from .. import events
 from ..codegen.target import cpu_features
 
-__all__ = ["KernelCache", "CacheEntry", "open_cache", "temporary_cache", "cache_root", "why_unusable", "content_key", "key_parts", "inspect", "clear"]
+__all__ = [
+    "KernelCache",
+    "CacheEntry",
+    "open_cache",
+    "temporary_cache",
+    "cache_root",
+    "why_unusable",
+    "content_key",
+    "key_parts",
+    "inspect",
+    "clear",
+]
 
 FORMAT = "v1"
-_EVICT_EVERY = 64                  # stores between two looks at the size of the folder
+_EVICT_EVERY = 64  # stores between two looks at the size of the folder
 _SHARDS = "[0-9a-f][0-9a-f]"
-_MOST_NOTES = 10_000               # of some hundred bytes each
-_ABANDONED = 86400.0               # seconds after which what a compiler was writing belongs to a process that was killed
+_MOST_NOTES = 10_000  # of some hundred bytes each
+_ABANDONED = 86400.0  # seconds after which what a compiler was writing belongs to a process that was killed
 
 
 @dataclass(frozen=True)
 class CacheEntry:
     key: str
     path: Path
-    bytes: int                     # library and source
-    used: float                    # time of last use, seconds since the epoch
+    bytes: int  # library and source
+    used: float  # time of last use, seconds since the epoch
 
 
 def cache_root(opts: Any) -> Path:
@@ -56,6 +69,7 @@ def cache_root(opts: Any) -> Path:
 def _version() -> str:
     """Version of tcompile, as installed."""
     from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("tcompile")
     except PackageNotFoundError:
@@ -69,7 +83,13 @@ def _machine() -> str:
 
 def key_parts(flags: tuple[str, ...], compiler: str) -> dict[str, str]:
     """What a kernel's key is made of beside its source."""
-    return {"flags": " ".join(flags), "compiler": compiler, "machine": _machine(), "version": _version(), "format": FORMAT}
+    return {
+        "flags": " ".join(flags),
+        "compiler": compiler,
+        "machine": _machine(),
+        "version": _version(),
+        "format": FORMAT,
+    }
 
 
 def content_key(source: str, flags: tuple[str, ...], compiler: str) -> str:
@@ -82,7 +102,9 @@ def content_key(source: str, flags: tuple[str, ...], compiler: str) -> str:
 
 
 class KernelCache:
-    """One folder of compiled kernels. `limit_bytes`: past it the files used longest ago go. `behind`: a folder to read what is not here from."""
+    """One folder of compiled kernels. `limit_bytes`: past it the files used longest ago go. `behind`: a folder to read
+    what is not here from.
+    """
 
     def __init__(self, root: Path, limit_bytes: int, temporary: bool = False, behind: KernelCache | None = None):
         self.root, self.limit, self.temporary, self.behind = root, limit_bytes, temporary, behind
@@ -107,14 +129,14 @@ class KernelCache:
             return None
         try:
             os.utime(path)
-        except OSError:                      # a folder that is read-only by now still serves
+        except OSError:  # a folder that is read-only by now still serves
             return path
         return path
 
     def source(self, key: str) -> str | None:
         """The source of a kernel, if it is there."""
         try:
-            return self._path(key, ".cpp").read_text()
+            return self._path(key, ".cpp").read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return self.behind.source(key) if self.behind is not None else None
 
@@ -134,11 +156,13 @@ class KernelCache:
 
     def _write(self, path: Path, text: str) -> None:
         partial = path.with_name(f"{path.name}.{os.getpid()}.{id(text):x}.tmp")
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)
 
     def _remove(self, key: str) -> None:
-        with contextlib.suppress(OSError):           # (in a folder that can be read alone a damaged file stays: it is not loaded)
+        with contextlib.suppress(
+            OSError
+        ):  # (in a folder that can be read alone a damaged file stays: it is not loaded)
             for suffix in (".sum", ".so", ".cpp"):
                 self._path(key, suffix).unlink(missing_ok=True)
 
@@ -165,19 +189,23 @@ class KernelCache:
         except OSError as e:
             events.emit("cache", key=name, hit=False, reason=f"not kept: {e}", what="note")
 
+    def drop_note(self, name: str) -> None:
+        with contextlib.suppress(OSError):  # (it is not there, or the folder can be read alone)
+            (self.folder / "notes" / name).unlink()
+
     # ---- size
     def entries(self) -> Iterator[CacheEntry]:
         for path in self.folder.glob(f"{_SHARDS}/*.so"):
             try:
                 s = path.stat()
                 source = path.with_suffix(".cpp").stat().st_size
-            except OSError:                  # another process removed it
+            except OSError:  # another process removed it
                 continue
             yield CacheEntry(path.stem, path, s.st_size + source, s.st_mtime)
 
     def evict(self) -> int:
-        """Drop what was used longest ago until the folder is within its limit, and what killed processes left; returns the number of
-        kernels dropped."""
+        """Drop what was used longest ago until the folder is within its limit, and what killed processes left; returns
+        the number of kernels dropped."""
         self._sweep()
         found = sorted(self.entries(), key=lambda e: e.used)
         total = sum(e.bytes for e in found)
@@ -193,22 +221,27 @@ class KernelCache:
         return dropped
 
     def _sweep(self) -> None:
-        """Remove what processes left that were killed: folders of compilers, unfinished files, sources and checksums without a library; and
-        the notes written longest ago where there are very many."""
+        """Remove what processes left that were killed: folders of compilers, unfinished files, sources and checksums
+        without a library; and the notes written longest ago where there are very many."""
         before = time.time() - _ABANDONED
-        alone = (p for suffix in ("cpp", "sum") for p in self.folder.glob(f"{_SHARDS}/*.{suffix}") if not p.with_suffix(".so").exists())
+        alone = (
+            p
+            for suffix in ("cpp", "sum")
+            for p in self.folder.glob(f"{_SHARDS}/*.{suffix}")
+            if not p.with_suffix(".so").exists()
+        )
         notes = sorted((_written(p), p) for p in self.folder.glob("notes/*"))
         many = [p for _, p in notes[:-_MOST_NOTES]]
         for path in (*self.folder.glob("build-*"), *self.folder.glob("*/*.tmp"), *alone, *many):
             try:
                 if path.stat().st_mtime < before:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-            except OSError:                  # another process removes it
+            except OSError:  # another process removes it
                 continue
 
     def clear(self) -> int:
-        """Remove every kernel and note; returns how many kernels there were. Files of other kinds stay: the folder may have been chosen badly. So
-        does what other processes are compiling at this moment."""
+        """Remove every kernel and note; returns how many kernels there were. Files of other kinds stay: the folder may
+        have been chosen badly. So does what other processes are compiling at this moment."""
         n = sum(1 for _ in self.entries())
         self._sweep()
         for folder in (*self.folder.glob(_SHARDS), self.folder / "notes"):
@@ -219,7 +252,7 @@ class KernelCache:
 def _written(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:                          # another process removed it
+    except OSError:  # another process removed it
         return 0.0
 
 
@@ -228,18 +261,27 @@ _temporary: KernelCache | None = None
 
 
 def open_cache(opts: Any) -> KernelCache:
-    """The cache that the options ask for; a temporary folder of this process where that can't be written or caching is off."""
+    """The cache that the options ask for; a temporary folder of this process where that can't be written or caching is
+    off.
+    """
     limit = int(opts.get("cache_size_limit_mb")) << 20
     if not opts.get("cache"):
         return temporary_cache(opts, "the option cache is off", quiet=True)
-    root = cache_root(opts)
+    try:
+        root = cache_root(opts)
+    except RuntimeError as e:  # no home folder
+        return temporary_cache(opts, f"there is no cache folder: {e}")
     known = _open.get((root, limit))
     if known is not None:
         return known
     why = why_unusable(root)
     if why:
         temporary = temporary_cache(opts, f"cache folder {root} can't be used: {why}")
-        return KernelCache(temporary.root, limit, temporary=True, behind=KernelCache(root, limit)) if _is_ours(root) else temporary
+        return (
+            KernelCache(temporary.root, limit, temporary=True, behind=KernelCache(root, limit))
+            if _is_ours(root)
+            else temporary
+        )
     cache = _open[(root, limit)] = KernelCache(root, limit)
     return cache
 
@@ -252,7 +294,7 @@ def why_unusable(root: Path) -> str:
         _check_owner(folder)
         with tempfile.TemporaryFile(dir=folder):
             return ""
-    except OSError as e:
+    except (OSError, ValueError) as e:  # (a name that no file can have)
         return str(e)
 
 
@@ -260,7 +302,7 @@ def _is_ours(root: Path) -> bool:
     """Whether there is a folder below `root` whose kernels may be loaded."""
     try:
         _check_owner(root / FORMAT)
-    except OSError:
+    except (OSError, ValueError):
         return False
     return True
 
@@ -273,7 +315,9 @@ def _make(folder: Path) -> None:
 
 
 def _check_owner(folder: Path) -> None:
-    """Code is loaded from here: nobody else may be able to write it, nor to put another folder in its place. Raises PermissionError."""
+    """Code is loaded from here: nobody else may be able to write it, nor to put another folder in its place. Raises
+    PermissionError.
+    """
     for path in (folder, folder.parent):
         s = path.stat()
         if s.st_uid not in (os.getuid(), 0):
@@ -281,7 +325,7 @@ def _check_owner(folder: Path) -> None:
         if s.st_mode & stat.S_IWOTH and (path is folder or not s.st_mode & stat.S_ISVTX):
             raise PermissionError(f"{path} can be written by everyone: chmod go-w {path}")
     s = folder.stat()
-    if s.st_mode & stat.S_IWGRP and s.st_gid != s.st_uid:      # (a user's own group bears the user's number)
+    if s.st_mode & stat.S_IWGRP and s.st_gid != s.st_uid:  # (a user's own group bears the user's number)
         raise PermissionError(f"{folder} can be written by its group: chmod go-w {folder}")
 
 
@@ -291,6 +335,7 @@ def temporary_cache(opts: Any, why: str, quiet: bool = False) -> KernelCache:
     limit = int(opts.get("cache_size_limit_mb")) << 20
     if _temporary is None or not _temporary.folder.parent.exists():
         import atexit
+
         root = Path(tempfile.mkdtemp(prefix="tcompile-"))
         pid = os.getpid()
         atexit.register(lambda: shutil.rmtree(root, ignore_errors=True) if os.getpid() == pid else None)
@@ -304,8 +349,14 @@ def inspect(opts: Any) -> dict[str, Any]:
     """What `%tcompile cache` shows: folder, number of kernels, bytes, limit, and the newest entries."""
     cache = open_cache(opts)
     found = sorted(cache.entries(), key=lambda e: -e.used)
-    return {"folder": str(cache.root), "temporary": cache.temporary, "kernels": len(found), "bytes": sum(e.bytes for e in found),
-            "limit_bytes": cache.limit, "newest": [(e.key, e.bytes, e.used) for e in found[:20]]}
+    return {
+        "folder": str(cache.root),
+        "temporary": cache.temporary,
+        "kernels": len(found),
+        "bytes": sum(e.bytes for e in found),
+        "limit_bytes": cache.limit,
+        "newest": [(e.key, e.bytes, e.used) for e in found[:20]],
+    }
 
 
 def clear(opts: Any) -> int:

@@ -1,13 +1,13 @@
 """Entries, the cache of a code object, and dispatch: from a call to the compiled code that may serve it.
 
 `Entry(program, fn, meta)` is compiled code (`fn(func, *parameters)`) with the guards under which it may serve a call.
-`code_cache(code, owner=...)` is the CodeCache of a code object for one set of options, which the frame hook looks into; `cache.lookup(func,
-args)` gives the entry whose guards hold, and moves it to the front; after a miss `cache.last_failures` names the first
-guard of each entry that did not hold. `Dispatcher(func, cache, miss)` is a function-like callable: it binds arguments
-as CPython does, looks the entry up and calls it. Where none serves, `miss(dispatcher, func, args)` decides, with
-compiled code switched off in this thread: it gives an Entry to run (preferred: that runs with compiled code on again),
-RUN_ORIGINAL, or the call's result. Parameters are in the order of co_varnames: positional, keyword-only, *args tuple,
-**kwargs dict.
+`code_cache(code, owner=...)` is the CodeCache of a code object for one set of options, which the frame hook looks into;
+`cache.lookup(func, args)` gives the entry whose guards hold, and moves it to the front; after a miss
+`cache.last_failures` names the first guard of each entry that did not hold. `Dispatcher(func, cache, miss)` is a
+function-like callable: it binds arguments as CPython does, looks the entry up and calls it. Where none serves,
+`miss(dispatcher, func, args)` decides, with compiled code switched off in this thread: it gives an Entry to run
+(preferred: that runs with compiled code on again), RUN_ORIGINAL, or the call's result. Parameters are in the order of
+co_varnames: positional, keyword-only, *args tuple, **kwargs dict.
 
 The classes are the C extension's where it is built (a hit costs 22-36 ns plus guards), else the Python ones below.
 """
@@ -50,7 +50,9 @@ class PythonEntry:
 
 
 def stance() -> str:
-    """What torch.compiler.set_stance says: "default", "force_eager", "eager_on_recompile", "fail_on_recompile" or another of stock's."""
+    """What torch.compiler.set_stance says: "default", "force_eager", "eager_on_recompile", "fail_on_recompile" or
+    another of stock's.
+    """
     stock = sys.modules.get("torch._dynamo.eval_frame")
     return "default" if stock is None else stock._stance.stance
 
@@ -62,6 +64,7 @@ class PythonCodeCache:
         self._entries: list[PythonEntry] = []
         self.last_failures: list[tuple[PythonEntry, int]] = []
         self.skip = False
+        self.rest = 0
 
     @property
     def entries(self) -> tuple[PythonEntry, ...]:
@@ -107,6 +110,11 @@ _thread = _Thread()
 _PYTHON_RUN_ORIGINAL = object()
 
 
+def _fx_traces() -> bool:
+    fx = sys.modules.get("torch.fx._symbolic_trace")
+    return fx is not None and fx.is_fx_symbolic_tracing()
+
+
 class PythonDispatcher:
     """Dispatcher in Python; the C class behaves the same."""
 
@@ -120,6 +128,14 @@ class PythonDispatcher:
     def __get__(self, obj: Any, owner: type | None = None) -> Any:
         return self if obj is None else types.MethodType(self, obj)
 
+    @property
+    def __class__(self) -> type:  # torch.fx.symbolic_trace takes nothing but functions and modules
+        return types.FunctionType if _fx_traces() else PythonDispatcher
+
+    @__class__.setter
+    def __class__(self, cls: type) -> None:
+        raise TypeError("the class of a compiled function stays as it is")
+
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":
             raise AttributeError(name)
@@ -130,7 +146,7 @@ class PythonDispatcher:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         func = self.__wrapped__
-        if _thread.disabled or func.__code__ is not self._code:
+        if _thread.disabled or func.__code__ is not self._code or _is_watched():
             return func(*args, **kwargs)
         bound = bind_parameters(func, args, kwargs)
         if bound is None:
@@ -146,6 +162,15 @@ class PythonDispatcher:
             entry = result
         entry.hits += 1
         return entry.fn(func, *bound)
+
+
+def _is_watched() -> bool:
+    """Whether a trace function, a debugger, coverage or a profile function of Python's watches this thread; cProfile
+    does not count.
+    """
+    if sys.gettrace() is not None or callable(sys.getprofile()):
+        return True
+    return sys.version_info >= (3, 12) and any(sys.monitoring.get_tool(tool) is not None for tool in (0, 1, 3, 4, 5))
 
 
 def bind_parameters(func: types.FunctionType, args: tuple, kwargs: dict[str, Any]) -> tuple | None:
@@ -180,15 +205,19 @@ def bind_parameters(func: types.FunctionType, args: tuple, kwargs: dict[str, Any
 
 
 def _reduce(d: Any) -> Any:
-    """A compiled function pickles by its name, as functions do; one that its name does not find, as the function it was made from."""
+    """A compiled function pickles by its name, as functions do; one that its name does not find, as the function it was
+    made from.
+    """
     found: Any = sys.modules.get(d.__module__)
     for part in d.__qualname__.split("."):
         found = getattr(found, part, None)
     return d.__qualname__ if found is d else (operator.getitem, ([d.__wrapped__], 0))
 
 
-_by_code: dict[tuple[int, int], PythonCodeCache] = {}           # id of the code, owner
-_with_caches: dict[int, weakref.ref[types.CodeType]] = {}       # by id; where the extension keeps the caches on the code objects
+_by_code: dict[tuple[int, int], PythonCodeCache] = {}  # id of the code, owner
+_with_caches: dict[
+    int, weakref.ref[types.CodeType]
+] = {}  # by id; where the extension keeps the caches on the code objects
 
 if native is not None:
     Entry, CodeCache, Dispatcher, RUN_ORIGINAL = native.Entry, native.CodeCache, native.Dispatcher, native.RUN_ORIGINAL
@@ -200,9 +229,10 @@ copyreg.pickle(Dispatcher, _reduce)
 
 
 def code_cache(code: types.CodeType, create: bool = True, owner: int = 0) -> Any:
-    """The CodeCache of a code object (by identity: equal code objects may have different globals) for the set of options of number
-    `owner`, or None where there is none and `create` is false. It lives as long as the code object. Nothing that an entry holds may hold the
-    code object in its turn: code objects are not garbage collected, and the cycle would stay for good."""
+    """The CodeCache of a code object (by identity: equal code objects may have different globals) for the set of
+    options of number `owner`, or None where there is none and `create` is false. It lives as long as the code object.
+    Nothing that an entry holds may hold the code object in its turn: code objects are not garbage collected, and the
+    cycle would stay for good."""
     if native is not None:
         found = native.code_cache(code, create, owner)
         if create and id(code) not in _with_caches:

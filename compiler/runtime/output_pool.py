@@ -1,33 +1,40 @@
 """Memory of large results, kept for the next call.
 
-A block beyond malloc's mmap threshold (32 MB in glibc) comes fresh from the kernel at every call and costs a page fault for each
-4 KB, several times what a simple kernel needs to fill it. The pool keeps a reference to the storage of such a result; when nothing
-else holds one (no tensor, view, numpy array, saved tensor or storage object), the next result of that size lies in it. What a
-result is made of cannot be told from eager's: a storage of torch's own allocator, version 0, no base, resizable.
+A block beyond malloc's mmap threshold (32 MB in glibc) comes fresh from the kernel at every call and costs a page fault
+for each 4 KB, several times what a simple kernel needs to fill it. The pool keeps a reference to the storage of such a
+result; when nothing else holds one (no tensor, view, numpy array, saved tensor or storage object), the next result of
+that size lies in it. What a result is made of cannot be told from eager's: a storage of torch's own allocator, version
+0, no base, resizable.
 
-The pool follows at most `output_pool_mb` bytes, whether in use or free; `held()` says how much is free, that is, held by it alone.
+The pool follows at most `output_pool_mb` bytes, whether in use or free; `held()` says how much is free, that is, held
+by it alone.
 """
+
 from __future__ import annotations
 
 import sys
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Sequence
 
 import torch
 
+from ..base import forks
+
 __all__ = ["LEAST_BYTES", "Wanted", "take", "held", "clear"]
 
 LEAST_BYTES = 16 << 20
 
-_lock = threading.Lock()
-_kept: OrderedDict[int, "_Kept"] = OrderedDict()     # address of the memory -> what is known of it, least recently handed out first
+_lock = forks.lock()
+_kept: OrderedDict[int, "_Kept"] = (
+    OrderedDict()
+)  # address of the memory -> what is known of it, least recently handed out first
 
 
 @dataclass
 class Wanted:
     """A result with static sizes: what `take` makes. `limit`: most bytes that the pool follows."""
+
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
@@ -37,7 +44,10 @@ class Wanted:
 
 @dataclass
 class _Kept:
-    """`base`: a tensor of the pool's own over the storage; `alone`: what `_references` gives where nothing else holds the storage."""
+    """`base`: a tensor of the pool's own over the storage; `alone`: what `_references` gives where nothing else holds
+    the storage.
+    """
+
     base: torch.Tensor
     nbytes: int
     address: int
@@ -53,8 +63,8 @@ class _Kept:
 
 
 def _references(base: torch.Tensor) -> tuple[int, int]:
-    """References to the storage from C++ and from Python. Both count: the storage object that a user asked for is one with a life of
-    its own, and holds the C++ storage whether anyone still holds it or not."""
+    """References to the storage from C++ and from Python. Both count: the storage object that a user asked for is one
+    with a life of its own, and holds the C++ storage whether anyone still holds it or not."""
     storage = base.untyped_storage()
     return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
 

@@ -1,9 +1,12 @@
-"""Where the time of one compiled graph goes: seconds of each generated kernel and of torch's own kernels, on given inputs.
+"""Where the time of one compiled graph goes: seconds of each generated kernel and of torch's own kernels, on given
+inputs.
 
-The host plan's text runs with a clock around every kernel; the plan in C has none. On a GPU the clock is the device's: events in the
-stream, which is kept busy until all are in it, so that no kernel waits for the host. Kernels write their own outputs anew in each run, so
-that running again is harmless as long as the graph writes to none of its inputs: that is the caller's to know.
+The host plan's text runs with a clock around every kernel; the plan in C has none. On a GPU the clock is the device's:
+events in the stream, which is kept busy until all are in it, so that no kernel waits for the host. Kernels write their
+own outputs anew in each run, so that running again is harmless as long as the graph writes to none of its inputs: that
+is the caller's to know.
 """
+
 from __future__ import annotations
 
 import time
@@ -13,7 +16,7 @@ from typing import Any, Callable
 
 import torch
 
-from .build import CompiledGraph, python_plan
+from .compiled_graph import CompiledGraph, python_plan
 
 __all__ = ["Profile", "profile"]
 
@@ -25,24 +28,32 @@ _BUSY_CYCLES = 20_000_000  # some 10 ms of a GPU: longer than a host plan takes 
 @dataclass
 class Profile:
     """Seconds per run of the graph. `kernels`: by kernel name, summed over its launches; `library`: by function."""
+
     kernels: dict[str, float] = field(default_factory=dict)
     library: dict[str, float] = field(default_factory=dict)
     runs: int = 0
 
 
 def profile(graph: CompiledGraph, inputs: tuple, budget: float = 0.05) -> Profile:
-    """Run `graph` for about `budget` seconds with a clock around each kernel; medians over the runs. Raises ValueError where its
-    kernels can't be timed so: on a GPU they run on after the call, and without a C++ compiler there are none."""
+    """Run `graph` for about `budget` seconds with a clock around each kernel; medians over the runs. Raises ValueError
+    where its kernels can't be timed so: on a GPU they run on after the call, and without a C++ compiler there are
+    none."""
     if not isinstance(graph, CompiledGraph) or graph.how == "eager":
         raise ValueError("kernels are timed one by one in a graph that was compiled")
     library = {n: f for n, f in graph.generated.host.names.items() if callable(f) and n not in _ALLOCATIONS}
     run = _on_device if graph.generated.cuda is not None else _on_host
     rounds = run(graph, library, inputs, budget)
     middle = {n: median(r.get(n, 0.0) for r in rounds) for n in rounds[0]}
-    return Profile({n: t for n, t in middle.items() if n in graph.kernels}, {n: t for n, t in middle.items() if n in library}, len(rounds))
+    return Profile(
+        {n: t for n, t in middle.items() if n in graph.kernels},
+        {n: t for n, t in middle.items() if n in library},
+        len(rounds),
+    )
 
 
-def _on_host(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, budget: float) -> list[dict[str, float]]:
+def _on_host(
+    graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, budget: float
+) -> list[dict[str, float]]:
     """Seconds by name, for each run."""
     spent: dict[str, float] = {}
 
@@ -52,6 +63,7 @@ def _on_host(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, 
             out = f(*args, **kwargs)
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - t0 - clock
             return out
+
         return run
 
     clock = 0.0
@@ -59,8 +71,11 @@ def _on_host(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, 
     for _ in range(1000):
         empty()
     clock = spent.pop("") / 1000
-    plan = python_plan(graph.generated, {n: timed(n, k) for n, k in graph.kernels.items()},
-                       {n: timed(n, f) for n, f in library.items()})
+    plan = python_plan(
+        graph.generated,
+        {n: timed(n, k) for n, k in graph.kernels.items()},
+        {n: timed(n, f) for n, f in library.items()},
+    )
     plan(*inputs)
     rounds: list[dict[str, float]] = []
     end = time.perf_counter() + budget
@@ -71,7 +86,9 @@ def _on_host(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, 
     return rounds
 
 
-def _on_device(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, budget: float) -> list[dict[str, float]]:
+def _on_device(
+    graph: CompiledGraph, library: dict[str, Callable], inputs: tuple, budget: float
+) -> list[dict[str, float]]:
     """Seconds by name, for each run, by the GPU's clock."""
     marks: list[tuple[str, Any, Any]] = []
 
@@ -83,6 +100,7 @@ def _on_device(graph: CompiledGraph, library: dict[str, Callable], inputs: tuple
             after.record()
             marks.append((name, before, after))
             return out
+
         return run
 
     plan = python_plan(graph.generated, {n: timed(n, f) for n, f in {**library, **graph.kernels}.items()})

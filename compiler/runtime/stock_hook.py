@@ -1,8 +1,10 @@
 """Living with stock torch.compile in one process: what is ours is hidden from its frame hook.
 
-Stock sees every Python frame that code compiled by it reaches, this compiler's own engine and entries among them. `hide(code)` makes it
-pass such frames over, with all that they call. Needs nothing of torch._dynamo: the marks lie in torch's C extension.
+Stock sees every Python frame that code compiled by it reaches, this compiler's own engine and entries among them.
+`hide(code)` makes it pass such frames over, with all that they call. Needs nothing of torch._dynamo: the marks lie in
+torch's C extension.
 """
+
 from __future__ import annotations
 
 import types
@@ -18,7 +20,9 @@ def _make_hide() -> Callable[[types.CodeType], None]:
     mark = getattr(stock, "set_code_exec_strategy", None)
     if mark is None:
         return lambda code: None
-    skip = stock._FrameExecStrategy(stock._FrameAction.SKIP, stock._FrameAction.SKIP)      # this frame, and the frames that it starts
+    skip = stock._FrameExecStrategy(
+        stock._FrameAction.SKIP, stock._FrameAction.SKIP
+    )  # this frame, and the frames that it starts
     return lambda code: mark(code, skip)
 
 

@@ -1,9 +1,10 @@
 """The C++ compiler: finding it, what it can do, and running it in processes that can be stopped.
 
-`find()` looks for the compiler named by the option `cxx`, then $CXX, g++, clang++. What a compiler is (its version text) is
-asked once per executable and kept on disk beside the kernels. `compile_units` builds shared libraries, several at once, each
-in a process group of its own, so that Ctrl-C stops all of them and leaves nothing behind.
+`find()` looks for the compiler named by the option `cxx`, then $CXX, g++, clang++. What a compiler is (its version
+text) is asked once per executable and kept on disk beside the kernels. `compile_units` builds shared libraries, several
+at once, each in a process group of its own, so that Ctrl-C stops all of them and leaves nothing behind.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -13,34 +14,53 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
 
 from .. import events
+from ..base import forks
 from ..codegen.cpp.support import Target
-from ..errors import ToolchainError
+from ..errors import NoToolchainError, ToolchainError
 
 __all__ = ["Toolchain", "Unit", "find", "compile_units"]
 
-# -ffast-math is never used: linking with it makes the library set flush-to-zero for the whole process, and breaks NaN tests.
-# What is left out of it: errno of math functions and traps, which eager does not offer either. Integers wrap as eager's.
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv",
-         "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-plt", "-fno-asynchronous-unwind-tables", "-w")
-LONG_FLAGS = ("-O1", "-fno-tree-ter")   # for kernels of thousands of statements: -O3 costs seconds and gains nothing, and
-                                   # substitution of expressions (ter) would undo their interleaving
-KERNEL_ROOM = 1 << 20              # bytes that a kernel surely fits in, with what the compiler writes on the way
-STARTS = 30.0                      # seconds that an interrupt waits for a compiler that is being started, to end it
-LONG_TEXT = 60_000                 # characters
-PRODUCT_FLAGS = ("-O2",)           # for products, whose loops are written out: -O3 takes a third longer and gains nothing
-PRODUCT_MARK = "tc::multiply<"     # (codegen/cpp/product.py)
+# -ffast-math is never used: linking with it makes the library set flush-to-zero for the whole process, and breaks NaN
+# tests. What is left out of it: errno of math functions and traps, which eager does not offer either. Integers wrap as
+# eager's.
+FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-plt",
+    "-fno-asynchronous-unwind-tables",
+    "-w",
+)
+LONG_FLAGS = (
+    "-O1",
+    "-fno-tree-ter",
+)  # for kernels of thousands of statements: -O3 costs seconds and gains nothing, and
+# substitution of expressions (ter) would undo their interleaving
+KERNEL_ROOM = 1 << 20  # bytes that a kernel surely fits in, with what the compiler writes on the way
+STARTS = 30.0  # seconds that an interrupt waits for a compiler that is being started, to end it
+MOST_SECONDS = 600.0  # that one kernel may take: a compiler that runs for longer hangs
+LONG_TEXT = 60_000  # characters
+PRODUCT_FLAGS = ("-O2",)  # for products, whose loops are written out: -O3 takes a third longer and gains nothing
+PRODUCT_MARK = "tc::multiply<"  # (codegen/cpp/product.py)
 
 
 @dataclass(frozen=True)
 class Toolchain:
     """A C++ compiler. `version` is its own first line; it is part of every cache key."""
+
     command: tuple[str, ...]
     version: str
 
@@ -59,7 +79,9 @@ class Toolchain:
         return (*FLAGS, *own, *machine, *(("-Wno-psabi",) if not self.is_clang else ()))
 
     def link_flags(self) -> tuple[str, ...]:
-        """A kernel needs no start files and of the C++ library nothing: without them linking takes a third of the time."""
+        """A kernel needs no start files and of the C++ library nothing: without them linking takes a third of the
+        time.
+        """
         return () if self.is_clang else ("-pipe", "-nostartfiles", "-nodefaultlibs")
 
     def libraries(self) -> tuple[str, ...]:
@@ -69,6 +91,7 @@ class Toolchain:
 @dataclass
 class Unit:
     """One source file to become one shared library."""
+
     name: str
     source: Path
     output: Path
@@ -86,7 +109,7 @@ def find(opts: Any, memory: Any = None) -> Toolchain:
     if key in _found:
         return _found[key]
     tried = []
-    for words in ([shlex.split(asked)] if asked else [*([shlex.split(env)] if env else []), ["g++"], ["clang++"], ["c++"]]):
+    for words in [_words(asked)] if asked else [*([_words(env)] if env else []), ["g++"], ["clang++"], ["c++"]]:
         path = shutil.which(words[0]) if words else None
         tried.append(words[0] if words else "")
         if path is None:
@@ -95,13 +118,37 @@ def find(opts: Any, memory: Any = None) -> Toolchain:
         tool = Toolchain(command, _version(command, memory))
         _found[key] = tool
         return tool
-    what = f"the option cxx={asked!r} names no program" if asked else f"none of {', '.join(filter(None, tried))} is on PATH"
-    raise ToolchainError(f"no C++ compiler: {what}. Install one (Debian/Ubuntu: apt install g++) or set CXX to its path; "
-                         "until then compiled functions run torch's own kernels.")
+    what = (
+        f"the option cxx={asked!r} names no program"
+        if asked
+        else f"none of {', '.join(filter(None, tried))} is on PATH"
+    )
+    raise NoToolchainError(
+        f"no C++ compiler: {what}. Install one (Debian/Ubuntu: apt install g++) or set CXX to its path; "
+        "until then compiled functions run torch's own kernels."
+    )
+
+
+def _words(command: str) -> list[str]:
+    """The program and its options. A path that has spaces or quotes and is a program is one."""
+    if shutil.which(command):
+        return [command]
+    try:
+        return shlex.split(command)
+    except ValueError as e:
+        raise ToolchainError(f"the C++ compiler is given as {command!r}, which is no command: {e}") from None
+
+
+def forget() -> None:
+    """Look for compilers anew: one failed, and may be another by now."""
+    _found.clear()
 
 
 def _version(command: tuple[str, ...], memory: Any) -> str:
-    stat = os.stat(command[0])
+    try:
+        stat = os.stat(command[0])
+    except OSError as e:
+        raise ToolchainError(f"the C++ compiler {command[0]} does not run: {e}") from None
     key = hashlib.sha256(f"{command}{stat.st_size}{stat.st_mtime_ns}".encode()).hexdigest()[:24]
     known = memory.get_note("compiler-" + key) if memory is not None else None
     if known:
@@ -111,7 +158,9 @@ def _version(command: tuple[str, ...], memory: Any) -> str:
     except (OSError, subprocess.TimeoutExpired) as e:
         raise ToolchainError(f"the C++ compiler {command[0]} does not run: {e}") from None
     if done.returncode:
-        raise ToolchainError(f"the C++ compiler {command[0]} does not run: {(done.stderr or done.stdout).strip()[:500]}")
+        raise ToolchainError(
+            f"the C++ compiler {command[0]} does not run: {(done.stderr or done.stdout).strip()[:500]}"
+        )
     version = (done.stdout.splitlines() or ["unknown"])[0]
     if memory is not None:
         memory.put_note("compiler-" + key, version)
@@ -119,8 +168,9 @@ def _version(command: tuple[str, ...], memory: Any) -> str:
 
 
 def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> None:
-    """Build every unit, `workers` at a time (0: one per core). Raises ToolchainError with the compiler's words, OSError where its folder is
-    full or was removed; on that and on any interrupt all compilers still running are killed first."""
+    """Build every unit, `workers` at a time (0: one per core). Raises ToolchainError with the compiler's words or where
+    one hangs, OSError where its folder is full or was removed; on that and on any interrupt all compilers still running
+    are killed first."""
     waiting = list(reversed(units))
     limit = max(1, workers or os.cpu_count() or 1)
     running: list[tuple[Unit, subprocess.Popen, Path, float]] = []
@@ -140,35 +190,59 @@ def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> N
 
 
 def _start_aside(tool: Toolchain, unit: Unit, running: list) -> None:
-    """Start a compiler from another thread, in which no interrupt is raised: it stands in `running` before this thread hears of one."""
-    failed: list[ToolchainError] = []
-    started = threading.Event()
+    """Start a compiler from another thread, in which no interrupt is raised: it stands in `running` before this thread
+    hears of one.
+    """
+    failed: list[Exception] = []
+    started = forks.signal()
 
     def start() -> None:
         try:
             running.append(_start(tool, unit))
-        except ToolchainError as e:
+        except Exception as e:
             failed.append(e)
         finally:
             started.set()
+
     try:
-        threading.Thread(target=start, name="tcompile compiler", daemon=True).start()
+        forks.start_thread(start, "tcompile compiler")
         started.wait()
+    except RuntimeError as e:  # (Python's word for a thread that the system refuses)
+        raise ToolchainError(f"the C++ compiler {tool.command[0]} does not start: {e}") from None
     except BaseException:
-        started.wait(STARTS)           # (no longer: the interrupt may have come before the thread began)
+        started.wait(STARTS)  # (no longer: the interrupt may have come before the thread began)
         raise
     if failed:
         raise failed[0]
 
 
 def _start(tool: Toolchain, unit: Unit) -> tuple[Unit, subprocess.Popen, Path, float]:
-    log = unit.output.with_suffix(".log")
-    command = [*tool.command, *unit.flags, "-shared", *tool.link_flags(), "-o", str(unit.output), str(unit.source), *tool.libraries()]
+    log, folder = unit.output.with_suffix(".log"), unit.output.parent
+    # names without a folder: what a folder is called (quotes, a newline) is no matter to a compiler that works in it;
+    # nor is a full /tmp
+    command = [
+        *tool.command,
+        *unit.flags,
+        "-shared",
+        *tool.link_flags(),
+        "-o",
+        unit.output.name,
+        os.path.relpath(unit.source, folder),
+        *tool.libraries(),
+    ]
     try:
         with log.open("wb") as out:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-                                       env={**os.environ, "TMPDIR": str(unit.output.parent)})       # (a full /tmp is no matter, nothing is left there)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=folder,
+                env={**os.environ, "TMPDIR": "."},
+            )
     except OSError as e:
+        _check_folder(unit)
         raise ToolchainError(f"the C++ compiler {tool.command[0]} does not start: {e}") from None
     return unit, process, log, time.perf_counter()
 
@@ -177,6 +251,9 @@ def _wait_any(running: list) -> None:
     """Until one of the compilers has ended; short naps, because a compilation takes some tens of milliseconds."""
     nap = 0.001
     while all(j[1].poll() is None for j in running):
+        for unit, _, _, began in running:
+            if time.perf_counter() - began > MOST_SECONDS:
+                raise ToolchainError(f"the C++ compiler has not ended on kernel {unit.name} after {MOST_SECONDS:.0f} s")
         time.sleep(nap)
         nap = min(nap * 1.2, 0.01)
 
@@ -192,7 +269,9 @@ def _finish(unit: Unit, process: subprocess.Popen, log: Path, began: float) -> N
 
 
 def _check_folder(unit: Unit) -> None:
-    """Raises OSError where the folder is at fault: someone removed it, or a kernel would not fit, which a linker may have no room to say."""
+    """Raises OSError where the folder is at fault: someone removed it, or a kernel would not fit, which a linker may
+    have no room to say.
+    """
     if not unit.source.exists():
         raise FileNotFoundError(f"{unit.source} was removed while it was compiled")
     with tempfile.TemporaryFile(dir=unit.output.parent) as f:

@@ -1,12 +1,14 @@
-"""Operators that a plan calls by torch's C functions (aoti_torch_<device>_<operator>), which libtorch exports for code that is compiled ahead of time:
-no Python function, no Python tensors around it.
+"""Operators that a plan calls by torch's C functions (aoti_torch_<device>_<operator>), which libtorch exports for code
+that is compiled ahead of time: no Python function, no Python tensors around it.
 
-An argument of the operator's schema is one word or two of the C function, the same way for every operator (torchgen/gen_aoti_c_shim.py): a
-tensor, a number or a flag is one; a list is its address and its length; what may be None is an address. Results come last, at addresses. An
-operator is called in this way where its schema has the form that is known here: another version of torch may have changed both.
+An argument of the operator's schema is one word or two of the C function, the same way for every operator
+(torchgen/gen_aoti_c_shim.py): a tensor, a number or a flag is one; a list is its address and its length; what may be
+None is an address. Results come last, at addresses. An operator is called in this way where its schema has the form
+that is known here: another version of torch may have changed both.
 
 Only operators belong here whose results are fresh memory and that keep nothing of what they are handed.
 """
+
 from __future__ import annotations
 
 import platform
@@ -22,7 +24,8 @@ from ..symbolic.expr import Expr, as_expr
 
 __all__ = ["TorchCall", "torch_call", "numbers_of"]
 
-# T: tensor, i: integer, b: flag, f: float, I and B: lists of integers and flags, ?: or None; the results behind the arrow
+# T: tensor, i: integer, b: flag, f: float, I and B: lists of integers and flags, ?: or None; the results behind the
+# arrow
 FORMS = {
     "convolution": "T T T? I I I b I i > T",
     "convolution_backward": "T T T I? I I I b I i B > T T T",
@@ -36,16 +39,18 @@ FORMS = {
     "_scaled_dot_product_cudnn_attention": "T T T T? b f b b f? > T T T T i i T T T",
     "_scaled_dot_product_cudnn_attention_backward": "T T T T T T T T T T T i i f b f? > T T T",
 }
-DEVICES = {"cuda"}                       # a CPU's kernels take longer than Python around them, and run without the interpreter's lock
+DEVICES = {"cuda"}  # a CPU's kernels take longer than Python around them, and run without the interpreter's lock
 _KINDS = {"Tensor": "T", "int": "i", "bool": "b", "float": "f", "List[int]": "I", "List[bool]": "B"}
 
 
 def form_of(schema: Any) -> str:
     """How an operator's C function is called, in the letters of FORMS."""
+
     def kind(t: Any) -> str:
         text = str(t)
         inner = text.removeprefix("Optional[")
         return _KINDS[text] if inner is text else _KINDS[inner[:-1]] + "?"
+
     try:
         return " ".join([*(kind(a.type) for a in schema.arguments), ">", *(kind(r.type) for r in schema.returns)])
     except KeyError:
@@ -55,6 +60,7 @@ def form_of(schema: Any) -> str:
 @dataclass(frozen=True)
 class TorchCall:
     """The address of a C function, its arguments by their letter in FORMS, and the letters of its results."""
+
     address: int
     arguments: tuple[tuple[str, Any], ...]
     results: tuple[str, ...]
@@ -63,15 +69,25 @@ class TorchCall:
 def torch_call(step: Extern, device: str) -> TorchCall | None:
     """How torch's C function is called for this step; None where Python is to call the operator."""
     name, schema = str(step.op).removeprefix("aten.").removesuffix(".default"), step.op._schema
-    if name not in FORMS or step.out_variant is not None or device not in DEVICES or sys.platform != "linux" \
-            or platform.machine() not in ("x86_64", "aarch64") or FORMS[name] != form_of(schema):
+    if (
+        name not in FORMS
+        or step.out_variant is not None
+        or device not in DEVICES
+        or sys.platform != "linux"
+        or platform.machine() not in ("x86_64", "aarch64")
+        or FORMS[name] != form_of(schema)
+    ):
         return None
     address = native.torch_function(f"aoti_torch_{device}_{name}")
     kinds, _, results = (part.split() for part in FORMS[name].partition(">"))
     given = {a.name: a.default_value for a in schema.arguments} | step.kwargs
     given.update(zip(given, step.args))
     arguments = tuple(zip(kinds, given.values(), strict=True))
-    if not address or not all(_known(*a) for a in arguments) or any(kind != "T" and b is not None for kind, b in zip(results, step.outputs, strict=True)):
+    if (
+        not address
+        or not all(_known(*a) for a in arguments)
+        or any(kind != "T" and b is not None for kind, b in zip(results, step.outputs, strict=True))
+    ):
         return None
     return TorchCall(address, arguments, tuple(results))
 
@@ -89,7 +105,7 @@ def numbers_of(kind: str, x: Any) -> tuple[Expr, ...]:
     """An argument that is no tensor as the 64-bit numbers that hold it, a list element by element."""
     if kind[0] == "f":
         return (as_expr(struct.unpack("q", struct.pack("d", x))[0]),)
-    if kind[0] == "B":                                                # flags are of 32 bits, two to a number
+    if kind[0] == "B":  # flags are of 32 bits, two to a number
         flags = [*map(int, x), 0]
         return tuple(as_expr(low | high << 32) for low, high in zip(flags[::2], flags[1::2]))
     return tuple(as_expr(int(n) if isinstance(n, bool) else n) for n in (x if kind[0] == "I" else (x,)))

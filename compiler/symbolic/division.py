@@ -2,16 +2,17 @@
 
 Internal to `expr`, which gives out the names.
 """
+
 from __future__ import annotations
 
 import math
 
-from .expr import ONE, ZERO, Expr, IntLike, Mono, Poly, _from_poly, _make, _poly_mul, _term_key, as_expr, integer
+from .terms import ONE, ZERO, Expr, IntLike, Mono, Poly, from_poly, make, poly_mul, term_key, as_expr, integer
 
 __all__ = ["floordiv", "mod", "ceildiv"]
 
 
-def _const_only(p: Poly) -> int | None:
+def const_only(p: Poly) -> int | None:
     """The value of a constant polynomial, else None."""
     if not p:
         return 0
@@ -24,7 +25,7 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
     """Floor division, as Python's `//`. Raises ZeroDivisionError for a constant 0 divisor."""
     a, b = as_expr(a), as_expr(b)
     pa, pb = a._p(), b._p()
-    nb = _const_only(pb)
+    nb = const_only(pb)
     if nb == 0:
         raise ZeroDivisionError(f"{a} // 0")
     if not pa or nb == 1:
@@ -35,7 +36,7 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
         return _floordiv_symbolic(a, b)
     if nb < 0:
         return floordiv(-a, integer(-nb))
-    na = _const_only(pa)
+    na = const_only(pa)
     if na is not None:
         return integer(na // nb)
     quot: Poly = {}
@@ -50,22 +51,22 @@ def floordiv(a: IntLike, b: IntLike) -> Expr:
         else:
             rem[m] = c
     n_terms = [c for m, c in rem.items() if m]
-    if not n_terms:                                   # only a constant in [0, nb) is left: its quotient is 0
-        return _from_poly(quot)
+    if not n_terms:  # only a constant in [0, nb) is left: its quotient is 0
+        return from_poly(quot)
     g = math.gcd(nb, *n_terms)
-    if g > 1:                                         # floor((g*r + c) / (g*b)) = floor((r + floor(c/g)) / b)
+    if g > 1:  # floor((g*r + c) / (g*b)) = floor((r + floor(c/g)) / b)
         nb //= g
         rem = {m: c // g for m, c in rem.items() if c // g}
     if nb == 1:
-        return _from_poly(quot) + _from_poly(rem)
-    if len(n_terms) == 1:                             # (x//d + c) // b = (x + c*d) // (b*d)
-        (m, c), = ((m, c) for m, c in rem.items() if m)
+        return from_poly(quot) + from_poly(rem)
+    if len(n_terms) == 1:  # (x//d + c) // b = (x + c*d) // (b*d)
+        ((m, c),) = ((m, c) for m, c in rem.items() if m)
         if c == 1 and len(m) == 1 and m[0].op == "floordiv":
             x, d = m[0].args
             if d.op == "int" and d._args[0] > 0:
                 dv = d._args[0]
-                return _from_poly(quot) + floordiv(x + rem.get((), 0) * dv, integer(nb * dv))
-    return _from_poly(quot) + _make("floordiv", (_from_poly(rem), integer(nb)))
+                return from_poly(quot) + floordiv(x + rem.get((), 0) * dv, integer(nb * dv))
+    return from_poly(quot) + make("floordiv", (from_poly(rem), integer(nb)))
 
 
 def _mono_div(m: Mono, d: Mono) -> Mono | None:
@@ -80,14 +81,14 @@ def _mono_div(m: Mono, d: Mono) -> Mono | None:
 
 def _split_by(pa: Poly, pb: Poly) -> tuple[Poly, Poly]:
     """a = q * b + r with r keeping the terms that the leading term of b does not divide. Exact when b is one term."""
-    (lead, lc) = min(pb.items(), key=_term_key)
+    lead, lc = min(pb.items(), key=term_key)
     quot: Poly = {}
     rest: Poly = {}
     work = dict(pa)
     for _ in range(64 + 4 * len(pa)):
         if not work:
             break
-        m = min(work.items(), key=_term_key)[0]
+        m = min(work.items(), key=term_key)[0]
         c = work.pop(m)
         d = _mono_div(m, lead)
         if d is None or c % lc:
@@ -95,7 +96,7 @@ def _split_by(pa: Poly, pb: Poly) -> tuple[Poly, Poly]:
             continue
         q = c // lc
         quot[d] = quot.get(d, 0) + q
-        for m2, c2 in _poly_mul({d: q}, {k: v for k, v in pb.items() if k != lead}).items():
+        for m2, c2 in poly_mul({d: q}, {k: v for k, v in pb.items() if k != lead}).items():
             s = work.get(m2, 0) - c2
             if s:
                 work[m2] = s
@@ -108,18 +109,18 @@ def _split_by(pa: Poly, pb: Poly) -> tuple[Poly, Poly]:
 
 def _floordiv_symbolic(a: Expr, b: Expr) -> Expr:
     pa, pb = a._p(), b._p()
-    if _const_only(pa) is None or len(pb) > 1:
+    if const_only(pa) is None or len(pb) > 1:
         quot, rest = _split_by(pa, pb)
         if quot and (not rest or len(pb) == 1):
-            return _from_poly(quot) + (floordiv(_from_poly(rest), b) if rest else ZERO)
+            return from_poly(quot) + (floordiv(from_poly(rest), b) if rest else ZERO)
     # common int factor and common atoms
     g = math.gcd(*pa.values(), *pb.values())
     common = _common_atoms(pa, pb)
     if g > 1 or common:
         pa = {_mono_div(m, common): c // g for m, c in pa.items()}
         pb = {_mono_div(m, common): c // g for m, c in pb.items()}
-        return floordiv(_from_poly(pa), _from_poly(pb))
-    return _make("floordiv", (a, b))
+        return floordiv(from_poly(pa), from_poly(pb))
+    return make("floordiv", (a, b))
 
 
 def _common_atoms(*ps: Poly) -> Mono:
@@ -144,7 +145,7 @@ def mod(a: IntLike, b: IntLike) -> Expr:
     """Python's `%` (the sign of the divisor). Raises ZeroDivisionError for a constant 0 divisor."""
     a, b = as_expr(a), as_expr(b)
     pa, pb = a._p(), b._p()
-    nb = _const_only(pb)
+    nb = const_only(pb)
     if nb == 0:
         raise ZeroDivisionError(f"{a} % 0")
     if not pa or a is b:
@@ -152,13 +153,13 @@ def mod(a: IntLike, b: IntLike) -> Expr:
     if nb is None:
         quot, rest = _split_by(pa, pb)
         if quot and (not rest or len(pb) == 1):
-            return mod(_from_poly(rest), b) if rest else ZERO
+            return mod(from_poly(rest), b) if rest else ZERO
         if len(pa) == 1 and () not in pa:
-            (m, c), = pa.items()
+            ((m, c),) = pa.items()
             if c == 1 and len(m) == 1 and m[0].op == "mod" and m[0].args[1] is b:
                 return a
-        return _make("mod", (a, b))
-    na = _const_only(pa)
+        return make("mod", (a, b))
+    na = const_only(pa)
     if na is not None:
         return integer(na % nb)
     if nb < 0:
@@ -172,8 +173,8 @@ def mod(a: IntLike, b: IntLike) -> Expr:
         if not c:
             continue
         if len(m) == 1 and m[0].op == "mod" and m[0].args[1].op == "int" and (c * m[0].args[1]._args[0]) % nb == 0:
-            again = True                              # c * (x % (k*b)) = c * x (mod b)
-            for m2, c2 in _poly_mul({(): c}, m[0].args[0]._p()).items():
+            again = True  # c * (x % (k*b)) = c * x (mod b)
+            for m2, c2 in poly_mul({(): c}, m[0].args[0]._p()).items():
                 rem[m2] = rem.get(m2, 0) + c2
         else:
             rem[m] = rem.get(m, 0) + c
@@ -187,13 +188,13 @@ def _mod_const(rem: Poly, nb: int) -> Expr:
     if not n_terms:
         return integer(rem.get((), 0) % nb)
     g = math.gcd(nb, *n_terms)
-    if g > 1:                                         # (g*r + c) % (g*b) = g * ((r + c//g) % b) + c % g
+    if g > 1:  # (g*r + c) % (g*b) = g * ((r + c//g) % b) + c % g
         c0 = rem.get((), 0)
         inner = {m: c // g for m, c in rem.items() if m}
         if c0 // g:
             inner[()] = c0 // g
-        return mod(_from_poly(inner), integer(nb // g)) * g + c0 % g
-    return _make("mod", (_from_poly(rem), integer(nb)))
+        return mod(from_poly(inner), integer(nb // g)) * g + c0 % g
+    return make("mod", (from_poly(rem), integer(nb)))
 
 
 def ceildiv(a: IntLike, b: IntLike) -> Expr:

@@ -1,4 +1,5 @@
 """ShapeEnv: the size symbols of one capture, their hints and ranges, and every branch that was taken on a size."""
+
 from __future__ import annotations
 
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ from .simplify import bounds, known, simplify
 __all__ = ["ShapeEnv", "INT_LIMIT", "NUMBER_USED"]
 
 NUMBER_USED = "size used as a number"
-INT_LIMIT = 1 << 62                  # ints of the program that are symbols lie below it
+INT_LIMIT = 1 << 62  # ints of the program that are symbols lie below it
 
 
 class ShapeEnv:
-    """Symbols stand for sizes of at least 2: 0 and 1 broadcast and vanish, so they are always plain ints. Ints of the program that are
-    no sizes may be anything (`create_int`): where one of those is used as a size, the decisions about it are guards.
+    """Symbols stand for sizes of at least 2: 0 and 1 broadcast and vanish, so they are always plain ints. Ints of the
+    program that are no sizes may be anything (`create_int`): where one of those is used as a size, the decisions about
+    it are guards.
 
     hints      symbol name -> the value seen in this first call
     ranges     symbol name -> (lo, hi): lo <= size < hi, hi None where unbounded
@@ -39,9 +41,9 @@ class ShapeEnv:
         self.replacements: dict[str, Expr] = {}
         self.location: tuple[str | None, int | None] = (None, None)
         self.why = ""
-        self.fixes_texts = False                            # whether text that is made of a symbol is that of the number, which fixes it
-        self.float_facts: dict[Any, list[Any]] = {}         # Source of a float that may vary -> comparisons it was in
-        self.pinned_floats: dict[Any, tuple[str | None, int | None]] = {}    # Source of one used as a number -> the line
+        self.fixes_texts = False  # whether text that is made of a symbol is that of the number, which fixes it
+        self.float_facts: dict[Any, list[Any]] = {}  # Source of a float that may vary -> comparisons it was in
+        self.pinned_floats: dict[Any, tuple[str | None, int | None]] = {}  # Source of one used as a number -> the line
         self.locate: Callable[[], tuple[str | None, int | None]] = lambda: self.location
         self._by_source: dict[Any, str] = {}
         self._decided: dict[Expr, bool] = {}
@@ -73,22 +75,31 @@ class ShapeEnv:
         return self.wrap(E.symbol(name))
 
     def create_int(self, value: int, source: Any) -> "torch.SymInt | int":
-        """A symbol for an int of the program: of 2 or more if it is so now, else of any sign. The plain int where it is a large one: kernels compute
-        with 64 bits."""
+        """A symbol for an int of the program: of 2 or more if it is so now, else of any sign. The plain int where it is
+        a large one: kernels compute with 64 bits."""
         symint = self.create_symbol(value, source, 2 if value >= 2 else -INT_LIMIT, INT_LIMIT)
         self._ints |= E.as_expr(symint).symbol_names()
         return symint
 
     def fits(self, e: Expr) -> bool:
-        """Whether e, and what is computed on the way to it, has less than 64 bits. Recorded as a guard unless it is certain."""
+        """Whether e, and what is computed on the way to it, has less than 64 bits. Recorded as a guard unless it is
+        certain.
+        """
         if not e.symbol_names() & self._ints:
-            return True                                  # what sizes make is one, or takes more memory than there is
+            return True  # what sizes make is one, or takes more memory than there is
         low, high = bounds(e, self.ranges)
         certain = low is not None and high is not None and -INT_LIMIT <= low and high <= INT_LIMIT
-        return (certain or self.decide(E.and_(E.le(-INT_LIMIT, e), E.le(e, INT_LIMIT)), "an integer of 64 bits")) and all(
-            self.fits(part) for _, atoms in e.terms() for a in atoms if a.op != "sym" for part in a.args[a.op == "ite":])
+        return (
+            certain or self.decide(E.and_(E.le(-INT_LIMIT, e), E.le(e, INT_LIMIT)), "an integer of 64 bits")
+        ) and all(
+            self.fits(part)
+            for _, atoms in e.terms()
+            for a in atoms
+            if a.op != "sym"
+            for part in a.args[a.op == "ite" :]
+        )
 
-    # ---- floats that may differ from call to call (capture/float_node.py)
+    # ---- floats that may differ from call to call (capture/numbers/float_node.py)
     def pin_float(self, source: Any) -> None:
         """The value of this float is relied on."""
         self.pinned_floats.setdefault(source, self.locate())
@@ -140,14 +151,18 @@ class ShapeEnv:
         return d
 
     def branch(self, value: "torch.SymBool | torch.SymInt | torch.SymFloat") -> bool:
-        """Its truth, where the program branches on it. That a remainder is 0 or 1 is guarded as such there; where it is asked of a size of a
-        tensor (`decide`), the size must be plain from then on, which fixes the symbols."""
+        """Its truth, where the program branches on it. That a remainder is 0 or 1 is guarded as such there; where it is
+        asked of a size of a tensor (`decide`), the size must be plain from then on, which fixes the symbols."""
         node = value.node
         if node.pytype is float or not isinstance(value, (torch.SymBool, torch.SymInt)):
             return bool(value)
         p = node.expr if node.pytype is bool else E.ne(node.expr, 0)
         q = simplify(self.replace(p), self.ranges)
-        if not any(side.op == "mod" for side in q.args if isinstance(side, Expr)) or known(q, self.ranges) is not None or p in self._decided:
+        if (
+            not any(side.op == "mod" for side in q.args if isinstance(side, Expr))
+            or known(q, self.ranges) is not None
+            or p in self._decided
+        ):
             return self.decide(p)
         holds = bool(q.eval(self.hints))
         guard = (q if holds else E.not_(q), *self.location, self.why)
@@ -170,7 +185,7 @@ class ShapeEnv:
         return value
 
     def _record(self, p: Expr, why: str) -> None:
-        for q in (p.args if p.op == "and" else (p,)):
+        for q in p.args if p.op == "and" else (p,):
             self.guards.append((q, *self.location, why or self.why))
             if q.op == "eq":
                 self._learn(*q.args)
@@ -189,7 +204,9 @@ class ShapeEnv:
                 self.replacements[name] = other
                 return
         if any(e.is_const and e.value in (0, 1) for e in (a, b)):
-            self.specialize(a if b.is_const else b)          # `s // 4 == 1`: what is broadcast or empty must be plain in the graph's sizes
+            self.specialize(
+                a if b.is_const else b
+            )  # `s // 4 == 1`: what is broadcast or empty must be plain in the graph's sizes
 
     def _tighten(self, a: Expr, b: Expr) -> None:
         """n <= s or s <= n narrows a range."""

@@ -21,396 +21,131 @@ and a boolean Expr is one of
     and or     (p, q, ...)
 
 Compare Exprs with `is`: Python's == is identity. Symbols stand for sizes and indices; where a rule needs a sign (the C
-printer's choice of `/`, `simplify` without a range) they are taken to be non-negative, apart from those that `is_signed` names:
-ints of the program, which may be anything.
+printer's choice of `/`, `simplify` without a range) they are taken to be non-negative, apart from those that
+`is_signed` names: ints of the program, which may be anything.
 """
+
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping, Union
-from weakref import WeakValueDictionary
+from typing import Any, Callable, Mapping
 
-from . import text
-from .text import C_HELPERS
+from . import expr_text
+from .bitwise import bitand, lshift
+from .division import ceildiv, floordiv, mod
+from .expr_text import C_HELPERS
+from .predicates import and_, eq, ge, gt, ite, le, lt, maximum, minimum, ne, not_, or_
+from .simplify import simplify
+from .terms import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Expr,
+    IntLike,
+    add_all,
+    as_expr,
+    integer,
+    is_signed,
+    maybe_int,
+    mul_all,
+    operand,
+    symbol,
+)
+from .walk import BUILDERS, evaluate, rewrite
 
-__all__ = ["Expr", "IntLike", "symbol", "integer", "as_expr", "maybe_int", "add_all", "mul_all", "floordiv", "mod",
-           "lshift", "bitand", "minimum", "maximum", "ceildiv", "ite", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "TRUE",
-           "FALSE", "simplify", "is_signed", "C_HELPERS"]
+__all__ = [
+    "Expr",
+    "IntLike",
+    "symbol",
+    "integer",
+    "as_expr",
+    "maybe_int",
+    "add_all",
+    "mul_all",
+    "floordiv",
+    "mod",
+    "lshift",
+    "bitand",
+    "minimum",
+    "maximum",
+    "ceildiv",
+    "ite",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "and_",
+    "or_",
+    "not_",
+    "TRUE",
+    "FALSE",
+    "simplify",
+    "is_signed",
+    "ZERO",
+    "ONE",
+    "C_HELPERS",
+]
 
-IntLike = Union[int, "Expr"]
-Mono = tuple            # atoms in order of their text; () is the constant term
-Poly = dict             # Mono -> int, without zeros
 
-_table: WeakValueDictionary[tuple, "Expr"] = WeakValueDictionary()
-
-BOOL_OPS = frozenset(("bool", "eq", "ne", "le", "and", "or"))
-ATOM_OPS = frozenset(("sym", "floordiv", "mod", "lshift", "bitand", "min", "max", "ite"))
+# ---- methods of Expr that are made of what stands above the terms
+def _floordiv(self: Expr, o: Any) -> Expr:
+    o = operand(o)
+    return NotImplemented if o is None else floordiv(self, o)
 
 
-class Expr:
-    """One node; make it with the functions of this module and with operators, never directly."""
+def _rfloordiv(self: Expr, o: Any) -> Expr:
+    o = operand(o)
+    return NotImplemented if o is None else floordiv(o, self)
 
-    __slots__ = ("op", "_args", "_poly", "_text", "_names", "__weakref__")
 
-    # ---- structure
-    @property
-    def args(self) -> tuple:
-        """Operands, in a deterministic order; see the module's table."""
-        if self._args is None:
-            items = self._sorted_terms()
-            if self.op == "mul":
-                (mono, c), = items
-                self._args = mono if c == 1 else (integer(c), *mono)
-            else:
-                self._args = tuple(_from_poly({m: c}) for m, c in items)
-        return self._args
+def _mod(self: Expr, o: Any) -> Expr:
+    o = operand(o)
+    return NotImplemented if o is None else mod(self, o)
 
-    @property
-    def is_const(self) -> bool:
-        return self.op == "int" or self.op == "bool"
 
-    @property
-    def is_bool(self) -> bool:
-        return self.op in BOOL_OPS
-
-    @property
-    def value(self) -> int | bool:
-        """The Python int or bool of a constant."""
-        if not self.is_const:
-            raise ValueError(f"{self} is not a constant")
-        return self._args[0]
-
-    @property
-    def name(self) -> str:
-        """The name of a symbol."""
-        if self.op != "sym":
-            raise ValueError(f"{self} is not a symbol")
-        return self._args[0]
-
-    def terms(self) -> list[tuple[int, tuple["Expr", ...]]]:
-        """The polynomial as (coefficient, atoms) pairs; the constant term has no atoms and comes last."""
-        return [(c, m) for m, c in self._sorted_terms()]
-
-    @property
-    def const_term(self) -> int:
-        return self._p().get((), 0)
-
-    def _p(self) -> Poly:
-        p = self._poly
-        if p is None:
-            if self.op == "int":
-                p = {(): self._args[0]} if self._args[0] else {}
-            elif self.op in ATOM_OPS:
-                p = {(self,): 1}
-            else:
-                raise TypeError(f"{self} is a truth value, an integer expression was expected")
-            self._poly = p
-        return p
-
-    def _sorted_terms(self) -> list[tuple[Mono, int]]:
-        return sorted(self._p().items(), key=_term_key)
-
-    def symbol_names(self) -> frozenset[str]:
-        n = self._names
-        if n is None:
-            if self.op == "sym":
-                n = frozenset(self._args)
-            elif self.is_const:
-                n = frozenset()
-            elif self._poly is not None and self.op in ("add", "mul"):
-                n = frozenset().union(*{a.symbol_names() for m in self._poly for a in m})
-            else:
-                n = frozenset().union(*(a.symbol_names() for a in self.args))
-            self._names = n
-        return n
-
-    # ---- arithmetic
-    def __add__(self, o: Any) -> "Expr":
-        o = _operand(o)
-        if o is None:
-            return NotImplemented
-        a, b = self._p(), o._p()
-        if len(a) < len(b):
-            a, b = b, a
-        if not b:
-            return _from_poly(a)
-        out = dict(a)
-        for m, c in b.items():
-            s = out.get(m, 0) + c
-            if s:
-                out[m] = s
-            else:
-                del out[m]
-        return _from_poly(out)
-
-    __radd__ = __add__
-
-    def __sub__(self, o: Any) -> "Expr":
-        o = _operand(o)
-        return NotImplemented if o is None else self + (-o)
-
-    def __rsub__(self, o: Any) -> "Expr":
-        o = _operand(o)
-        return NotImplemented if o is None else o + (-self)
-
-    def __neg__(self) -> "Expr":
-        return _from_poly({m: -c for m, c in self._p().items()})
-
-    def __pos__(self) -> "Expr":
-        return self
-
-    def __mul__(self, o: Any) -> "Expr":
-        o = _operand(o)
-        if o is None:
-            return NotImplemented
-        return _from_poly(_poly_mul(self._p(), o._p()))
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, o: Any) -> "Expr":
-        o = _operand(o)
-        return NotImplemented if o is None else floordiv(self, o)
-
-    def __rfloordiv__(self, o: Any) -> "Expr":
-        o = _operand(o)
-        return NotImplemented if o is None else floordiv(o, self)
-
-    def __mod__(self, o: Any) -> "Expr":
-        o = _operand(o)
-        return NotImplemented if o is None else mod(self, o)
-
-    def __rmod__(self, o: Any) -> "Expr":
-        o = _operand(o)
-        return NotImplemented if o is None else mod(o, self)
-
-    def __bool__(self) -> bool:
-        if self.is_const:
-            return bool(self._args[0])
-        raise TypeError(f"the truth of the size expression {self} is not known; use eq/le/... and a ShapeEnv")
-
-    def __index__(self) -> int:
-        if self.op == "int":
-            return self._args[0]
-        raise TypeError(f"the size expression {self} is not a constant")
-
-    __int__ = __index__
-
-    def __reduce__(self) -> tuple:
-        return _rebuild, (self.op, self.args)
-
-    def __copy__(self) -> "Expr":
-        return self
-
-    def __deepcopy__(self, memo: dict) -> "Expr":
-        return self
-
-    # ---- use
-    def subs(self, mapping: Mapping[str, IntLike]) -> "Expr":
-        """Replace symbols by name, all at once."""
-        names = self.symbol_names()
-        m = {k: as_expr(v) for k, v in mapping.items() if k in names}
-        return rewrite(self, m) if m else self
-
-    def eval(self, values: Mapping[str, int]) -> int | bool:
-        """The value where each symbol has the given one. Raises KeyError for a symbol without."""
-        return evaluate(self, values, {})
-
-    def coeff(self, name: str) -> "Expr | None":
-        """c of `c * name + rest`, where neither c nor rest mentions `name`; None if not affine in it."""
-        if name not in self.symbol_names():
-            return ZERO
-        s = symbol(name)
-        out: Poly = {}
-        for m, c in self._p().items():
-            n = 0
-            for a in m:
-                if a is s:
-                    n += 1
-                elif name in a.symbol_names():
-                    return None
-            if n > 1:
-                return None
-            if n:
-                out[tuple(a for a in m if a is not s)] = c
-        return _from_poly(out)
-
-    # ---- text
-    def py(self) -> str:
-        """Python source text."""
-        t = self._text
-        if t is None:
-            t = self._text = text.python(self)
-        return t
-
-    def c(self, nonneg: Callable[["Expr"], bool] | None = None) -> str:
-        """C++ source text over 64-bit ints. Division of what may be negative calls a helper of C_HELPERS; `nonneg` may
-        prove operands non-negative (by default: no negative coefficient in them)."""
-        return text.cpp(self, nonneg)
-
-    def __repr__(self) -> str:
-        return self.py()
-
-    __str__ = __repr__
+def _rmod(self: Expr, o: Any) -> Expr:
+    o = operand(o)
+    return NotImplemented if o is None else mod(o, self)
 
 
 def _rebuild(op: str, args: tuple) -> Expr:
     return BUILDERS[op](*args)
 
 
-def _make(op: str, args: tuple, poly: Poly | None = None) -> Expr:
-    k = (op, *args)
-    e = _table.get(k)
-    if e is None:
-        e = object.__new__(Expr)
-        e.op, e._args, e._poly, e._text, e._names = op, args, poly, None, None
-        e = _table.setdefault(k, e)
-    return e
+def _reduce(self: Expr) -> tuple:
+    return _rebuild, (self.op, self.args)
 
 
-def _from_poly(p: Poly) -> Expr:
-    n = len(p)
-    if n == 0:
-        return ZERO
-    if n == 1:
-        (m, c), = p.items()
-        if not m:
-            return integer(c)
-        if c == 1 and len(m) == 1:
-            return m[0]
-    k = ("poly", frozenset(p.items()))
-    e = _table.get(k)
-    if e is None:
-        e = object.__new__(Expr)
-        e.op, e._args, e._poly, e._text, e._names = ("mul" if n == 1 else "add"), None, p, None, None
-        e = _table.setdefault(k, e)
-    return e
+def _subs(self: Expr, mapping: Mapping[str, IntLike]) -> Expr:
+    """Replace symbols by name, all at once."""
+    names = self.symbol_names()
+    m = {k: as_expr(v) for k, v in mapping.items() if k in names}
+    return rewrite(self, m) if m else self
 
 
-def _atom_key(a: Expr) -> str:
-    return a._text or a.py()
+def _eval(self: Expr, values: Mapping[str, int]) -> int | bool:
+    """The value where each symbol has the given one. Raises KeyError for a symbol without."""
+    return evaluate(self, values, {})
 
 
-def _term_key(item: tuple[Mono, int]) -> tuple:
-    m = item[0]
-    return (-len(m), [a._text or a.py() for a in m])
+def _py(self: Expr) -> str:
+    """Python source text."""
+    t = self._text
+    if t is None:
+        t = self._text = expr_text.python(self)
+    return t
 
 
-def _poly_mul(a: Poly, b: Poly) -> Poly:
-    if len(a) < len(b):
-        a, b = b, a
-    if not b:
-        return {}
-    if len(b) == 1:
-        (m2, c2), = b.items()
-        if not m2:
-            return dict(a) if c2 == 1 else {m: c * c2 for m, c in a.items()}
-    out: Poly = {}
-    for m2, c2 in b.items():
-        for m, c in a.items():
-            k = (m if not m2 else m2 if not m else tuple(sorted(m + m2, key=_atom_key)))
-            s = out.get(k, 0) + c * c2
-            if s:
-                out[k] = s
-            else:
-                del out[k]
-    return out
+def _c(self: Expr, nonneg: Callable[[Expr], bool] | None = None) -> str:
+    """C++ source text over 64-bit ints. Division of what may be negative calls a helper of C_HELPERS; `nonneg` may
+    prove operands non-negative (by default: no negative coefficient in them)."""
+    return expr_text.cpp(self, nonneg)
 
 
-def _operand(x: Any) -> Expr | None:
-    if type(x) is Expr:
-        return x
-    if isinstance(x, int):
-        return integer(int(x))
-    return as_expr(x) if hasattr(x, "node") else None
-
-
-# ---- constructors
-_ints: dict[int, Expr] = {}
-
-
-def integer(n: int) -> Expr:
-    """The constant n."""
-    e = _ints.get(n)
-    if e is None:
-        e = _make("int", (int(n),))
-        if -1024 <= n <= 65536:
-            _ints[n] = e
-    return e
-
-
-def symbol(name: str) -> Expr:
-    """The symbol of that name; its text is the name, which must be an identifier in Python and in C++."""
-    e = _table.get(("sym", name))
-    if e is None:
-        e = _make("sym", (name,))
-        e._text = name
-    return e
-
-
-def is_signed(name: str) -> bool:
-    """Whether the symbol of that name may be negative, 0 or 1."""
-    return name.startswith("z")
-
-
-def _boolean(b: bool) -> Expr:
-    # bool and int are equal as dictionary keys; the op keeps them apart
-    return _make("bool", (bool(b),))
-
-
-def as_expr(x: Any) -> Expr:
-    """An Expr of an int, an Expr, or a torch.SymInt/SymBool whose node is ours or constant."""
-    if type(x) is Expr:
-        return x
-    if isinstance(x, bool):
-        return TRUE if x else FALSE
-    if isinstance(x, int):
-        return integer(x)
-    node = getattr(x, "node", None)
-    if node is not None:
-        e = getattr(node, "expr", None)
-        if type(e) is Expr:
-            return e
-        n = node.maybe_as_int()
-        if n is not None:
-            return integer(n)
-    raise TypeError(f"not a size: {x!r} ({type(x).__name__}); expected int, Expr or SymInt")
-
-
-def maybe_int(x: Any) -> IntLike:
-    """An int where the value is constant, else the Expr."""
-    e = as_expr(x)
-    return e._args[0] if e.op == "int" else e
-
-
-def add_all(xs: Iterable[IntLike]) -> Expr:
-    """Sum of many; linear, unlike adding one by one."""
-    out: Poly = {}
-    for x in xs:
-        for m, c in as_expr(x)._p().items():
-            out[m] = out.get(m, 0) + c
-    return _from_poly({m: c for m, c in out.items() if c})
-
-
-def mul_all(xs: Iterable[IntLike]) -> Expr:
-    """Product of many (the number of elements of a shape)."""
-    out = ONE
-    for x in xs:
-        out = out * x
-    return out
-
-
-ZERO, ONE = integer(0), integer(1)
-TRUE, FALSE = _boolean(True), _boolean(False)
-
-
-def simplify(e: Expr, ranges: Mapping[str, tuple[IntLike, IntLike | None]]) -> Expr:
-    """Use `{name: (lo, hi)}`, lo <= name < hi, hi an int, an Expr or None (unbounded), to remove `//`, `%`, min and max
-    and to decide comparisons."""
-    from .simplify import simplify as run
-    return run(e, ranges)
-
-
-# What follows is built on the above, and used by the operators and methods of Expr.
-from .bits import bitand, lshift  # noqa: E402
-from .division import ceildiv, floordiv, mod  # noqa: E402
-from .predicates import and_, eq, ge, gt, ite, le, lt, maximum, minimum, ne, not_, or_  # noqa: E402
-from .walk import BUILDERS, evaluate, rewrite  # noqa: E402
+Expr.__floordiv__, Expr.__rfloordiv__, Expr.__mod__, Expr.__rmod__ = _floordiv, _rfloordiv, _mod, _rmod
+Expr.__reduce__ = _reduce
+Expr.subs, Expr.eval = _subs, _eval
+Expr.py = Expr.__repr__ = Expr.__str__ = _py
+Expr.c = _c

@@ -4,6 +4,7 @@ torch.SymInt and torch.SymBool wrap a node object whose methods C++ and the Pyth
 node is built on sympy; this one is built on `expr`. A node whose expression is constant says so (`is_constant`,
 `maybe_as_int`), and torch then continues with the plain int.
 """
+
 from __future__ import annotations
 
 import math
@@ -14,7 +15,7 @@ import torch
 from torch.fx.experimental.sym_node import SymNode as _TorchSymNode
 
 from . import expr as E
-from .bits import MOST_SHIFT
+from .bitwise import MOST_SHIFT
 from .expr import Expr
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class SymNode(_TorchSymNode):
     """
 
     fx_node = None
-    expr: Any = None             # hides the base class's property
+    expr: Any = None  # hides the base class's property
 
     def __init__(self, expr: Expr | float, env: "ShapeEnv", pytype: type = int):
         self.expr, self.env, self.pytype = expr, env, pytype
@@ -62,7 +63,7 @@ class SymNode(_TorchSymNode):
         return True
 
     def is_constant(self) -> bool:
-        return self.pytype is not float and self.expr.is_const      # floats are unwrapped by `constant`
+        return self.pytype is not float and self.expr.is_const  # floats are unwrapped by `constant`
 
     def has_hint(self) -> bool:
         return True
@@ -136,7 +137,7 @@ class SymNode(_TorchSymNode):
         return self._int_or_float(operator.mul, o, "mul")
 
     def reflected(self, op: str, f: Callable, o: "SymNode") -> "SymNode | None":
-        """`o op self`, where this node computes that itself (capture/float_node.py)."""
+        """`o op self`, where this node computes that itself (capture/numbers/float_node.py)."""
         return None
 
     def mod(self, o: "SymNode") -> "SymNode":
@@ -166,7 +167,7 @@ class SymNode(_TorchSymNode):
 
     def pow_by_natural(self, o: "SymNode") -> "SymNode":
         base = self.maybe_as_int()
-        if base is not None and base > 0 and not base & (base - 1):          # 2 ** n
+        if base is not None and base > 0 and not base & (base - 1):  # 2 ** n
             return self.wrap_int(1).lshift(self.wrap_int(base.bit_length() - 1).mul(o))
         return SymNode(E.mul_all([self.expr] * o.guard_int("", 0)), self.env)
 
@@ -175,10 +176,18 @@ class SymNode(_TorchSymNode):
         return self.env.decide(E.and_(E.le(0, self.expr), E.le(self.expr, MOST_SHIFT)))
 
     def lshift(self, o: "SymNode") -> "SymNode":
-        return SymNode(E.lshift(self.expr, o.expr), self.env) if o._is_shift() else self.wrap_int(self.guard_int("", 0) << o.guard_int("", 0))
+        return (
+            SymNode(E.lshift(self.expr, o.expr), self.env)
+            if o._is_shift()
+            else self.wrap_int(self.guard_int("", 0) << o.guard_int("", 0))
+        )
 
     def rshift(self, o: "SymNode") -> "SymNode":
-        return SymNode(self.expr // E.lshift(1, o.expr), self.env) if o._is_shift() else self.wrap_int(self.guard_int("", 0) >> o.guard_int("", 0))
+        return (
+            SymNode(self.expr // E.lshift(1, o.expr), self.env)
+            if o._is_shift()
+            else self.wrap_int(self.guard_int("", 0) >> o.guard_int("", 0))
+        )
 
     def bitwise_and(self, o: "SymNode") -> "SymNode":
         return SymNode(E.bitand(self.expr, o.expr), self.env)
@@ -385,6 +394,8 @@ def wrap(e: E.IntLike, env: "ShapeEnv") -> "int | torch.SymInt":
 
 
 for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2"):
+
     def _float_fn(self: SymNode, _f: Callable = getattr(math, _name)) -> SymNode:
         return self.wrap_float(_f(self._number()))
+
     setattr(SymNode, f"sym_{_name}", _float_fn)

@@ -1,4 +1,5 @@
 """What sizes and strides say about the places of elements in memory. Sizes and strides are ints or Exprs."""
+
 from __future__ import annotations
 
 from typing import Any, Sequence
@@ -20,7 +21,9 @@ def disjoint(shape: Sequence[Any], stride: Sequence[Any]) -> bool:
 
 
 def coincide(shape: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether elements seem to share memory: plain sizes and strides don't show the opposite, or two axes have the same symbolic stride."""
+    """Whether elements seem to share memory: plain sizes and strides don't show the opposite, or two axes have the same
+    symbolic stride.
+    """
     dims = [(n, st) for n, st in zip(shape, stride) if not (type(n) is int and n == 1)]
     if all(type(x) is int for d in dims for x in d):
         return not disjoint(shape, stride)

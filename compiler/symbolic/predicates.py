@@ -2,13 +2,14 @@
 
 Internal to `expr`, which gives out the names.
 """
+
 from __future__ import annotations
 
 import math
 from typing import Sequence
 
-from .division import _const_only
-from .expr import Expr, IntLike, Poly, _atom_key, _boolean, _from_poly, _make, _term_key, as_expr, integer
+from .division import const_only
+from .terms import Expr, IntLike, Poly, atom_key, boolean, from_poly, make, term_key, as_expr, integer
 
 __all__ = ["minimum", "maximum", "ite", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_"]
 
@@ -19,7 +20,7 @@ def _minmax(op: str, xs: Sequence[IntLike]) -> Expr:
     flat: list[Expr] = []
     for x in xs:
         e = as_expr(x)
-        for y in (e.args if e.op == op else (e,)):
+        for y in e.args if e.op == op else (e,):
             if y.op == "int":
                 v = y._args[0]
                 const = v if const is None else pick(const, v)
@@ -28,10 +29,10 @@ def _minmax(op: str, xs: Sequence[IntLike]) -> Expr:
     if const is not None:
         flat.append(integer(const))
     out: list[Expr] = []
-    for e in flat:                                    # drop what another operand beats by a constant
+    for e in flat:  # drop what another operand beats by a constant
         keep = True
         for i, o in enumerate(out):
-            d = _const_only((e - o)._p())
+            d = const_only((e - o)._p())
             if d is not None:
                 keep = False
                 if (d < 0) == (op == "min") and d != 0:
@@ -41,7 +42,7 @@ def _minmax(op: str, xs: Sequence[IntLike]) -> Expr:
             out.append(e)
     if len(out) == 1:
         return out[0]
-    return _make(op, tuple(sorted(out, key=_atom_key)))
+    return make(op, tuple(sorted(out, key=atom_key)))
 
 
 def minimum(*xs: IntLike) -> Expr:
@@ -57,7 +58,7 @@ def ite(cond: Expr | bool, a: IntLike, b: IntLike) -> Expr:
     cond, a, b = as_expr(cond), as_expr(a), as_expr(b)
     if cond.op == "bool":
         return a if cond._args[0] else b
-    return a if a is b else _make("ite", (cond, a, b))
+    return a if a is b else make("ite", (cond, a, b))
 
 
 def _relation(op: str, a: IntLike, b: IntLike) -> Expr:
@@ -66,35 +67,35 @@ def _relation(op: str, a: IntLike, b: IntLike) -> Expr:
     if a.is_bool and b.is_bool and op in ("eq", "ne"):
         return _bool_eq(a, b) if op == "eq" else not_(_bool_eq(a, b))
     d = (a - b)._p()
-    n = _const_only(d)
+    n = const_only(d)
     if n is not None:
-        return _boolean(n == 0 if op == "eq" else n != 0 if op == "ne" else n <= 0)
+        return boolean(n == 0 if op == "eq" else n != 0 if op == "ne" else n <= 0)
     c0 = d.get((), 0)
     g = math.gcd(*(c for m, c in d.items() if m))
     if op == "le":
         bound = (-c0) // g
     elif c0 % g:
-        return _boolean(op == "ne")
+        return boolean(op == "ne")
     else:
         bound = -c0 // g
     pos = {m: c // g for m, c in d.items() if m and c > 0}
     neg = {m: -c // g for m, c in d.items() if m and c < 0}
     if op != "le" and (not pos or (neg and _first_text(neg) < _first_text(pos))):
         pos, neg, bound = neg, pos, -bound
-    if not pos and neg and op == "le":                # 0 <= x + bound is written -bound <= x
-        return _make("le", (integer(-bound), _from_poly(neg)))
+    if not pos and neg and op == "le":  # 0 <= x + bound is written -bound <= x
+        return make("le", (integer(-bound), from_poly(neg)))
     if not neg:
-        return _make(op, (_from_poly(pos), integer(bound)))
+        return make(op, (from_poly(pos), integer(bound)))
     if bound >= 0:
         if bound:
             neg[()] = bound
     else:
         pos[()] = -bound
-    return _make(op, (_from_poly(pos), _from_poly(neg)))
+    return make(op, (from_poly(pos), from_poly(neg)))
 
 
 def _first_text(p: Poly) -> tuple:
-    return _term_key(min(p.items(), key=_term_key))
+    return term_key(min(p.items(), key=term_key))
 
 
 def _bool_eq(a: Expr, b: Expr) -> Expr:
@@ -126,23 +127,23 @@ def gt(a: IntLike, b: IntLike) -> Expr:
 
 
 def _junction(op: str, ps: Sequence[Expr | bool]) -> Expr:
-    stop = op == "or"                                 # the value that decides the whole
+    stop = op == "or"  # the value that decides the whole
     out: list[Expr] = []
     for p in ps:
         e = as_expr(p)
-        for q in (e.args if e.op == op else (e,)):
+        for q in e.args if e.op == op else (e,):
             if q.op == "bool":
                 if q._args[0] == stop:
                     return q
             elif not q.is_bool:
                 raise TypeError(f"{q} is not a truth value")
             elif not_(q) in out:
-                return _boolean(stop)
+                return boolean(stop)
             elif q not in out:
                 out.append(q)
     if not out:
-        return _boolean(not stop)
-    return out[0] if len(out) == 1 else _make(op, tuple(sorted(out, key=_atom_key)))
+        return boolean(not stop)
+    return out[0] if len(out) == 1 else make(op, tuple(sorted(out, key=atom_key)))
 
 
 def and_(*ps: Expr | bool) -> Expr:
@@ -156,9 +157,9 @@ def or_(*ps: Expr | bool) -> Expr:
 def not_(p: Expr | bool) -> Expr:
     e = as_expr(p)
     if e.op == "bool":
-        return _boolean(not e._args[0])
+        return boolean(not e._args[0])
     if e.op in ("eq", "ne"):
-        return _make("ne" if e.op == "eq" else "eq", e.args)
+        return make("ne" if e.op == "eq" else "eq", e.args)
     if e.op == "le":
         return gt(*e.args)
     if e.op in ("and", "or"):

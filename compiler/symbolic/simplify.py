@@ -3,17 +3,20 @@
 The range of a symbol may be symbolic itself (a loop index i in [0, s0)). A bound of a polynomial is found by putting
 each index at its extreme, those with symbolic ranges first: `i*s1 + j <= s0*s1 - 1` follows from i < s0, j < s1.
 """
+
 from __future__ import annotations
 
 from typing import Mapping
 
-from .bits import MOST_SHIFT
-from .expr import (BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, BUILDERS, _from_poly, _poly_mul, add_all, as_expr,
-                   floordiv, integer, is_signed, maximum, minimum)
+from .bitwise import MOST_SHIFT
+from .terms import BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, from_poly, poly_mul, add_all, as_expr, integer, is_signed
+from .division import floordiv
+from .predicates import maximum, minimum
+from .walk import BUILDERS
 
 __all__ = ["simplify", "bounds", "Ranges", "known"]
 
-Ranges = Mapping[str, tuple]                  # name -> (lo, hi): lo <= name < hi; hi may be None
+Ranges = Mapping[str, tuple]  # name -> (lo, hi): lo <= name < hi; hi may be None
 
 
 def _range(name: str, ranges: Ranges) -> tuple:
@@ -95,7 +98,7 @@ def bounds(e: IntLike, ranges: Ranges, depth: int = 0) -> tuple:
         b = (1, 1)
         for a in mono:
             b = _mul(b, _atom_bounds(a, ranges, depth))
-        low, high = (b if c > 0 else (b[1], b[0]))
+        low, high = b if c > 0 else (b[1], b[0])
         lo = None if lo is None or low is None else lo + c * low
         hi = None if hi is None or high is None else hi + c * high
         if lo is None and hi is None:
@@ -164,7 +167,7 @@ def _split_small(a: Expr, b: Expr, ranges: Ranges) -> tuple[Expr, Expr] | None:
         return None
     if _nonneg(a, ranges) and _nonneg(b - 1 - a, ranges):
         return integer(0), a
-    if b.is_const:                          # c*m = (c // b)*b*m + (c % b)*m leaves a smaller remainder to judge
+    if b.is_const:  # c*m = (c // b)*b*m + (c % b)*m leaves a smaller remainder to judge
         n = b.value
         quot: Poly = {}
         rem: Poly = {}
@@ -174,24 +177,25 @@ def _split_small(a: Expr, b: Expr, ranges: Ranges) -> tuple[Expr, Expr] | None:
             if c % n:
                 rem[m] = c % n
         if quot:
-            r = _from_poly(rem)
+            r = from_poly(rem)
             if _nonneg(r, ranges) and _nonneg(b - 1 - r, ranges):
-                return _from_poly(quot), r
+                return from_poly(quot), r
     return None
 
 
 def _drop_small_terms(a: Expr, n: int, ranges: Ranges) -> Expr | None:
     """For floor(a / n): a = g*r + small with 0 <= small < g, g | n: the small part does not matter."""
     from math import gcd
+
     terms = a.terms()
     for g in sorted({gcd(abs(c), n) for c, m in terms if m and gcd(abs(c), n) > 1}, reverse=True):
         big = [(c, m) for c, m in terms if c % g == 0]
         small = [(c, m) for c, m in terms if c % g]
         if not big or not small:
             continue
-        s = _from_poly({m: c for c, m in small})
+        s = from_poly({m: c for c, m in small})
         if _nonneg(s, ranges) and _nonneg(g - 1 - s, ranges):
-            return floordiv(_from_poly({m: c // g for c, m in big}), n // g)
+            return floordiv(from_poly({m: c // g for c, m in big}), n // g)
     return None
 
 
@@ -207,7 +211,7 @@ def _recombine(e: Expr) -> Expr:
             x, b = a.args
             others = list(mono)
             others.remove(a)
-            f = _from_poly({tuple(others): c})
+            f = from_poly({tuple(others): c})
             q = floordiv(x, b)
             want = (q * b * f)._p()
             if want and all(p.get(m) == v for m, v in want.items()):
@@ -238,8 +242,8 @@ def _simplify(e: Expr, ranges: Ranges, cache: dict) -> Expr:
             for mono, c in p.items():
                 q: Poly = {(): c}
                 for a in mono:
-                    q = _poly_mul(q, _simplify(a, ranges, cache)._p())
-                parts.append(_from_poly(q))
+                    q = poly_mul(q, _simplify(a, ranges, cache)._p())
+                parts.append(from_poly(q))
             r = _recombine(add_all(parts))
     else:
         args = [_simplify(a, ranges, cache) for a in e.args]

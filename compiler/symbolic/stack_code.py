@@ -1,4 +1,5 @@
 """Expressions as code for a stack machine, for the C extension (compiler/native/expressions.c runs it)."""
+
 from __future__ import annotations
 
 from typing import Mapping
@@ -7,13 +8,15 @@ from .expr import Expr
 
 __all__ = ["stack_code"]
 
-_MOST_STACK = 60             # of the C evaluator's 64
+_MOST_STACK = 60  # of the C evaluator's 64
 _INT64_MAX = (1 << 63) - 1
 
 
-def stack_code(e: Expr | bool, symbol: Mapping[str, int], opcodes: Mapping[str, int]) -> tuple[tuple[int, int], ...] | None:
-    """(operation, argument) pairs that leave the value of `e` on the stack; None where it is too deep or holds numbers beyond 64 bits.
-    `symbol`: name -> position among the values of a run; `opcodes`: the extension's numbers."""
+def stack_code(
+    e: Expr | bool, symbol: Mapping[str, int], opcodes: Mapping[str, int]
+) -> tuple[tuple[int, int], ...] | None:
+    """(operation, argument) pairs that leave the value of `e` on the stack; None where it is too deep or holds numbers
+    beyond 64 bits. `symbol`: name -> position among the values of a run; `opcodes`: the extension's numbers."""
     if isinstance(e, bool):
         return ((opcodes["E_CONST"], int(e)),)
     code: list[tuple[int, int]] = []

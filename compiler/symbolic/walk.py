@@ -1,14 +1,16 @@
-"""Walks over expressions: putting values or other expressions in the place of symbols, and making nodes again by their names.
+"""Walks over expressions: putting values or other expressions in the place of symbols, and making nodes again by their
+names.
 
 Internal to `expr`, whose `subs` and `eval` they are.
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable, Mapping
 
-from .bits import bitand, lshift
+from .bitwise import bitand, lshift
 from .division import floordiv, mod
-from .expr import Expr, Poly, _boolean, _from_poly, _poly_mul, add_all, integer, mul_all, symbol
+from .terms import Expr, Poly, boolean, from_poly, poly_mul, add_all, integer, mul_all, symbol
 from .predicates import and_, eq, ite, le, maximum, minimum, ne, or_
 
 __all__ = ["BUILDERS", "rewrite", "evaluate"]
@@ -31,12 +33,12 @@ def rewrite(e: Expr, m: Mapping[str, Expr]) -> Expr:
                 if any(a.symbol_names() & m.keys() for a in mono):
                     p = {(): c}
                     for a in mono:
-                        p = _poly_mul(p, go(a)._p())
+                        p = poly_mul(p, go(a)._p())
                 else:
                     p = {mono: c}
                 for k, v in p.items():
                     out[k] = out.get(k, 0) + v
-            r = _from_poly({k: v for k, v in out.items() if v})
+            r = from_poly({k: v for k, v in out.items() if v})
         else:
             r = BUILDERS[x.op](*(go(a) for a in x.args))
         cache[x] = r
@@ -91,7 +93,21 @@ def evaluate(e: Expr, values: Mapping[str, int], cache: dict) -> Any:
 
 
 BUILDERS: dict[str, Callable[..., Expr]] = {
-    "int": integer, "sym": symbol, "bool": _boolean, "add": lambda *a: add_all(a), "mul": lambda *a: mul_all(a),
-    "floordiv": floordiv, "mod": mod, "lshift": lshift, "bitand": bitand, "min": minimum, "max": maximum, "ite": ite, "eq": eq, "ne": ne, "le": le,
-    "and": and_, "or": or_,
+    "int": integer,
+    "sym": symbol,
+    "bool": boolean,
+    "add": lambda *a: add_all(a),
+    "mul": lambda *a: mul_all(a),
+    "floordiv": floordiv,
+    "mod": mod,
+    "lshift": lshift,
+    "bitand": bitand,
+    "min": minimum,
+    "max": maximum,
+    "ite": ite,
+    "eq": eq,
+    "ne": ne,
+    "le": le,
+    "and": and_,
+    "or": or_,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Iterable
 
 from ...compiler.report import MIME, set_renderer
-from ...compiler.report.text import render_short
+from ...compiler.report.plain_text import render_short
 
 __all__ = ["bundle", "view", "MIME"]
 

@@ -1,27 +1,27 @@
-"""A report as self-contained HTML: no JavaScript, no request, readable in an untrusted notebook, in nbconvert and at 500 px.
+"""A report as self-contained HTML: no JavaScript, no request, readable in an untrusted notebook, in nbconvert and at
+500 px.
 
-Structure carries the meaning (headings, tables, `<details>`), so that it reads where a site removes all styles; colour repeats what words
-say. Every text of the user's is escaped: sections build on `esc` and on `table`, which escapes plain strings.
+Structure carries the meaning (headings, tables, `<details>`), so that it reads where a site removes all styles; colour
+repeats what words say. Every text of the user's is escaped: sections build on `esc` and on `table`, which escapes plain
+strings.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from html import escape
 from typing import Any, Collection, Sequence
 
+from ...compiler.base.quoting import html_text
 from ...compiler.report import schema as s
 from ...compiler.report.finish import SYMBOLS
-from ...compiler.report.labels import frame_words
+from ...compiler.base.labels import frame_words, stage_name
 from ...compiler.report.numbers import against, count, plural, seconds, seconds_range, size
+from ...compiler.report.plain_text import gain_words
+from ...compiler.report.conclusions.wall import by_kind
 from . import svg
 
-__all__ = [
-    "render_html",
-    "speed_html",
-    "STYLE",
-    "esc",
-]
+__all__ = ["render_html", "speed_html", "STYLE", "esc"]
 
 _SOURCE_BUDGET = 20_000  # characters of kernel and entry sources in all
 _NODE_BUDGET = 160  # rows of graph tables in all
@@ -49,7 +49,7 @@ class Raw(str):
 
 
 def esc(x: Any) -> Raw:
-    return x if isinstance(x, Raw) else Raw(escape(str(x)))
+    return x if isinstance(x, Raw) else Raw(html_text(x))
 
 
 def prose(x: Any) -> Raw:
@@ -58,7 +58,7 @@ def prose(x: Any) -> Raw:
 
 
 def code(x: Any) -> Raw:
-    return Raw(f"<code>{escape(str(x))}</code>") if x not in ("", None) else Raw("")
+    return Raw(f"<code>{html_text(x)}</code>") if x not in ("", None) else Raw("")
 
 
 def dim(x: Any) -> Raw:
@@ -92,11 +92,16 @@ def fold(title: str, body: str, note: str = "", open_: bool = False) -> str:
     """A section; an empty one is left out."""
     if not body:
         return ""
-    return f'<details{" open" if open_ else ""}><summary><b class="sec">{esc(title)}</b> {dim(note)}</summary>{body}</details>'
+    return (
+        f'<details{" open" if open_ else ""}><summary><b class="sec">{esc(title)}</b>'
+        f" {dim(note)}</summary>{body}</details>"
+    )
 
 
 def render_html(r: Any, limit: int | None = None) -> str:
-    """The whole report of a CompileReport, closed to its one line; of sources and graphs so much that it keeps to `limit` characters."""
+    """The whole report of a CompileReport, closed to its one line; of sources and graphs so much that it keeps to
+    `limit` characters.
+    """
     for share in (1.0, 0.4, 0.1, 0.0):
         text = _render(r, share)
         if limit is None or len(text) <= limit:
@@ -106,10 +111,15 @@ def render_html(r: Any, limit: int | None = None) -> str:
 
 def _render(r: Any, share: float) -> str:
     sections = [
+        _answers(r),
+        fold("Where the time went", _wall(r), seconds(r.wall.seconds), True),
         _findings(r),
         fold("Since the last run of this cell", _previous(r), str(len(r.previous.changes))),
         fold("Code", _code(r), _marks_note(r), True),
         fold("Speed", _speed(r.speedups), _speed_note(r.speedups), True),
+        fold("One call", _profile(r), seconds(r.profiles[0].seconds) if r.profiles else ""),
+        fold("What was compiled", _decisions(r, True), str(sum(d.decision == "compiled" for d in r.decisions))),
+        fold("What was left alone", _decisions(r, False), str(sum(d.decision != "compiled" for d in r.decisions))),
         fold("Where the compile time went", _stages(r), seconds(r.summary.compile_seconds)),
         fold("Graph breaks", _breaks(r), str(len(r.graph_breaks)), bool(r.graph_breaks)),
         fold("Recompiles", _recompiles(r), str(len(r.recompiles)), bool(r.recompiles)),
@@ -131,7 +141,10 @@ def _render(r: Any, share: float) -> str:
         ),
         "".join(f"<div>{dim(f'left out: {o.what} ({o.count}), {o.why}')}</div>" for o in r.omitted),
     ]
-    return f'<style>{STYLE}</style><div class="tcr"><details><summary>{_line(r)}</summary>{"".join(sections)}</details></div>'
+    return (
+        f"<style>{STYLE}</style><div"
+        f' class="tcr"><details><summary>{_line(r)}</summary>{"".join(sections)}</details></div>'
+    )
 
 
 def speed_html(r: Any) -> str:
@@ -149,6 +162,57 @@ def _line(r: Any) -> str:
     return (
         f"{colour(symbol or SYMBOLS['nothing'], tone)} <b>{esc(word)}</b> &nbsp; {esc(rest).replace('   ', ' &nbsp; ')}"
     )
+
+
+def _answers(r: Any) -> str:
+    """The ranked answer: where the time went and what would change it."""
+    out = []
+    for a in r.answers:
+        gain = gain_words(a)
+        sign = f"<b>{esc(gain)}</b>" if a.how == "measured" else dim(gain)
+        action = f'<div class="act">→ {prose(a.action)}</div>' if a.action else ""
+        out.append(f"<li>{prose(a.text)} {sign if gain else ''}{action}</li>")
+    return f'<ol class="find">{"".join(out)}</ol>' if out else ""
+
+
+def _wall(r: Any) -> str:
+    w = r.wall
+    if not w.seconds:
+        return ""
+    kinds = by_kind(w)
+    rows = [[words, seconds(t), f"{100 * t / w.seconds:.0f} %", "", ""] for _, words, t in kinds]
+    rows += [
+        [
+            Raw(f"&nbsp;&nbsp;{code(p.name)}"),
+            seconds(p.seconds),
+            f"{100 * p.seconds / w.seconds:.0f} %",
+            f"{count(p.count)}×" if p.count else "",
+            _where(p.file, p.line) if p.file else "",
+        ]
+        for p in w.parts[:10]
+        if p.kind not in ("compiling", "rest", "starved")
+    ]
+    how = "from looks at the stack" if w.how == "sampled" else "the run was too short to be looked at"
+    return (
+        svg.stacked_bar([(words, t) for _, words, t in kinds])
+        + table(rows, ["what", "time", "share", "calls", "line"], (1, 2, 3))
+        + f"<div>{dim(how)}</div>"
+    )
+
+
+def _decisions(r: Any, compiled: bool) -> str:
+    rows = [
+        [
+            code(d.what),
+            "" if compiled else d.decision,
+            seconds(d.seconds) if d.seconds else "",
+            count(d.calls) if d.calls else "",
+            d.why,
+        ]
+        for d in r.decisions
+        if (d.decision == "compiled") == compiled
+    ]
+    return table(rows, ["function", "", "compiled in", "calls", "why"], (2, 3)) if rows else ""
 
 
 def _findings(r: Any) -> str:
@@ -188,13 +252,14 @@ def _code(r: Any) -> str:
     for i, line in enumerate(lines[:200], r.source.first_line):
         m = marks.get(i)
         glyph = (
-            f'<span title="{escape(m.text)}" style="color:{svg.MARK_COLOURS[m.kind]}">{_GLYPHS[m.kind]}</span>'
+            f'<span title="{html_text(m.text)}" style="color:{svg.MARK_COLOURS[m.kind]}">{_GLYPHS[m.kind]}</span>'
             if m
             else ""
         )
         note = f'<div class="dim">{esc(m.text)}</div>' if m and m.kind in ("break", "eager") else ""
         rows.append(
-            f'<tr><td>{glyph}</td><td class="r dim">{i}</td><td class="src"><code>{escape(line) or " "}</code>{note}</td></tr>'
+            f'<tr><td>{glyph}</td><td class="r dim">{i}</td><td'
+            f' class="src"><code>{html_text(line) or " "}</code>{note}</td></tr>'
         )
     more = f"<div>{dim(f'and {len(lines) - 200} lines more')}</div>" if len(lines) > 200 else ""
     others = [m for m in r.marks if m.file != r.source.file and m.kind != "captured"]
@@ -222,7 +287,8 @@ def _speed(sp: s.Speedups) -> str:
             c.measured, "not measured"
         )
         out.append(
-            f"<div>{code(c.name)}{esc(f' · line {c.line}') if c.line else ''} · {esc(what)}{dim('; ' + c.why_not) if c.why_not else ''}</div>"
+            f"<div>{code(c.name)}{esc(f' · line {c.line}') if c.line else ''} ·"
+            f" {esc(what)}{dim('; ' + c.why_not) if c.why_not else ''}</div>"
         )
         longest = max((e.hi or e.median or 0.0 for e in c.engines), default=0.0)
         rows = []
@@ -253,10 +319,45 @@ def _speed(sp: s.Speedups) -> str:
     return "".join(out)
 
 
+def _profile(r: Any) -> str:
+    """The longest of the profiled calls as a picture, and the steps that took most."""
+    if not r.profiles:
+        return ""
+    p = r.profiles[0]
+    spans = p.rows()
+    rows: dict[tuple[str, str], list] = {}
+    for x in spans:
+        if x.kind in _STEP_WORDS:
+            row = rows.setdefault((x.kind, x.name), [0.0, 0, x])
+            row[0] += x.seconds
+            row[1] += 1
+    longest = sorted(rows.items(), key=lambda item: -item[1][0])
+    what = "end to end" if p.how == "call" else "its graphs alone"
+    return (
+        f"<div>{code(p.name)}{esc(f', {what}')}</div>"
+        + svg.flame(spans)
+        + table(
+            [
+                [
+                    code(name) if kind in ("kernel", "library") else name,
+                    _STEP_WORDS[kind],
+                    seconds(took),
+                    f"{100 * took / (p.seconds or 1):.0f} %",
+                    f"{n}×",
+                    _where(x.file, x.line) if x.line else "",
+                ]
+                for (kind, name), (took, n, x) in longest[:_MOST_STEPS]
+            ],
+            ["step", "is", "time", "share", "times", "where"],
+            (2, 3, 4),
+        )
+    )
+
+
 def _stages(r: Any) -> str:
     by_name: dict[str, list] = {}
     for st in r.stages:
-        row = by_name.setdefault(st.name, [0.0, 0])
+        row = by_name.setdefault(stage_name(st), [0.0, 0])
         row[0] += st.self_seconds
         row[1] += st.count
     total = sum(v[0] for v in by_name.values())
@@ -287,17 +388,19 @@ def _breaks(r: Any) -> str:
         chain = " → ".join(f"{c.function} ({_where(c.file, c.line)})" for c in b.call_chain)
         marked = ""
         if b.code:
-            text = b.code.encode()
+            text = b.code.encode(errors="surrogatepass")
             if b.col is not None and b.end_col is not None and b.end_line in (None, b.line) and b.end_col <= len(text):
                 parts = [
-                    escape(p.decode(errors="replace"))
+                    html_text(p.decode(errors="replace"))
                     for p in (text[: b.col], text[b.col : b.end_col], text[b.end_col :])
                 ]
                 marked = f'<pre>{parts[0]}<b style="color:{svg.MARK_COLOURS["break"]}">{parts[1]}</b>{parts[2]}</pre>'
             else:
-                marked = f"<pre>{escape(b.code)}</pre>"
+                marked = f"<pre>{html_text(b.code)}</pre>"
         out.append(
-            f"<div>{colour('▲', svg.MARK_COLOURS['break'])} {esc(_where(b.file, b.line))}{esc(f' in {b.function}') if b.function else ''}: {esc(b.reason)}</div>{marked}"
+            f"<div>{colour('▲', svg.MARK_COLOURS['break'])}"
+            f" {esc(_where(b.file, b.line))}{esc(f' in {b.function}') if b.function else ''}:"
+            f" {esc(b.reason)}</div>{marked}"
             + (f'<div class="act">→ {esc(b.remedy)}</div>' if b.remedy else "")
             + (f'<div class="act">{dim(chain)}</div>' if chain else "")
         )
@@ -348,6 +451,14 @@ def _frames(r: Any) -> str:
     return table(rows, ["function", "where", "status", "entries", "calls served"], (3,)) if rows else ""
 
 
+_STEP_WORDS = {
+    "kernel": "kernel",
+    "library": "library call",
+    "guards": "guards",
+    "python": "Python",
+    "memory": "memory",
+}
+_MOST_STEPS = 8
 _NODE_HEAD = ["value", "operation", "type", "line", "module", "kernel"]
 
 
@@ -425,14 +536,18 @@ def _kernels(r: Any, share: float) -> str:
             f"{k.registers} registers" if k.registers else "",
             f"{size(k.spills)} a thread spilled" if k.spills else "",
             f"{size(k.shared)} shared memory" if k.shared else "",
-            f"at most {round(100 * k.occupancy)} % of the threads at work" if k.occupancy else "",
+            (
+                f"at most {round(100 * k.occupancy)} % of the threads at work"
+                if k.occupancy and math.isfinite(k.occupancy)
+                else ""
+            ),
             ", ".join(f"{a}={b}" for a, b in k.choices.items()),
         ]
         body = f"<div>{dim('computes')} {code(', '.join(k.origins))}</div>" if k.origins else ""
         body += f"<div>{dim('one kernel because')} {esc('; '.join(k.fused_because))}</div>" if k.fused_because else ""
         body += _trials(k.trials)
         if k.source and len(k.source) <= budget:
-            body += f"<pre>{escape(k.source)}</pre>"
+            body += f"<pre>{html_text(k.source)}</pre>"
             budget -= len(k.source)
         elif k.source:
             body += f"<div>{dim(f'source of {len(k.source)} characters: r.kernels[{n}].source')}</div>"
@@ -442,7 +557,11 @@ def _kernels(r: Any, share: float) -> str:
     for e in entries[:6]:
         budget -= len(e.source)
         out.append(
-            fold(f"entry of {r.frames[e.frame].name}", f"<pre>{escape(e.source)}</pre>", "the Python around the graph")
+            fold(
+                f"entry of {r.frames[e.frame].name if e.frame < len(r.frames) else 'a function'}",
+                f"<pre>{html_text(e.source)}</pre>",
+                "the Python around the graph",
+            )
         )
     return "".join(out)
 
@@ -453,7 +572,10 @@ def _trials(trials: Sequence[s.Trial]) -> str:
         return ""
     best = next((t for t in trials if t.chosen), None)
     words = best.words() if best else ""
-    return f"<div>{dim(f'{len(trials)} candidates measured')} {svg.dots(measured)} {esc(f'chosen: {words}, {seconds(best.seconds)}') if best else ''}</div>"
+    return (
+        f"<div>{dim(f'{len(trials)} candidates measured')} {svg.dots(measured)}"
+        f" {esc(f'chosen: {words}, {seconds(best.seconds)}') if best else ''}</div>"
+    )
 
 
 def _externs(r: Any) -> str:
@@ -497,17 +619,48 @@ def _partitions(r: Any) -> str:
     out = []
     for p in r.partitions:
         name = r.graphs[p.graph].name if p.graph is not None and p.graph < len(r.graphs) else "graph"
-        facts = [f"{size(p.saved_bytes)} kept in {plural(len(p.saved), 'value')}", f"{plural(len(p.recomputed), 'value')} computed again"]
+        facts = [
+            f"{size(p.saved_bytes)} kept in {plural(len(p.saved), 'value')}",
+            f"{plural(len(p.recomputed), 'value')} computed again",
+        ]
         facts.append(f"{size(p.read_bytes)} if nothing were computed again")
         facts += [f"eager keeps {size(p.eager_bytes)}"] if p.eager_bytes is not None else []
         facts += [f"memory budget {p.budget:g}"] if p.budget < 1 else []
         out.append(f"<div>{code(name)} {esc(' · '.join(facts))}</div>")
         longest = max(p.saved_bytes, p.read_bytes, p.eager_bytes or 0, 1)
-        bars = [("kept", p.saved_bytes, "tcompile"), ("without computing again", p.read_bytes, "eager"), ("eager", p.eager_bytes, "eager")]
-        out.append(table([[words, Raw(svg.share_bar(b / longest, svg.ENGINE_COLOURS[e], 240)), size(b)] for words, b, e in bars if b is not None], right=(2,)))
+        bars = [
+            ("kept", p.saved_bytes, "tcompile"),
+            ("without computing again", p.read_bytes, "eager"),
+            ("eager", p.eager_bytes, "eager"),
+        ]
+        out.append(
+            table(
+                [
+                    [words, Raw(svg.share_bar(b / longest, svg.ENGINE_COLOURS[e], 240)), size(b)]
+                    for words, b, e in bars
+                    if b is not None
+                ],
+                right=(2,),
+            )
+        )
         for words, values in (("kept", p.saved), ("computed again", p.recomputed)):
-            rows = [[code(v.name), code(v.op), size(v.bytes), f"{v.dtype}{v.shape}", v.kind, v.module, _where(v.file, v.line)] for v in values]
-            body = table(rows, ["value", "operation", "bytes", "type", "kind", "module", "line"], (2,), limit=12) if rows else ""
+            rows = [
+                [
+                    code(v.name),
+                    code(v.op),
+                    size(v.bytes),
+                    f"{v.dtype}{v.shape}",
+                    v.kind,
+                    v.module,
+                    _where(v.file, v.line),
+                ]
+                for v in values
+            ]
+            body = (
+                table(rows, ["value", "operation", "bytes", "type", "kind", "module", "line"], (2,), limit=12)
+                if rows
+                else ""
+            )
             out.append(fold(words, body, plural(len(values), "value")))
     return "".join(out)
 

@@ -39,7 +39,9 @@ def _measured(report: Any) -> list:
 
 
 def speedup_figure(report: Any) -> Any:
-    """Seconds per call of each engine: bars with intervals, and the samples beside them. Raises ValueError where nothing was timed."""
+    """Seconds per call of each engine: bars with intervals, and the samples beside them. Raises ValueError where
+    nothing was timed.
+    """
     go = _go()
     calls = _measured(report)
     fig = _figure(go, report)
@@ -86,6 +88,8 @@ def break_even_figure(report: Any) -> Any:
         if e.median is None:
             continue
         start = 0.0 if e.engine == "eager" else max(0.0, (e.cold or 0.0) - e.median)
+        if e.engine == "tcompile":
+            start = c.compile_seconds or 0.0
         fig.add_scatter(
             name=e.label,
             x=[0, most],
@@ -102,8 +106,8 @@ def break_even_figure(report: Any) -> Any:
 
 
 def _figure(go: Any, report: Any) -> Any:
-    """A plotly figure that shows itself as plotly JSON with HTML beside it, for readers without plotly and without a network: plotly's own
-    ways to show it give either no fallback or a script of 5 MB."""
+    """A plotly figure that shows itself as plotly JSON with HTML beside it, for readers without plotly and without a
+    network: plotly's own ways to show it give either no fallback or a script of 5 MB."""
 
     class ReportFigure(go.Figure):
         _ipython_display_ = None

@@ -1,13 +1,16 @@
-"""Figures as SVG in `<img>` data URIs: the one form of picture that survives an untrusted notebook, nbconvert and GitHub.
+"""Figures as SVG in `<img>` data URIs: the one form of picture that survives an untrusted notebook, nbconvert and
+GitHub.
 
-They hold shapes only, in mid-tones that read on white and on black; all words stand beside them as HTML in the page's own colour.
+They hold shapes only, in mid-tones that read on white and on black; all words stand beside them as HTML in the page's
+own colour.
 """
 
 from __future__ import annotations
 
 import base64
-from html import escape
-from typing import Sequence
+from typing import Any, Sequence
+
+from ...compiler.base.quoting import html_text
 
 __all__ = [
     "image",
@@ -20,6 +23,7 @@ __all__ = [
     "lifetimes",
     "dots",
     "curves",
+    "flame",
 ]
 
 ENGINE_COLOURS = {"eager": "#8b9099", "tcompile": "#2f7de1", "torch": "#d08a2e"}
@@ -29,9 +33,15 @@ MARK_COLOURS = {"captured": "#2f7de1", "eager": "#8b9099", "break": "#d0703a", "
 
 def image(width: float, height: float, shapes: Sequence[str], alt: str) -> str:
     """An `<img>` of the given size in CSS pixels; it shrinks with the page. `alt` says what it shows."""
-    svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">{"".join(shapes)}</svg>'
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
+        f' height="{height:g}">{"".join(shapes)}</svg>'
+    )
     data = base64.b64encode(svg.encode()).decode()
-    return f'<img alt="{escape(alt)}" width="{width:g}" height="{height:g}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
+    return (
+        f'<img alt="{html_text(alt)}" width="{width:g}" height="{height:g}" style="max-width:100%"'
+        f' src="data:image/svg+xml;base64,{data}">'
+    )
 
 
 def _rect(x: float, y: float, w: float, h: float, fill: str, extra: str = "") -> str:
@@ -84,7 +94,9 @@ def share_bar(share: float, colour: str = "#2f7de1", width: float = 90) -> str:
 
 
 def lifetimes(rows: Sequence[tuple[str, int, int, int, bool]], steps: int, width: float = 420) -> str:
-    """Buffers (name, lane, start step, end step, is output) as blocks over the steps of a plan; a lane is one piece of memory."""
+    """Buffers (name, lane, start step, end step, is output) as blocks over the steps of a plan; a lane is one piece of
+    memory.
+    """
     lanes = 1 + max((r[1] for r in rows), default=0)
     scale = width / max(1, steps)
     shapes = [_rect(0, 10 * i, width, 8, "#8b9099", 'opacity="0.15"') for i in range(lanes)]
@@ -102,7 +114,8 @@ def dots(values: Sequence[tuple[float, bool]], width: float = 240) -> str:
     for v, chosen in sorted(values, key=lambda p: p[1]):
         x = 4 + (width - 8) * v / longest
         shapes.append(
-            f'<circle cx="{x:.1f}" cy="7" r="{4 if chosen else 3}" fill="{"#2f7de1" if chosen else "none"}" stroke="{"#2f7de1" if chosen else "#8b9099"}"/>'
+            f'<circle cx="{x:.1f}" cy="7" r="{4 if chosen else 3}" fill="{"#2f7de1" if chosen else "none"}"'
+            f' stroke="{"#2f7de1" if chosen else "#8b9099"}"/>'
         )
     return image(width, 14, shapes, f"{len(values)} candidates, from 0 to {longest:.3g} s; the filled one was chosen")
 
@@ -114,6 +127,37 @@ def curves(lines: Sequence[tuple[str, Sequence[float]]], width: float = 260, hei
     for engine, values in lines:
         step = width / max(1, len(values) - 1)
         points = " ".join(f"{i * step:.1f},{height - 2 - (height - 6) * v / top:.1f}" for i, v in enumerate(values))
-        shapes.append(f'<polyline points="{points}" fill="none" stroke="{ENGINE_COLOURS.get(engine, "#8a63c9")}" stroke-width="1.5"/>')
+        shapes.append(
+            f'<polyline points="{points}" fill="none" stroke="{ENGINE_COLOURS.get(engine, "#8a63c9")}"'
+            ' stroke-width="1.5"/>'
+        )
     words = ", ".join(f"{engine} at most {max(v, default=0):,.0f}" for engine, v in lines)
     return image(width, height, shapes, f"curves from 0 to {top:,.0f}: {words}")
+
+
+_FLAME = {"kernel": "#2f7de1", "library": "#2aa198", "guards": "#8a63c9", "python": "#c9962b"}
+_MOST_BARS = 120
+
+
+def flame(spans: Sequence[Any], width: float = 640, row: float = 9) -> str:
+    """A profiled call (`CallProfile.rows()`): time from left to right, steps below what holds them. Bars too short to
+    be seen are left out.
+    """
+    if not spans or spans[0].seconds <= 0:
+        return ""
+    scale = width / spans[0].seconds
+    depth = [0] * len(spans)
+    for i, s in enumerate(spans[1:], 1):
+        depth[i] = depth[s.parent] + 1
+    seen = [i for i, s in enumerate(spans) if s.seconds * scale >= 0.7]
+    seen = sorted(seen, key=lambda i: -spans[i].seconds)[:_MOST_BARS]
+    paths: dict[str, list[str]] = {}  # one a colour: small, for a notebook keeps it
+    for i in sorted(seen):
+        x, w = spans[i].begin * scale, max(0.5, spans[i].seconds * scale - 0.3)
+        corner = f"M{x:.1f} {depth[i] * (row + 1):g}h{w:.1f}v{row:g}h{-w:.1f}z"
+        paths.setdefault(_FLAME.get(spans[i].kind, "#8b909966"), []).append(corner)
+    shapes = [f'<path fill="{colour}" d="{"".join(corners)}"/>' for colour, corners in paths.items()]
+    height = (max(depth[i] for i in seen) + 1) * (row + 1)
+    return image(
+        width, height, shapes, f"The call of {spans[0].name} over time: kernels, library calls, guards, Python"
+    )

@@ -143,3 +143,10 @@ export function table<T>(columns: Column<T>[], rows: T[], options: TableOptions<
   });
   return h('div', null, wrap, more);
 }
+
+/** Save a text as a file of the reader's. */
+export function download(name: string, text: string, type: string): void {
+  const link = h('a', { href: URL.createObjectURL(new Blob([text], { type })), download: name }) as HTMLAnchorElement;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}

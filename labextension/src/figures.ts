@@ -1,9 +1,18 @@
 /** Small figures made of plain elements: they take the theme, stack on narrow pages and read as text. */
 
 import { h } from './dom';
-import { engineLabel, seconds, speedup } from './format';
+import { direction, engineLabel, GAIN_CLASS, seconds, speedup } from './format';
 import { EngineTime, Speedup, Stage } from './schema';
 import { t, words } from './texts';
+
+/** A comparison: its figure in bold where it says faster or slower, else in words with the figure beside them. */
+export function comparison(s: { ratio: number; lo: number; hi: number }, tail?: string): HTMLElement[] {
+  const [figure, interval, word] = speedup(s);
+  const way = direction(s);
+  return way === 'even'
+    ? [h('span', null, tail ?? word), h('span.tc-muted', null, ` (${figure} ${interval})`)]
+    : [h(`strong${GAIN_CLASS[way]}`, null, figure), h('span.tc-muted', null, ` ${interval} `), h('span', null, tail ?? word)];
+}
 
 /** Time per call of each engine: a bar to the median, a whisker over its 95 % interval. */
 export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElement {
@@ -24,7 +33,7 @@ export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElem
         h(`span.tc-bar.tc-engine-${e.engine}`, { style: { width: share(e.median) } }),
         h('span.tc-whisker', { style: { left: share(lo), width: share(Math.max(0, hi - lo)) } })),
       h('span.tc-bar-value', { title: t('median of {0} samples of {1} calls; 95 % interval {2} to {3}', e.n, e.inner, seconds(lo), seconds(hi)) },
-        seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${t('{0}: {1}', own, `${speedup(gain)[0]} ${speedup(gain)[2]}`)}`) : null)
+        seconds(e.median), gain ? h('span.tc-bar-gain', null, ` ${t('{0}: {1}', own, direction(gain) === 'even' ? speedup(gain)[2] : `${speedup(gain)[0]} ${speedup(gain)[2]}`)}`) : null)
     ]);
   }));
 }
@@ -53,7 +62,7 @@ export function stackedBar(parts: { name: string; value: number; colour: string;
 
 export function stageBar(stages: Stage[]): HTMLElement {
   return stackedBar(stages.map((s, i) => ({
-    name: STAGE_WORDS[s.name] ?? s.name.replace(/_/g, ' '), value: s.self_seconds, colour: stageColour(s.name, i), note: s.count > 1 ? `${s.count}×` : ''
+    name: STAGE_WORDS[s.name] ?? s.name.replace(/_/g, ' '), value: s.self_seconds, colour: stageColour(s.name, i), note: [s.by ? t('by {0}', s.by) : '', s.declined ? t('declined {0} of {1}', s.declined, s.count) : s.count > 1 ? `${s.count}×` : ''].filter(Boolean).join(' · ')
   })), t('Where the compile time went'));
 }
 

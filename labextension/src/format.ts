@@ -74,12 +74,17 @@ export const oneSample = () => t('one sample');
 
 type Ratio = { ratio: number; lo: number; hi: number };
 
-/** Which way a comparison goes: `even` where the interval holds 1 and neither is true. */
+/** Which way a comparison goes: `even` where the interval holds 1, or there was one sample, and neither is known. */
 export function direction(s: Ratio): 'faster' | 'slower' | 'even' {
-  return s.lo !== s.hi && s.lo <= 1 && s.hi >= 1 ? 'even' : s.ratio >= 1 ? 'faster' : 'slower';
+  return s.lo === s.hi || (s.lo <= 1 && s.hi >= 1) ? 'even' : s.ratio >= 1 ? 'faster' : 'slower';
 }
 
-const DIRECTION_WORDS: { [way: string]: string } = words({ faster: 'faster', slower: 'slower', even: 'of its speed' });
+const DIRECTION_WORDS: { [way: string]: string } = words({ faster: 'faster', slower: 'slower', even: 'no clear difference' });
+
+/** A ratio with the digits that it bears. */
+export function ratioText(ratio: number): string {
+  return ratio >= 99.5 ? ratio.toFixed(0) : ratio >= 1.095 ? ratio.toFixed(1) : ratio.toFixed(2);
+}
 
 /**
  * A comparison in figures and a word, all with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`, `faster`.
@@ -92,10 +97,10 @@ export function speedup(s: Ratio): [string, string, string] {
   return [`${ratio.toFixed(digits)}×`, lo === hi ? `[${oneSample()}]` : `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`, DIRECTION_WORDS[way]];
 }
 
-/** `faster than eager`, `slower than torch.compile`, `of eager’s speed`. */
+/** `faster than eager`, `slower than torch.compile`, `no clear difference from eager`. */
 export function compared(s: Ratio, over: string): string {
   const way = direction(s);
-  return way === 'even' ? t('of {0}’s speed', engineName(over)) : way === 'faster' ? t('faster than {0}', engineName(over)) : t('slower than {0}', engineName(over));
+  return way === 'even' ? t('no clear difference from {0}', engineName(over)) : way === 'faster' ? t('faster than {0}', engineName(over)) : t('slower than {0}', engineName(over));
 }
 
 /** The class that colours a comparison. */

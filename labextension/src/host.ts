@@ -16,6 +16,10 @@ export interface Host {
   busy?: () => boolean;
   /** Changes lines of a cell where they still read as expected; false where they do not. */
   apply?: (fix: Fix, cell: number | null) => boolean;
+  /** Gives options to a cell, on its first line; false where there is no such cell. */
+  set?: (settings: { [name: string]: any }, cell: number | null) => boolean;
+  /** Runs the cell. */
+  runAgain?: (cell: number | null) => void;
 }
 
 export const HOST_EVENT = 'tcompile-host';

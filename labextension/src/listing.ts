@@ -2,6 +2,7 @@
 
 import { h } from './dom';
 import { highlightInto, Language } from './highlight';
+import { costsOf } from './profile/spans';
 import { Mark, MarkKind, Report } from './schema';
 import { t, words } from './texts';
 
@@ -38,14 +39,25 @@ export function markElement(marks: Mark[]): HTMLElement {
 /** The line's share of the time, as words and as a colour behind them. */
 function heatElement(share: number | undefined): HTMLElement | null {
   return share === undefined || share < 0.005 ? null : h('span.tc-heat', {
-    title: t('{0} % of the time of the generated kernels', Math.round(share * 100)), style: { '--tc-heat': `${Math.round(10 + share * 40)}%` }
+    title: t('{0} % of the time of kernels and library calls', Math.round(share * 100)), style: { '--tc-heat': `${Math.round(8 + share * 30)}%` }
   }, `${Math.round(share * 100)} %`);
 }
 
-/** A kernel's time goes in equal parts to the lines of the code whose operations it holds. */
+/** A kernel's time goes in equal parts to the lines of the code whose operations it holds, a library call's to its line. */
 export function heatOf(report: Report, here: (file: string) => boolean): Map<number, number> {
   const heat = new Map<number, number>();
   let total = 0;
+  if (report.profiles.length) {
+    const { lines } = costsOf(report);
+    for (const [key, time] of lines) {
+      const at = key.lastIndexOf(':');
+      total += time;
+      if (here(key.slice(0, at))) {
+        heat.set(Number(key.slice(at + 1)), time);
+      }
+    }
+    return new Map([...heat].map(([line, time]) => [line, total ? time / total : 0]));
+  }
   for (const k of report.kernels) {
     const time = (k.seconds ?? 0) * k.launches;
     const lines = k.lines.filter(([file]) => here(file));
@@ -91,7 +103,8 @@ export class Listing {
       highlightInto(code, line || ' ', options.language);
       const row = h('div.tc-line', { id: `${prefix}-${number}`, role: options.onLine ? 'option' : null, 'data-line': number },
         options.marks ? h('span.tc-gutter', null, marks ? markElement(marks) : null) : null,
-        h('span.tc-lineno', { 'aria-hidden': 'true' }, number), code, heatElement(options.heat?.get(number)));
+        h('span.tc-lineno', { 'aria-hidden': 'true' }, number),
+        options.heat?.size ? heatElement(options.heat.get(number)) ?? h('span.tc-heat-none') : null, code);
       this.rows.set(number, row);
       this.element.appendChild(row);
     });

@@ -8,6 +8,9 @@ const SUPPORTED_VERSION = 1;
 /** A packed value that claims more than this is refused: a notebook from elsewhere must not fill the memory. */
 const UNPACK_LIMIT = 64 << 20;
 
+/** A call that took less of the run than that says nothing of the cell: its figure is no badge. */
+const LEAST_SHARE = 0.5;
+
 type Packed = { $z: string; n: number };
 
 function isPacked(value: any): value is Packed {
@@ -58,7 +61,7 @@ async function unpack(value: any): Promise<any> {
 
 const LISTS = [
   'frames', 'entries', 'graphs', 'partitions', 'graph_breaks', 'guards', 'recompiles', 'kernels', 'externs', 'autotune', 'memory',
-  'stages', 'cache', 'fallbacks', 'numerics', 'timeline', 'marks', 'findings', 'errors', 'omitted'
+  'stages', 'cache', 'fallbacks', 'numerics', 'timeline', 'marks', 'findings', 'errors', 'omitted', 'decisions', 'answers', 'profiles'
 ];
 
 /** What stands beside the code: marks at its lines, the closed line, the speedup against eager. */
@@ -83,10 +86,10 @@ export async function outlineOf(raw: any): Promise<Outline> {
   try {
     const source = (await unpack(raw.source)) ?? {};
     const lines = typeof source.text === 'string' ? source.text.split('\n') : [];
-    const overall: Speedup[] = (await unpack(raw.speedups))?.overall ?? [];
+    const { overall = [], share = null }: { overall?: Speedup[]; share?: number | null } = (await unpack(raw.speedups)) ?? {};
     return {
       marks: (await unpack(raw.marks)) ?? [], id: raw.id ?? '', lines, first: source.first_line ?? 1, cell: source.cell ?? null, file: source.file ?? '',
-      summary: (await unpack(raw.summary)) ?? null, gain: overall.find(s => s.engine === 'tcompile' && s.over === 'eager') ?? null
+      summary: (await unpack(raw.summary)) ?? null, gain: share === null || share >= LEAST_SHARE ? overall.find(s => s.engine === 'tcompile' && s.over === 'eager') ?? null : null
     };
   } catch {
     return nothing; // the renderer says what is wrong with the report
@@ -108,6 +111,7 @@ export async function decodeReport(raw: any): Promise<Report> {
     report[name] = report[name] ?? [];
   }
   report.speedups = { status: 'off', reason: '', calls: [], overall: [], engines: [], ...report.speedups };
+  report.wall = { seconds: 0, how: '', samples: 0, parts: [], ...report.wall };
   report.previous = { report: '', created: '', changes: [], source: [], ...report.previous };
   report.options = report.options ?? {};
   report.environment = report.environment ?? {};
@@ -166,7 +170,7 @@ export function expandGraph(data: GraphData | null | undefined): GraphNode[] {
       file,
       line,
       module: old === now ? module : now + module.slice(old.length),
-      kernel: c.kernel[index] < 0 ? null : c.kernel[index]
+      kernel: c.kernel[index] < 0 ? null : c.kernel[index], stride: c.stride && tables.strides ? tables.strides[c.stride[row]] : null
     };
   });
 }

@@ -4,8 +4,9 @@
  * Free of frameworks and of JupyterLab: `renderReport(element, json)` serves the MIME renderer, a widget and a plain page.
  */
 
-import { button, Child, clear, h } from './dom';
-import { compared, count, direction, GAIN_CLASS, place, plural, seconds, speedup, STATUS_WORDS } from './format';
+import { button, Child, clear, h, prose } from './dom';
+import { comparison } from './figures';
+import { compared, count, place, plural, seconds, STATUS_WORDS } from './format';
 import { GraphView, graphState } from './graph/view';
 import { decodeReport } from './payload';
 import { Report } from './schema';
@@ -13,8 +14,9 @@ import { Model, Place } from './selection';
 import { codeView } from './views/code';
 import { guardsView } from './views/guards';
 import { moreView } from './views/more';
-import { overview } from './views/overview';
+import { mainCall, overview } from './views/overview';
 import { speedView } from './views/speed';
+import { timelineView } from './views/timeline';
 import { View, ViewContext } from './views/view';
 import { t, words } from './texts';
 
@@ -43,14 +45,17 @@ interface Memory {
 /** What the reader had open, by report: JupyterLab makes outputs anew when a cell scrolls out and in again. */
 const memories = new Map<string, Memory>();
 
-const TABS = ['overview', 'code', 'graph', 'guards', 'speed', 'more'] as const;
+const TABS = ['overview', 'code', 'graph', 'profile', 'guards', 'speed', 'more'] as const;
 type Tab = (typeof TABS)[number];
 const TAB_WORDS: { [tab in Tab]: string } = words({
-  overview: 'overview', code: 'code', graph: 'graph', guards: 'guards', speed: 'speed', more: 'more'
+  overview: 'overview', code: 'code', graph: 'graph', profile: 'profile', guards: 'guards', speed: 'speed', more: 'more'
 });
 const TAB_OF: { [kind: string]: Tab } = {
-  breaks: 'more', frames: 'more', fallbacks: 'more', numerics: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', partitions: 'speed', speed: 'speed'
+  breaks: 'more', frames: 'more', fallbacks: 'more', numerics: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', partitions: 'speed', speed: 'speed', profiles: 'profile'
 };
+
+/** Share of a graph's work from which on a comparison with eager, which does it, says nothing of speed. */
+const LEAST_UNUSED = 0.1;
 
 let serial = 0;
 
@@ -110,6 +115,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
         show('code');
       });
     },
+    profile: () => timelineView(context),
     guards: () => guardsView(context),
     speed: () => speedView(context),
     more: () => moreView(context)
@@ -227,16 +233,20 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   }
   const gains = ['eager', 'torch'].flatMap(over => {
     const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);
-    return s ? [h(`span.tc-gain${s.lo === s.hi ? '' : GAIN_CLASS[direction(s)]}`, null,
-      h('strong', null, speedup(s)[0]), h('span.tc-muted', null, ` ${speedup(s)[1]} `), h('span', null, compared(s, over)))] : [];
+    return s ? [h('span.tc-gain', null, comparison(s, compared(s, over)))] : [];
   });
-  if (gains.length && speedups.calls.every(c => c.measured === 'graphs' || !c.measured)) {
-    gains.push(h('span.tc-muted', { title: t('the call has side effects: its graphs were timed, without the code between them') }, t('graphs alone')));
+  if (gains.length && speedups.of) {
+    const little = typeof speedups.share === 'number' && speedups.share < 0.5;
+    gains.push(h('span.tc-muted', null, t('in'), ' ', ...prose(speedups.of), little ? ` ${t('({0} % of the run)', speedups.share! < 0.01 ? '< 1' : Math.round(100 * speedups.share!))}` : ''));
+  }
+  const unused = Math.max(0, ...report.graphs.map(g => g.unused ?? 0));
+  if (unused >= LEAST_UNUSED) {
+    gains.push(h('span.tc-muted', { title: speedups.reason }, t('{0} % of the work left out: nobody reads its results', Math.round(100 * unused))));
   }
   if (gains.length && speedups.note) {
     gains.push(h('span.tc-muted', { title: speedups.note }, t('busy machine')));
   }
-  const paid = speedups.calls.find(c => c.break_even_calls !== null)?.break_even_calls;
+  const paid = mainCall(report)?.break_even_calls;
   const cost = [summary.compile_seconds && status !== 'nothing' ? t('{0} to compile', seconds(summary.compile_seconds)) : '', paid ? t('pays off after {0}', plural(paid, 'call')) : '']
     .filter(Boolean).join(' · ');
   const line = button([

@@ -76,6 +76,8 @@ export interface GraphNode {
   line: number | null;
   module: string;
   kernel: number | null;
+  /** Where its elements lie, if that is not in rows one after the other. */
+  stride?: Shape | null;
   /** Where it is at home, in a graph that was put together of several (graph/joint.ts). */
   home?: { graph: number; index: number };
 }
@@ -117,6 +119,8 @@ export interface Graph {
   kernels: number[];
   passes?: GraphPass[];
   ran?: 'compiled' | 'eager' | 'partial' | string;
+  /** Share of its work whose results nobody reads. */
+  unused?: number;
 }
 
 /** A value of a forward graph that backward needs: kept, or computed again. */
@@ -255,6 +259,8 @@ export interface Extern {
   reason: string;
   graph: number | null;
   lines: [string, number][];
+  /** Of all of them in one call of the graph. */
+  seconds?: number | null;
 }
 
 export interface MemoryBuffer {
@@ -284,6 +290,8 @@ export interface Stage {
   self_seconds: number;
   count: number;
   parent: string;
+  by?: string;
+  declined?: number;
 }
 
 export interface CacheLookup {
@@ -363,6 +371,10 @@ export interface Speedups {
   calls: CallTiming[];
   overall: Speedup[];
   note?: string;
+  /** What `overall` is of; empty: the whole cell. */
+  of?: string;
+  /** Of the run, what the timed calls took. */
+  share?: number | null;
 }
 
 export interface TimelineEvent {
@@ -412,6 +424,66 @@ export interface Summary {
   line: string;
 }
 
+/** A part of the run's wall time. */
+export interface WallPart {
+  kind: 'kernels' | 'library' | 'compiled' | 'torch' | 'python' | 'data' | 'waiting' | 'starved' | 'compiling' | 'rest' | string;
+  name: string;
+  seconds: number;
+  count: number | null;
+  file: string;
+  line: number | null;
+  ref: string;
+}
+
+export interface Wall {
+  /** 0: not known. */
+  seconds: number;
+  how: 'sampled' | 'counted' | string;
+  samples: number;
+  parts: WallPart[];
+}
+
+/** What became of a function. */
+export interface Decision {
+  what: string;
+  decision: 'compiled' | 'taken over' | 'switched off' | 'left alone' | 'not followed' | 'skipped' | 'limit' | string;
+  why: string;
+  seconds: number | null;
+  calls: number | null;
+  file: string;
+  line: number | null;
+  ref: string;
+}
+
+/** Where time went and what would change it; `gain` is how many times as fast the run would be. */
+export interface Answer {
+  text: string;
+  gain: number | null;
+  how: 'measured' | 'at most' | '' | string;
+  lo: number | null;
+  hi: number | null;
+  share: number | null;
+  action: string;
+  settings: { [name: string]: any };
+  ref: string;
+  line: number | null;
+}
+
+/** A call with a clock around each step; spans in columns (profile/spans.ts). */
+export interface CallProfile {
+  name: string;
+  file: string;
+  line: number | null;
+  how: 'call' | 'graphs' | string;
+  device: 'cpu' | 'cuda' | string;
+  seconds: number;
+  plain_seconds: number | null;
+  backward: boolean;
+  lost: number;
+  tables: { [name: string]: any[] };
+  columns: { [name: string]: number[] };
+}
+
 export interface Report {
   schema: string;
   version: number;
@@ -441,6 +513,10 @@ export interface Report {
   timeline: TimelineEvent[];
   marks: Mark[];
   findings: Finding[];
+  wall: Wall;
+  decisions: Decision[];
+  answers: Answer[];
+  profiles: CallProfile[];
   errors: string[];
   omitted: { what: string; count: number; why: string }[];
   previous: RunDiff;

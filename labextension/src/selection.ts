@@ -10,6 +10,8 @@ export interface Place {
   graph?: number | null;
   node?: number | null;
   kernel?: number | null;
+  /** The line itself was chosen: `kernel` is but one of those that hold an operation of it. */
+  whole?: boolean;
 }
 
 /** `joint`: forward and backward together. */
@@ -20,7 +22,8 @@ type Listener = (place: Place, origin: unknown) => void;
 export function mainGraph(model: Model): number {
   const { graphs, partitions } = model.report;
   const backward = new Set(partitions.flatMap(p => p.backward));
-  const rank = (i: number) => (model.levels(i).length ? (backward.has(i) ? 0 : 1e9) + graphs[i].ops : -1);
+  const profiled = new Set(model.report.profiles.flatMap(p => p.columns.graph ?? []));
+  const rank = (i: number) => (model.levels(i).length ? (backward.has(i) ? 0 : 1e9) + graphs[i].ops + (profiled.has(i) ? 0.5 : 0) : -1);
   let best = 0;
   graphs.forEach((_, i) => {
     if (rank(i) > rank(best)) {
@@ -96,7 +99,7 @@ export class Model {
   selectLine(file: string, line: number, origin?: unknown): void {
     const kernel = this.report.kernels.findIndex(k => k.lines.some(([f, l]) => f === file && l === line));
     const known = kernel >= 0 ? this.report.kernels[kernel] : null;
-    this.select({ file, line, kernel: known ? kernel : null, graph: known?.graph }, origin);
+    this.select({ file, line, kernel: known ? kernel : null, graph: known?.graph, whole: true }, origin);
   }
 
   onSelect(listener: Listener): () => void {

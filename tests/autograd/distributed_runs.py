@@ -1,8 +1,10 @@
-"""Two processes that train a small model with DistributedDataParallel and FSDP, eager and compiled: what tests/autograd/test_distributed.py and
-tests/gpu/test_distributed.py compare.
+"""Two processes that train a small model with DistributedDataParallel and FSDP, eager and compiled: what
+tests/autograd/test_distributed.py and tests/gpu/test_distributed.py compare.
 
-    python -m tests.autograd.distributed_runs gloo|nccl        prints one line of JSON per case: differences from eager, kernels, breaks
+    python -m tests.autograd.distributed_runs gloo|nccl        prints one line of JSON per case: differences from eager,
+                                                               kernels, breaks
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -40,8 +42,16 @@ def batch(k: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(4, 8, generator=g).to(device), torch.randn(4, 8, generator=g).to(device)
 
 
-def train(model: Any, parameters: Any, device: torch.device, call: Callable | None = None, waits: Callable[[int], bool] = lambda k: False) -> list:
-    """Losses, gradients and what is left of the parameters. waits(k): step k only adds to gradients, without exchanging them."""
+def train(
+    model: Any,
+    parameters: Any,
+    device: torch.device,
+    call: Callable | None = None,
+    waits: Callable[[int], bool] = lambda k: False,
+) -> list:
+    """Losses, gradients and what is left of the parameters. waits(k): step k only adds to gradients, without exchanging
+    them.
+    """
     parameters = list(parameters)
     optimizer = torch.optim.AdamW(parameters, 1e-2)
     out: list[torch.Tensor] = []
@@ -55,7 +65,9 @@ def train(model: Any, parameters: Any, device: torch.device, call: Callable | No
             out += [p.grad.clone() for p in parameters if p.grad is not None]
             optimizer.step()
             optimizer.zero_grad()
-    return [t.full_tensor() if hasattr(t, "full_tensor") else t.clone() for t in (*out, *(p.detach() for p in parameters))]
+    return [
+        t.full_tensor() if hasattr(t, "full_tensor") else t.clone() for t in (*out, *(p.detach() for p in parameters))
+    ]
 
 
 def ddp_around(wrap: Callable, net: Net, device: torch.device) -> list:
@@ -80,9 +92,10 @@ def ddp_hook(wrap: Callable, net: Net, device: torch.device) -> list:
     d = DistributedDataParallel(net, bucket_cap_mb=1)
     calls: list[int] = []
 
-    def half(state, bucket):                     # DistributedDataParallel refuses annotations that are text
+    def half(state, bucket):  # DistributedDataParallel refuses annotations that are text
         calls.append(1)
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0] / 2)
+
     d.register_comm_hook(None, half)
     return [*train(wrap(d), net.parameters(), device), torch.tensor(float(len(calls)))]
 
@@ -97,12 +110,14 @@ def ddp_step(wrap: Callable, net: Net, device: torch.device) -> list:
         loss.backward()
         optimizer.step()
         return loss
+
     f = wrap(step)
     return [*(f(*batch(k, device)).detach() for k in range(STEPS)), *(p.detach().clone() for p in net.parameters())]
 
 
 def fsdp(wrap: Callable, net: Net, device: torch.device) -> list:
     from torch.distributed.fsdp import FullyShardedDataParallel
+
     d = FullyShardedDataParallel(net, device_id=device, use_orig_params=True)
     return train(wrap(d), d.parameters(), device)
 
@@ -110,7 +125,8 @@ def fsdp(wrap: Callable, net: Net, device: torch.device) -> list:
 def fully_shard(wrap: Callable, net: Net, device: torch.device) -> list:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))         # (by default that of a GPU, where there is one)
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))  # (by default that of a GPU, where there is one)
     fully_shard(net.a, mesh=mesh)
     fully_shard(net, mesh=mesh)
     return train(wrap(net), net.parameters(), device)
@@ -127,6 +143,7 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
     def run(wrap: Callable) -> list:
         torch.manual_seed(0)
         return case(wrap, Net().to(device), device)
+
     want = run(lambda f: f)
     tcompile.reset()
     kernels, breaks = [], []
@@ -136,13 +153,22 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
             kernels.append(e.facts["name"])
         if e.kind == "break":
             breaks.append(e.facts["brk"].reason)
+
     events.subscribe(hear)
     try:
         got = run(tcompile.compile)
     finally:
         events.unsubscribe(hear)
-    worst = max((float((a - b).abs().max()) for a, b in zip(want, got) if a.numel()), default=0.0)       # (a shard may be empty)
-    return {"case": case.__name__, "same": len(want) == len(got) and worst < 1e-4, "worst": worst, "kernels": kernels, "breaks": breaks}
+    worst = max(
+        (float((a - b).abs().max()) for a, b in zip(want, got) if a.numel()), default=0.0
+    )  # (a shard may be empty)
+    return {
+        "case": case.__name__,
+        "same": len(want) == len(got) and worst < 1e-4,
+        "worst": worst,
+        "kernels": kernels,
+        "breaks": breaks,
+    }
 
 
 def process(rank: int, port: int, backend: str) -> None:

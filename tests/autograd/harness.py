@@ -1,7 +1,9 @@
 """Programs with gradients, run eager and compiled: what they return must be the same, autograd's own facts included.
 
-A program is a function of `compiled`, the identity or tcompile.compile; it returns tensors, gradients and plain values to compare.
+A program is a function of `compiled`, the identity or tcompile.compile; it returns tensors, gradients and plain values
+to compare.
 """
+
 from __future__ import annotations
 
 import functools
@@ -37,7 +39,9 @@ def outcome(program: Program, compiled: Callable) -> Any:
 
 
 def check(program: Program, quiet: bool, allowed: Sequence[str] = FALLBACKS, **options: Any) -> None:
-    """Eager and compiled agree. quiet: and nothing ran by a fallback or broke the graph; else it may have done what is `allowed`."""
+    """Eager and compiled agree. quiet: and nothing ran by a fallback or broke the graph; else it may have done what is
+    `allowed`.
+    """
     want = outcome(program, lambda fn: fn)
     tcompile.reset()
     said: list[str] = []
@@ -45,6 +49,7 @@ def check(program: Program, quiet: bool, allowed: Sequence[str] = FALLBACKS, **o
     def hear(e: events.Event) -> None:
         if e.kind in FALLBACKS and "metadata rule" not in str(e.facts) and "eager kernel" not in str(e.facts):
             said.append(f"{e.kind} {e.facts}")
+
     events.subscribe(hear)
     try:
         got = outcome(program, functools.partial(tcompile.compile, **options))
@@ -58,14 +63,18 @@ def check(program: Program, quiet: bool, allowed: Sequence[str] = FALLBACKS, **o
 def same(want: Any, got: Any, at: str) -> None:
     if isinstance(want, Exception) or isinstance(got, Exception):
         if type(want) is not type(got):
-            raise AssertionError(f"eager gave {want!r:.300}, compiled {got!r:.500}") from (got if isinstance(got, Exception) else None)
+            raise AssertionError(f"eager gave {want!r:.300}, compiled {got!r:.500}") from (
+                got if isinstance(got, Exception) else None
+            )
     elif isinstance(want, torch.Tensor):
         assert isinstance(got, torch.Tensor), f"{at}: eager a tensor, here {got!r}"
         facts = ("shape", "dtype", "requires_grad", "is_leaf")
         assert [getattr(got, f) for f in facts] == [getattr(want, f) for f in facts], f"{at}: {facts}"
         if want.layout is torch.strided:
             assert got.stride() == want.stride(), f"{at}: strides {got.stride()}, eager's {want.stride()}"
-        torch.testing.assert_close(got.detach(), want.detach(), equal_nan=True, rtol=1e-4, atol=1e-5, msg=lambda m: f"{at}: {m}")
+        torch.testing.assert_close(
+            got.detach(), want.detach(), equal_nan=True, rtol=1e-4, atol=1e-5, msg=lambda m: f"{at}: {m}"
+        )
     elif isinstance(want, (list, tuple)):
         assert len(want) == len(got), at
         for i, (w, g) in enumerate(zip(want, got)):
@@ -79,7 +88,9 @@ def same(want: Any, got: Any, at: str) -> None:
 
 
 class Programs:
-    """The programs of one file. `@program` adds one that compiles as a whole, `@program.breaks` one that may fall back in part."""
+    """The programs of one file. `@program` adds one that compiles as a whole, `@program.breaks` one that may fall back
+    in part.
+    """
 
     def __init__(self) -> None:
         self.params: list[Any] = []

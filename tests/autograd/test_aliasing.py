@@ -1,4 +1,5 @@
 """Views, aliases, in-place writes and layouts: gradients as eager's."""
+
 from __future__ import annotations
 
 import pytest
@@ -78,6 +79,7 @@ def inplace_nonleaf_input(compiled):
     def g(h):
         h.mul_(2)
         return h.sin()
+
     h = x + 1
     y = compiled(g)(h)
     (y.sum() + h.sum()).backward()
@@ -92,6 +94,7 @@ def inplace_view_of_nonleaf_input(compiled):
         h[0].mul_(2)
         h[:, 1].relu_()
         return h.sin()
+
     h = x + 1
     y = compiled(g)(h)
     (y.sum() + h.sum()).backward()
@@ -105,6 +108,7 @@ def inplace_leaf_error(compiled):
     def g(h):
         h.mul_(2)
         return h.sin()
+
     return compiled(g)(x)
 
 
@@ -116,6 +120,7 @@ def inplace_leaf_nograd(compiled):
         with torch.no_grad():
             h.mul_(2)
         return h.sin()
+
     y = compiled(g)(x)
     y.sum().backward()
     return (y, x, x.grad)
@@ -130,6 +135,7 @@ def inplace_buffer_from_grad(compiled):
         y = x * 2
         b.add_(y.detach().sum(0))
         return y.sin()
+
     y = compiled(g)(x, b)
     y.sum().backward()
     return (y, b, x.grad)
@@ -143,6 +149,7 @@ def inplace_buffer_gets_grad(compiled):
     def g(x, b):
         b.add_((x * 2).sum(0))
         return x.sin()
+
     y = compiled(g)(x, b)
     (y.sum() + (b * b).sum()).backward()
     return (y, b, x.grad)
@@ -156,6 +163,7 @@ def setitem_buffer_gets_grad(compiled):
     def g(x, b):
         b[:, 2:8] = x * 2
         return b
+
     y = compiled(g)(x, b)
     (y * y).sum().backward()
     return (y, b, x.grad, y is b)
@@ -191,6 +199,7 @@ def alias_mutated(compiled):
     def g(a, b, w):
         a.mul_(2)
         return (b * w).sum()
+
     y = compiled(g)(x[:4], x[2:6], w)
     y.backward()
     return (y, x, w.grad)
@@ -212,6 +221,7 @@ def same_output_twice(compiled):
     def g(x):
         y = x.exp()
         return (y, y, y.view(2, 2), y.detach())
+
     a, b, v, d = compiled(g)(x)
     (a + b).sum().backward()
     return (a is b, a, v, d, d.data_ptr() == a.data_ptr(), v.data_ptr() == a.data_ptr(), x.grad)
@@ -244,6 +254,7 @@ def out_views_inplace_after(compiled):
     def g(x):
         y = x * 2
         return (y, y.view(2, 2))
+
     a, v = compiled(g)(x)
     v.add_(1)
     v.mul_(3)
@@ -280,6 +291,7 @@ def nograd_inside(compiled):
             a = x.exp()
         b = x * a
         return (a, b, b.detach())
+
     a, b, d = compiled(g)(x)
     b.sum().backward()
     return (a, b, d, x.grad)
@@ -358,6 +370,7 @@ def nonfloat_outputs(compiled):
         v, i = x.topk(2)
         m = x > 0
         return (v, i, m, x.argmax(), x.size(0), None)
+
     v, i, m, a, s, n = compiled(g)(x)
     v.sum().backward()
     return (v, i, m, a, s, n, x.grad)
@@ -373,8 +386,8 @@ def no_output_needs_grad(compiled):
 @program
 def list_dict_outputs(compiled):
     x = leaf(4)
-    y = compiled(lambda x: {'a': x * 2, 'b': [x.sin(), (x.cos(), 3)]})(x)
-    (y['a'] + y['b'][1][0]).sum().backward()
+    y = compiled(lambda x: {"a": x * 2, "b": [x.sin(), (x.cos(), 3)]})(x)
+    (y["a"] + y["b"][1][0]).sum().backward()
     return (y, x.grad)
 
 
@@ -386,6 +399,7 @@ def leaf_view_out_of_nograd(compiled):
         with torch.no_grad():
             v = x.view(-1)
         return (v, x.sum())
+
     v, s = compiled(g)(x)
     s.backward()
     return (v, v._base is x, x.grad)
@@ -399,6 +413,7 @@ def detached_view_mutation(compiled):
         y = x * 2
         y.detach().add_(1)
         return (y, y.sum())
+
     y, s = compiled(g)(x)
     (s + y.sum()).backward()
     return (y, s, x.grad)
@@ -421,6 +436,7 @@ def version_bumps(compiled):
     def g(x, b):
         b.add_(1)
         return x * 2 + b
+
     v = b._version
     y = compiled(g)(x, b)
     y.sum().backward()
@@ -452,6 +468,7 @@ def write_into_a_view_without_gradient(compiled):
     def f(x):
         y = x * 2
         return y[1:5], y, (x @ w.t()).sum()
+
     part, y, loss = compiled(f)(x)
     part.add_(w)
     (loss + y.sum() + part.prod(0).sum()).backward()
@@ -465,6 +482,7 @@ def write_into_overlapping_views_of_a_hidden_base(compiled):
     def f(x):
         y = x * 2
         return y[0:3], y[2:5], (x @ w.t()).sum()
+
     a, b, loss = compiled(f)(x)
     b.mul_(w)
     (loss + (a * b).sum()).backward()
@@ -478,6 +496,7 @@ def write_into_views_where_nothing_has_a_gradient_yet(compiled):
     def f(x):
         y = x @ torch.ones(8, 8)
         return y[1:], y, y.t().contiguous().t()
+
     a, y, c = compiled(f)(x)
     a.add_(w)
     c.mul_(w[:1])
@@ -492,6 +511,7 @@ def write_into_a_view_of_an_input_without_gradient(compiled):
     part.add_(w)
     (x * x).sum().backward()
     return (part, x, w.grad)
+
 
 @program
 def view_of_an_input_beside_a_product_without_gradient(compiled):
@@ -509,8 +529,10 @@ def detached_views_of_an_input_that_requires_grad(compiled):
         with torch.no_grad():
             v = x[1:]
         return v, x.detach()[2:], w @ w
+
     v, d, p = compiled(f)(x)
     return (v, d, p, v.requires_grad, d.requires_grad)
+
 
 @program.breaks
 def detached_alias_of_an_input_with_a_gradient(compiled):
@@ -520,6 +542,7 @@ def detached_alias_of_an_input_with_a_gradient(compiled):
         t = w.detach()
         t.mul_(w.mean())
         return t
+
     t = compiled(f)(w)
     t.sin().sum().backward()
     return t, w.grad
@@ -534,6 +557,7 @@ def input_that_a_write_made_require_grad(compiled):
         t = x * 2
         x.add_(w.sum())
         return x, t
+
     x, t = compiled(f)(x, w * 1.5)
     x.sin().sum().backward()
     return x, t, t.requires_grad, w.grad
@@ -546,6 +570,7 @@ def input_read_before_it_is_written(compiled):
     def f(x, w):
         x.mul_(w.mean())
         return x.exp().tanh()[1:].tanh()
+
     t = compiled(f)(x, w * 1.5)
     t.sum().backward()
     return x, t, w.grad
@@ -561,6 +586,7 @@ def test_gradient_of_a_filled_diagonal_whose_sum_lies_transposed(backend):
     def f(x):
         y = x.clone().fill_diagonal_(1)
         return torch.cat([y, y], -2).mT.contiguous()[:, :-5], x[:, 7:] * 1
+
     grads = []
     for fn in (f, tcompile.compile(f, backend=backend)):
         x = torch.arange(56.0).reshape(7, 8).requires_grad_()
@@ -570,8 +596,16 @@ def test_gradient_of_a_filled_diagonal_whose_sum_lies_transposed(backend):
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("windows", [lambda x: (x * 2).unfold(0, 2, 1), lambda x: (x * 2).unfold(0, 3, 2), lambda x: (x * 2).as_strided((2, 3), (1, 1)),
-                                     lambda x: (x * 2).expand(3, -1), lambda x: (x * 2, (x * 3).unfold(0, 3, 1))[1]])
+@pytest.mark.parametrize(
+    "windows",
+    [
+        lambda x: (x * 2).unfold(0, 2, 1),
+        lambda x: (x * 2).unfold(0, 3, 2),
+        lambda x: (x * 2).as_strided((2, 3), (1, 1)),
+        lambda x: (x * 2).expand(3, -1),
+        lambda x: (x * 2, (x * 3).unfold(0, 3, 1))[1],
+    ],
+)
 @pytest.mark.parametrize("backend", ["aot_eager", "tcompile"])
 def test_gradients_of_results_whose_elements_share_memory(windows, backend, dynamic):
     """Each element of the gradient that comes in has a place of its own, whatever the result's have."""

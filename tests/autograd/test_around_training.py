@@ -1,4 +1,7 @@
-"""What training programs do around a compiled part: averages of parameters, hooks that come and go, inner loops, more optimizers, resuming."""
+"""What training programs do around a compiled part: averages of parameters, hooks that come and go, inner loops, more
+optimizers, resuming.
+"""
+
 from __future__ import annotations
 
 import copy
@@ -20,7 +23,9 @@ def mlp() -> nn.Module:
 
 def left(m: nn.Module) -> tuple:
     """Parameters and gradients."""
-    return [p.detach().clone() for p in m.parameters()], [None if p.grad is None else p.grad.clone() for p in m.parameters()]
+    return [p.detach().clone() for p in m.parameters()], [
+        None if p.grad is None else p.grad.clone() for p in m.parameters()
+    ]
 
 
 def whole_step(m, optimizer):
@@ -30,6 +35,7 @@ def whole_step(m, optimizer):
         loss.backward()
         optimizer.step()
         return loss
+
     return step
 
 
@@ -59,10 +65,14 @@ def policy_gradient(compiled):
         d = torch.distributions.Categorical(logits=m(x))
         action = d.sample()
         return action, d.log_prob(action), d.entropy()
+
     f = compiled(act)
     for k in range(4):
         taken = [f(randn(8)) for _ in range(3)]
-        loss = -sum(log * (float(a.item() % 3) - 1) for a, log, _ in taken) - 0.01 * torch.stack([e for _, _, e in taken]).sum()
+        loss = (
+            -sum(log * (float(a.item() % 3) - 1) for a, log, _ in taken)
+            - 0.01 * torch.stack([e for _, _, e in taken]).sum()
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -84,6 +94,7 @@ def sparse_gradients(compiled, make):
         for o in optimizers:
             o.step()
         return loss.detach()
+
     f = compiled(step)
     out = [f(torch.tensor([[k, k + 3], [2, k]])) for k in range(4)]
     return out, table.weight.grad.to_dense(), table.weight.detach(), bag.weight.detach(), left(head)
@@ -96,7 +107,9 @@ def sparse_gradients_and_one_optimizer(compiled):
 
 @program.breaks
 def sparse_gradients_and_an_optimizer_for_them(compiled):
-    return sparse_gradients(compiled, lambda sparse, dense: [torch.optim.SparseAdam(sparse, 0.1), torch.optim.Adam(dense, 0.1)])
+    return sparse_gradients(
+        compiled, lambda sparse, dense: [torch.optim.SparseAdam(sparse, 0.1), torch.optim.Adam(dense, 0.1)]
+    )
 
 
 @program.breaks
@@ -109,6 +122,7 @@ def every_third_step_updates(compiled):
         if last:
             optimizer.step()
             optimizer.zero_grad()
+
     f = compiled(micro)
     for k in range(7):
         f(randn(4, 8), k % 3 == 2)
@@ -141,6 +155,7 @@ def optimizers_in_hooks(compiled):
         optimizers[p].step()
         optimizers[p].zero_grad()
         seen.append(tuple(p.shape))
+
     for p in m.parameters():
         p.register_post_accumulate_grad_hook(hook)
     f = compiled(m)
@@ -167,6 +182,7 @@ def test_hooks_come_and_go(whole):
             step(randn(4, 8))
             out.append(left(m))
         return out
+
     check(run, quiet=False)
 
 
@@ -188,6 +204,7 @@ def gradients_of_samples(compiled):
 
     def loss(p, x):
         return torch.func.functional_call(m, p, (x[None],)).pow(2).mean()
+
     f = compiled(lambda p, x: torch.vmap(torch.func.grad(loss), (None, 0))(p, x))
     return f(p, randn(4, 8)), f(p, randn(5, 8))
 
@@ -195,8 +212,11 @@ def gradients_of_samples(compiled):
 @program.breaks
 def selective_checkpoint(compiled):
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
     m, x = mlp(), leaf(4, 8)
-    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default, torch.ops.aten.addmm.default])
+    contexts = functools.partial(
+        create_selective_checkpoint_contexts, [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]
+    )
     compiled(lambda x: checkpoint(m, x, use_reentrant=False, context_fn=contexts))(x).sum().backward()
     return x.grad, left(m)
 
@@ -211,12 +231,13 @@ def gradient_penalty_between_samples(compiled):
         share = torch.rand(len(real), 1)
         between = (share * real + (1 - share) * fake).requires_grad_(True)
         score = m(between)
-        slope, = torch.autograd.grad(score, between, torch.ones_like(score), create_graph=True, retain_graph=True)
+        (slope,) = torch.autograd.grad(score, between, torch.ones_like(score), create_graph=True, retain_graph=True)
         loss = m(fake).mean() - m(real).mean() + 10 * (slope.norm(2, 1) - 1).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss.detach()
+
     f = compiled(step)
     return [f(randn(4, 8), randn(4, 8)) for _ in range(3)], left(m)
 
@@ -236,6 +257,7 @@ def adversarial_examples(compiled):
         second, d.grad = d.grad, None
         m(x - 3 * d).mean().backward()
         return first, second, d.grad
+
     f = compiled(step)
     return [f(randn(4, 8)) for _ in range(3)], left(m)
 
@@ -250,6 +272,7 @@ def leaves_that_leave_with_gradients(compiled):
         loss.backward()
         kept.append(d)
         return loss.detach(), d.grad.sum(), e
+
     f = compiled(step)
     out = [f(randn(4, 8)) for _ in range(3)]
     return out, [e.grad for _, _, e in out], [(d, d.grad) for d in kept], left(m)
@@ -257,15 +280,17 @@ def leaves_that_leave_with_gradients(compiled):
 
 def test_parameters_in_one_buffer():
     """The buffer is read where parameters change: forward and step are graphs of their own, and nothing is skipped."""
+
     def run(compiled):
         m = mlp()
         buffer, start = torch.cat([p.detach().flatten() for p in m.parameters()]), 0
         for p in m.parameters():
-            p.data = buffer[start:start + p.numel()].view_as(p)
+            p.data = buffer[start : start + p.numel()].view_as(p)
             start += p.numel()
         optimizer = torch.optim.SGD(m.parameters(), 0.1, momentum=0.9)
         f = compiled(whole_step(lambda x: m(x) + buffer.pow(2).sum() * 1e-3, optimizer))
         return [f(randn(4, 8)).detach() for _ in range(3)], left(m), buffer
+
     check(run, quiet=False, allowed=("break",))
 
 
@@ -274,7 +299,7 @@ def test_gradients_in_one_buffer():
         m, start = mlp(), 0
         buffer = torch.zeros(sum(p.numel() for p in m.parameters()))
         for p in m.parameters():
-            p.grad = buffer[start:start + p.numel()].view_as(p)
+            p.grad = buffer[start : start + p.numel()].view_as(p)
             start += p.numel()
 
         def step(x):
@@ -286,12 +311,17 @@ def test_gradients_in_one_buffer():
                 for p in m.parameters():
                     p.sub_(0.1 * p.grad / norm)
             return loss.detach(), norm
+
         f = compiled(step)
         return [f(randn(4, 8)) for _ in range(3)], left(m), buffer
+
     check(run, quiet=False, allowed=("break",))
 
 
-OPTIMIZERS = {"lbfgs": lambda p: torch.optim.LBFGS(p, 0.1, max_iter=3), "muon": lambda p: torch.optim.Muon([q for q in p if q.ndim == 2], 0.1)}
+OPTIMIZERS = {
+    "lbfgs": lambda p: torch.optim.LBFGS(p, 0.1, max_iter=3),
+    "muon": lambda p: torch.optim.Muon([q for q in p if q.ndim == 2], 0.1),
+}
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -308,8 +338,10 @@ def test_optimizers_that_break(name):
             loss = m(x).pow(2).mean()
             loss.backward()
             return loss
+
         f = compiled(lambda: optimizer.step(closure))
         return [f().detach() for _ in range(3)], left(m)
+
     check(run, quiet=False)
 
 

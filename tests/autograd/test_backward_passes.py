@@ -1,4 +1,7 @@
-"""Several backward passes through what one compiled call returned: what they free, what they reach, what they raise is eager's."""
+"""Several backward passes through what one compiled call returned: what they free, what they reach, what they raise is
+eager's.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -82,7 +85,10 @@ def history_of_the_other_input_stays(compiled):
 
 @program
 def gan(compiled):
-    d, g = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 1)), nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
+    d, g = (
+        nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 1)),
+        nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)),
+    )
     od, og = torch.optim.SGD(d.parameters(), 0.1), torch.optim.SGD(g.parameters(), 0.1)
     bce = nn.BCEWithLogitsLoss()
 
@@ -90,6 +96,7 @@ def gan(compiled):
         fake = g(z)
         d_loss = bce(d(real), torch.ones(6, 1)) + bce(d(fake.detach()), torch.zeros(6, 1))
         return d_loss, bce(d(fake), torch.ones(6, 1)), fake
+
     f, out = compiled(losses), []
     for _ in range(3):
         z, real = randn(6, 3), randn(6, 4)
@@ -122,6 +129,7 @@ def several_results_of_each_part(compiled):
     def f(x, y):
         h, k = x @ x, y @ y
         return h, h.sin(), k, k.cos(), x.t(), y.detach()
+
     r = compiled(f)(x, y)
     (r[0] * r[1]).sum().backward()
     first = x.grad.clone(), y.grad
@@ -145,8 +153,8 @@ def hooks_and_retained_gradients(compiled):
 def gradients_of_one_input(compiled):
     x, y = leaf(4), leaf(4)
     a, b = compiled(lambda x, y: ((x * y).sin(), y.cos() * x.exp()))(x, y)
-    g, = torch.autograd.grad(a.sum(), x, retain_graph=True)
-    h, = torch.autograd.grad(b.sum(), y)
+    (g,) = torch.autograd.grad(a.sum(), x, retain_graph=True)
+    (h,) = torch.autograd.grad(b.sum(), y)
     k = torch.autograd.grad(a.sum(), (x, y))
     return g, h, k, x.grad
 
@@ -193,6 +201,7 @@ def written_inputs_of_two_parts(compiled):
         u.mul_(2)
         v.sin_()
         return u * u
+
     u, v = x.clone(), y.clone()
     r = compiled(f)(u, v)
     r.sum().backward()
@@ -204,10 +213,10 @@ def written_inputs_of_two_parts(compiled):
 def gradients_of_gradients(compiled):
     x, y = leaf(4), leaf(4)
     a, b = compiled(lambda x, y: (x.sin() * x, y.cos() * y))(x, y)
-    g, = torch.autograd.grad(a.sum(), x, create_graph=True)
+    (g,) = torch.autograd.grad(a.sum(), x, create_graph=True)
     (g * g).sum().backward()
     first = x.grad.clone(), y.grad
-    h, = torch.autograd.grad(b.sum(), y, create_graph=True)
+    (h,) = torch.autograd.grad(b.sum(), y, create_graph=True)
     h.sum().backward()
     return g, first, x.grad, y.grad
 
@@ -238,9 +247,10 @@ def batched_tangents(compiled):
 def tangents_of_a_subclass(compiled):
     class Named(torch.Tensor):
         pass
+
     x = leaf(3, 4)
     y = compiled(lambda x: x.tanh() * 2)(x)
-    g, = torch.autograd.grad(y, x, torch.ones(3, 4).as_subclass(Named))
+    (g,) = torch.autograd.grad(y, x, torch.ones(3, 4).as_subclass(Named))
     return g.as_subclass(torch.Tensor)
 
 
@@ -267,6 +277,7 @@ def dropout_in_both(compiled):
 @program
 def kept_alive_by_one(compiled):
     import gc
+
     x, y = leaf(4), leaf(4)
     a, b = compiled(lambda x, y: (x.sin(), y.cos() * y))(x, y)
     del a

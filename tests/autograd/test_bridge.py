@@ -1,4 +1,5 @@
 """Calls with gradients run in C, also where results are views or of several independent parts."""
+
 from __future__ import annotations
 
 import gc
@@ -14,7 +15,7 @@ from tcompile.compiler.autograd import bridge
 from tcompile.compiler.native import autograd_node, native
 
 needs_native = pytest.mark.skipif(native is None, reason="the C extension is not built")
-WAYS = ["node", "function"]                   # compiler/native/node.cpp, and torch's Function where that is not built
+WAYS = ["node", "function"]  # compiler/native/node.cpp, and torch's Function where that is not built
 
 
 @pytest.fixture(params=WAYS)
@@ -35,6 +36,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list:
     def remember(self: Any, *args: Any) -> None:
         init(self, *args)
         made.append(self)
+
     monkeypatch.setattr(bridge.GradGraph, "__init__", remember)
     return made
 
@@ -47,7 +49,7 @@ def same_as_eager(f: Callable, *args: torch.Tensor, graphs: list) -> None:
         for a, b in zip(got, want):
             torch.testing.assert_close(a, b)
             assert (a.requires_grad, a.stride()) == (b.requires_grad, b.stride())
-        for a, b in reversed(list(zip(got, want))):                    # each by itself: none frees what another needs
+        for a, b in reversed(list(zip(got, want))):  # each by itself: none frees what another needs
             if a.requires_grad:
                 t = torch.randn_like(b)
                 a.backward(t, retain_graph=True), b.backward(t, retain_graph=True)
@@ -71,7 +73,9 @@ CASES: dict[str, Callable] = {
 @needs_native
 @pytest.mark.parametrize("name", CASES)
 def test_in_c(name: str, graphs: list, way: str) -> None:
-    same_as_eager(CASES[name], torch.randn(4, 5, requires_grad=True), torch.randn(5, 6, requires_grad=True), graphs=graphs)
+    same_as_eager(
+        CASES[name], torch.randn(4, 5, requires_grad=True), torch.randn(5, 6, requires_grad=True), graphs=graphs
+    )
 
 
 @needs_native
@@ -86,9 +90,9 @@ def test_parts_with_sizes_that_change(graphs: list) -> None:
     for n in (3, 5, 7):
         x = torch.randn(n, 4, requires_grad=True)
         a, b = f(x)
-        g, = torch.autograd.grad(a.sum(), x)
+        (g,) = torch.autograd.grad(a.sum(), x)
         torch.testing.assert_close(g, x.exp() * n)
-        g, = torch.autograd.grad(b.sum(), x)
+        (g,) = torch.autograd.grad(b.sum(), x)
         torch.testing.assert_close(g, x.cos())
     assert all(type(g.call).__name__ == "GradCall" for g in graphs)
 
@@ -99,6 +103,7 @@ def test_an_error_in_the_graph_of_several_parts_leaves_the_grad_mode(way: str) -
 
     def f(i: torch.Tensor, w: torch.Tensor) -> tuple:
         return torch.nn.functional.embedding(i, w).exp(), w.sin()
+
     c = tcompile.compile(f)
     c(torch.tensor([0, 2]), w)
     with pytest.raises(IndexError):
@@ -111,6 +116,7 @@ def test_an_error_in_the_graph_of_several_parts_leaves_the_grad_mode(way: str) -
 def test_a_hook_for_saved_tensors_that_raises_ends_the_call(way: str) -> None:
     def pack(t: torch.Tensor) -> torch.Tensor:
         raise ValueError("no room")
+
     x = torch.randn(4, requires_grad=True)
     c = tcompile.compile(lambda x: (x.sin().exp(), x.cos().exp()))
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), pytest.raises(ValueError, match="no room"):
@@ -132,7 +138,7 @@ def test_what_autograd_is_told(way: str) -> None:
     y.grad_fn.register_prehook(lambda tangents: heard.append("before"))
     y.grad_fn.register_hook(lambda grads, tangents: heard.append("after"))
     y.sum().backward()
-    want, = torch.autograd.grad(curved(x).sum(), x)
+    (want,) = torch.autograd.grad(curved(x).sum(), x)
     torch.testing.assert_close(x.grad, want)
     assert heard == ["before", "after"]
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
@@ -152,10 +158,11 @@ def test_kept_tensors_go_through_hooks(way: str) -> None:
     def pack(t: torch.Tensor) -> list:
         packed.append(t.numel())
         return t.tolist()
+
     with torch.autograd.graph.saved_tensors_hooks(pack, torch.tensor):
         y = tcompile.compile(curved)(x)
     assert packed
-    got, = torch.autograd.grad(y.sum(), x)
+    (got,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(got, torch.autograd.grad(curved(x).sum(), x)[0])
 
 
@@ -167,7 +174,7 @@ def test_a_long_chain_of_calls_is_freed(way: str) -> None:
     for _ in range(20000):
         z = c(z)
     z.sum().backward()
-    assert abs(float(x.grad[0]) - 1.00001 ** 20000) < 1e-2
+    assert abs(float(x.grad[0]) - 1.00001**20000) < 1e-2
     kept = weakref.ref(z)
     del z
     gc.collect()
@@ -182,6 +189,7 @@ def test_calls_leave_nothing(way: str) -> None:
         x = torch.randn(6, requires_grad=True)
         c(x).sum().backward()
         return weakref.ref(x)
+
     gone = [once() for _ in range(100)]
     gc.collect()
     assert all(r() is None for r in gone)
@@ -193,6 +201,7 @@ def test_an_error_in_backward_is_raised_as_it_is(way: str) -> None:
 
     def refuse(saved: Any) -> torch.Tensor:
         raise KeyError("gone")
+
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), refuse):
         y = tcompile.compile(curved)(x)
     with pytest.raises(KeyError, match="gone"):

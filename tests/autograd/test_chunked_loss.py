@@ -1,4 +1,5 @@
 """Linear + cross entropy in chunks of rows: loss and gradients as eager's, without the logits in memory."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 import tcompile
 from tcompile.compiler import events
 
-ROWS, WIDTH, CLASSES = 1024, 16, 600             # 2.4 MB of logits
+ROWS, WIDTH, CLASSES = 1024, 16, 600  # 2.4 MB of logits
 LOGITS = ROWS * CLASSES * 4
 
 
@@ -20,7 +21,12 @@ def arguments(ignored: Any = None) -> list[torch.Tensor]:
     t = torch.randint(0, CLASSES, (4, ROWS // 4))
     if ignored is not None:
         t[:, ignored] = -100
-    return [torch.randn(4, ROWS // 4, WIDTH, requires_grad=True), torch.randn(CLASSES, WIDTH, requires_grad=True), torch.randn(CLASSES, requires_grad=True), t]
+    return [
+        torch.randn(4, ROWS // 4, WIDTH, requires_grad=True),
+        torch.randn(CLASSES, WIDTH, requires_grad=True),
+        torch.randn(CLASSES, requires_grad=True),
+        t,
+    ]
 
 
 def plain(x, w, b, t):
@@ -33,11 +39,16 @@ def next_token(x, w, b, t):
 
 
 def weighted(x, w, b, t):
-    return F.cross_entropy(F.linear(x, w, b).flatten(0, 1), t.flatten(), weight=torch.linspace(0.5, 2, CLASSES), label_smoothing=0.1)
+    return F.cross_entropy(
+        F.linear(x, w, b).flatten(0, 1), t.flatten(), weight=torch.linspace(0.5, 2, CLASSES), label_smoothing=0.1
+    )
 
 
 def summed(x, w, b, t):
-    return F.cross_entropy(F.linear(x, w, b).reshape(-1, CLASSES).to(torch.float32), t.flatten(), reduction="sum") * x.mean()
+    return (
+        F.cross_entropy(F.linear(x, w, b).reshape(-1, CLASSES).to(torch.float32), t.flatten(), reduction="sum")
+        * x.mean()
+    )
 
 
 def frozen(x, w, b, t):
@@ -85,7 +96,9 @@ def compiled(fn: Callable, mb: int) -> Callable:
 SOME, ALL = slice(None, None, 3), slice(None)
 
 
-@pytest.mark.parametrize("fn, ignored", [(plain, None), (plain, ALL), (next_token, SOME), (weighted, SOME), (summed, None), (frozen, SOME)])
+@pytest.mark.parametrize(
+    "fn, ignored", [(plain, None), (plain, ALL), (next_token, SOME), (weighted, SOME), (summed, None), (frozen, SOME)]
+)
 def test_like_eager(fn, ignored):
     want = steps(fn, ignored)
     with Heard() as heard:
@@ -121,6 +134,7 @@ def test_memory():
 
 def test_in_a_whole_step():
     """Forward, backward and update in one graph; the weight of the linear layer is the embedding's."""
+
     def run(wrap: Callable) -> list:
         torch.manual_seed(0)
         table = torch.nn.Embedding(CLASSES, WIDTH)
@@ -132,8 +146,10 @@ def test_in_a_whole_step():
             loss.backward()
             optimizer.step()
             return loss
+
         f = wrap(step)
         return [*(f(torch.randint(0, CLASSES, (ROWS,))).detach() for _ in range(3)), table.weight.detach()]
+
     want = run(lambda f: f)
     for g, w in zip(run(lambda f: compiled(f, 2)), want):
         torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-4)
@@ -142,8 +158,9 @@ def test_in_a_whole_step():
 def test_gradients_of_gradients():
     def run(fn: Callable) -> list:
         x, w, b, t = arguments()
-        g, = torch.autograd.grad(fn(x, w, b, t), w, create_graph=True)
+        (g,) = torch.autograd.grad(fn(x, w, b, t), w, create_graph=True)
         g.pow(2).sum().backward()
         return [g.detach(), x.grad, w.grad]
+
     for g, w in zip(run(compiled(plain, 2)), run(plain)):
         torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-6)

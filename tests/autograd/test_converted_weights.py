@@ -1,4 +1,7 @@
-"""What autocast makes of weights in forward is kept for backward on a GPU, where products of both passes read it; run on the CPU."""
+"""What autocast makes of weights in forward is kept for backward on a GPU, where products of both passes read it; run
+on the CPU.
+"""
+
 import pytest
 import torch
 import torch.nn as nn
@@ -13,7 +16,11 @@ CUDA = torch.device("cuda", 0)
 
 
 def _on(device, m):
-    return TensorMeta(m.shape, m.stride, m.dtype, device, m.storage_offset, m.requires_grad) if isinstance(m, TensorMeta) else m
+    return (
+        TensorMeta(m.shape, m.stride, m.dtype, device, m.storage_offset, m.requires_grad)
+        if isinstance(m, TensorMeta)
+        else m
+    )
 
 
 @pytest.fixture
@@ -29,6 +36,7 @@ def parts(monkeypatch):
             for n in a.graph.nodes:
                 n.meta["val"] = _on(torch.device("cpu"), n.meta.get("val"))
         return made[-1]
+
     monkeypatch.setattr(joints, "partition", parted)
     return made
 
@@ -64,10 +72,12 @@ def mlp(width=32, layers=3):
 
 def test_weights_of_products_are_converted_once(parts):
     check(mlp(), torch.randn(2048, 32))
-    p, = parts
+    (p,) = parts
     assert sorted(v.shape for v in weights(p)) == [(32, 32)] * 2, "the first layer's is for no gradient"
     assert not any("_to_copy" in v.op and v.shape == (32, 32) for v in p.recomputed)
-    assert not [i for i in p.saved_inputs if p.forward.placeholders[i].meta["val"].shape == (32, 32)], "nothing reads what they were converted from"
+    assert not [i for i in p.saved_inputs if p.forward.placeholders[i].meta["val"].shape == (32, 32)], (
+        "nothing reads what they were converted from"
+    )
 
 
 def test_what_is_kept_for_that_is_a_small_part(parts):
@@ -76,7 +86,11 @@ def test_what_is_kept_for_that_is_a_small_part(parts):
     check(mlp(64, 4), torch.randn(300, 64))
     found = weights(parts[1])
     assert 0 < len(found) < 3 and 8 * sum(v.bytes for v in found) <= parts[1].saved_bytes
-    names = [n.name for n in parts[1].forward.graph.nodes if n.target is torch.ops.aten._to_copy.default and n.meta["val"].shape == (64, 64)]
+    names = [
+        n.name
+        for n in parts[1].forward.graph.nodes
+        if n.target is torch.ops.aten._to_copy.default and n.meta["val"].shape == (64, 64)
+    ]
     assert found[-1].name == names[-1], "those that backward reads first"
 
 
@@ -91,6 +105,7 @@ def test_a_memory_budget_and_checkpoints_release_them(parts):
 
         def forward(self, x):
             return self.second(checkpoint(self.first, x, use_reentrant=False))
+
     check(Part(), torch.randn(2048, 32))
     assert len(weights(parts[1])) == 3, "the second part's: its first layer has a gradient to pass on"
 
@@ -101,6 +116,7 @@ def test_weights_that_change_before_backward_are_used_as_forward_used_them(parts
     def change():
         for p in model.parameters():
             p.mul_(3)
+
     check(model, torch.randn(2048, 32), change=change)
     assert len(weights(parts[0])) == 2
 
@@ -109,11 +125,16 @@ def test_frozen_and_shared_weights(parts):
     class Shared(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.w, self.frozen = nn.Linear(16, 32), nn.Parameter(torch.randn(32, 32) / 6), nn.Linear(32, 32).requires_grad_(False)
+            self.first, self.w, self.frozen = (
+                nn.Linear(16, 32),
+                nn.Parameter(torch.randn(32, 32) / 6),
+                nn.Linear(32, 32).requires_grad_(False),
+            )
 
         def forward(self, x):
             h = torch.relu(self.first(x) @ self.w)
             return self.frozen(nn.functional.linear(h, self.w)) * self.w.mean()
+
     torch.manual_seed(0)
     check(Shared(), torch.randn(2048, 16))
     assert sorted(v.shape for v in weights(parts[0])) == [(32, 32)] * 2, "tied weights once"
@@ -132,6 +153,7 @@ def test_what_the_caller_may_change_and_what_is_written(parts):
             with torch.no_grad():
                 self.state.mul_(2)
             return h
+
     torch.manual_seed(0)
     model = Written()
     check(model, torch.randn(2048, 16), change=lambda: model.w.mul_(3))
@@ -140,7 +162,9 @@ def test_what_the_caller_may_change_and_what_is_written(parts):
 
 def test_convolutions_and_what_is_not_converted(parts):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 8))
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 8)
+    )
     check(model, torch.randn(64, 4, 12, 12))
     assert [v.shape for v in weights(parts[0])] == [(8, 512)]
     model = mlp()
@@ -159,6 +183,7 @@ def test_what_backward_does_not_read_may_change():
             changed.mul_(2)
         loss.backward()
         return [p.grad.clone() for p in model.parameters()]
+
     for changed in (model[0].bias, model[1].bias, model[0].weight):
         kept = changed.detach().clone()
         want = grads(lambda x: torch.tanh(model(x)).sum(), changed)
@@ -171,15 +196,24 @@ def test_what_backward_does_not_read_may_change():
 
 
 def test_operands_of_products_are_kept_where_time_counts(parts):
-    """Under max-autotune what products of both passes read is kept as far as it is a small part: a norm's result is not made again."""
+    """Under max-autotune what products of both passes read is kept as far as it is a small part: a norm's result is not
+    made again.
+    """
+
     def model():
         torch.manual_seed(0)
-        return nn.Sequential(*[m for _ in range(4) for m in (nn.LayerNorm(32), nn.Linear(32, 256), nn.Tanh(), nn.Linear(256, 32))], nn.LayerNorm(32), nn.Linear(32, 8))
+        return nn.Sequential(
+            *[m for _ in range(4) for m in (nn.LayerNorm(32), nn.Linear(32, 256), nn.Tanh(), nn.Linear(256, 32))],
+            nn.LayerNorm(32),
+            nn.Linear(32, 8),
+        )
+
     def is_normed(v):
         return v.shape == (2048, 32) and v.dtype == "bfloat16"
+
     found, x = {}, torch.randn(2048, 32)
     exact = model()
-    exact(x).pow(2).sum().backward()                     # (eager's own sums of columns are off by more)
+    exact(x).pow(2).sum().backward()  # (eager's own sums of columns are off by more)
     for mode in ("default", "max-autotune"):
         tcompile.reset()
         m = model()
@@ -192,6 +226,7 @@ def test_operands_of_products_are_kept_where_time_counts(parts):
 
 class Turned(nn.Module):
     """Rows in another order for the products, turned before they are converted, or behind."""
+
     def __init__(self, late):
         super().__init__()
         self.late, self.norm, self.up, self.down = late, nn.LayerNorm(32), nn.Linear(32, 256), nn.Linear(256, 32)
@@ -213,7 +248,14 @@ def test_operands_in_another_order(late, parts):
     got = step(m, tcompile.compile(m, mode="max-autotune"), x)[1:]
     assert all((a - b.grad).norm() <= 0.03 * b.grad.norm() for a, b in zip(got, exact.parameters(), strict=True))
     p = parts[-1]
-    kept = [r for r in p.forward.results if r.meta["val"].dtype == torch.bfloat16 and len(r.meta["val"].shape) == 3 and r.meta["val"].shape[2] == 32 and "_to_copy" in str(r.target)]
+    kept = [
+        r
+        for r in p.forward.results
+        if r.meta["val"].dtype == torch.bfloat16
+        and len(r.meta["val"].shape) == 3
+        and r.meta["val"].shape[2] == 32
+        and "_to_copy" in str(r.target)
+    ]
     if late:
         assert not kept and any(v.shape == (64, 24, 32) and v.dtype == "bfloat16" for v in p.recomputed)
     else:

@@ -1,4 +1,7 @@
-"""Training in two processes (gloo, CPU): gradients are exchanged, hooks run and shards are gathered as in eager, and the model is compiled."""
+"""Training in two processes (gloo, CPU): gradients are exchanged, hooks run and shards are gathered as in eager, and
+the model is compiled.
+"""
+
 from __future__ import annotations
 
 import json
@@ -17,8 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run_cases(backend: str) -> dict[str, dict]:
     """case -> its row, from two processes of their own."""
-    run = subprocess.run([sys.executable, "-m", "tests.autograd.distributed_runs", backend], cwd=ROOT, capture_output=True, text=True, timeout=300,
-                         env={**os.environ, "TCOMPILE_SUPPRESS_ERRORS": "0", "TCOMPILE_VERIFY": "1", "OMP_NUM_THREADS": "1"})
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.autograd.distributed_runs", backend],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "TCOMPILE_SUPPRESS_ERRORS": "0", "TCOMPILE_VERIFY": "1", "OMP_NUM_THREADS": "1"},
+    )
     rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
     assert run.returncode == 0, f"after {[r['case'] for r in rows]}: {run.stderr[-3000:]}"
     return {r["case"]: r for r in rows}
@@ -26,7 +35,7 @@ def run_cases(backend: str) -> dict[str, dict]:
 
 def check_case(row: dict) -> None:
     assert row["same"], f"differs from eager by {row['worst']}"
-    if row["case"] in ("ddp_around", "ddp_inside", "fully_shard"):             # (what one case compiled may serve the next)
+    if row["case"] in ("ddp_around", "ddp_inside", "fully_shard"):  # (what one case compiled may serve the next)
         assert row["kernels"], "the model was not compiled"
     if row["case"] == "ddp_inside":
         assert not row["breaks"], row["breaks"]

@@ -1,4 +1,7 @@
-"""Backward formulas of losses, activations and norms are written out, for sizes that vary too: no operator of them runs by itself."""
+"""Backward formulas of losses, activations and norms are written out, for sizes that vary too: no operator of them runs
+by itself.
+"""
+
 from __future__ import annotations
 
 from typing import Callable
@@ -14,19 +17,31 @@ X = torch.linspace(-3, 3, 48).view(6, 8) * torch.linspace(0.4, 1.3, 8)
 Y = X.flip(1).sin()
 
 FORMULAS: dict[str, tuple[Callable, tuple]] = {
-    **{f"{f.__name__} {r}": (lambda a, b, f=f, r=r: f(a, b, reduction=r), (X, Y)) for f in (F.mse_loss, F.smooth_l1_loss, F.huber_loss)
-       for r in ("mean", "sum", "none")},
+    **{
+        f"{f.__name__} {r}": (lambda a, b, f=f, r=r: f(a, b, reduction=r), (X, Y))
+        for f in (F.mse_loss, F.smooth_l1_loss, F.huber_loss)
+        for r in ("mean", "sum", "none")
+    },
     "smooth_l1 beta": (lambda a, b: F.smooth_l1_loss(a, b, beta=0.7), (X, Y)),
     "huber delta": (lambda a, b: F.huber_loss(a, b, delta=1.7), (X, Y)),
     "bce": (lambda a, b: F.binary_cross_entropy(a.sigmoid(), b.sigmoid().detach()), (X, Y)),
-    "bce weights": (lambda a, b: torch.ops.aten.binary_cross_entropy(a.sigmoid(), b.sigmoid().detach(), b.detach().abs(), 2), (X, Y)),
-    "bce at the ends": (lambda a, b: F.binary_cross_entropy(a.clamp(0, 1), (b.detach() > 0).to(a.dtype), reduction="none"), (X, Y)),
+    "bce weights": (
+        lambda a, b: torch.ops.aten.binary_cross_entropy(a.sigmoid(), b.sigmoid().detach(), b.detach().abs(), 2),
+        (X, Y),
+    ),
+    "bce at the ends": (
+        lambda a, b: F.binary_cross_entropy(a.clamp(0, 1), (b.detach() > 0).to(a.dtype), reduction="none"),
+        (X, Y),
+    ),
     "logsigmoid": (F.logsigmoid, (X * 20,)),
     "glu": (F.glu, (X,)),
     "glu over rows": (lambda a: F.glu(a.t(), 1), (X,)),
     "prelu": (F.prelu, (X, torch.linspace(0.1, 0.4, 8))),
     "prelu of one": (lambda a, w: F.prelu(a.t(), w), (X, torch.tensor([0.25]))),
-    "batch norm": (lambda a, w: F.batch_norm(a.view(-1, 8), None, None, w, training=True), (X, torch.linspace(0.5, 2, 8))),
+    "batch norm": (
+        lambda a, w: F.batch_norm(a.view(-1, 8), None, None, w, training=True),
+        (X, torch.linspace(0.5, 2, 8)),
+    ),
 }
 
 
@@ -40,6 +55,7 @@ def test_like_eager(name: str, dynamic: bool, dtype: torch.dtype) -> None:
     def hear(e: events.Event) -> None:
         if e.kind == "fallback":
             alone.append(e.facts)
+
     events.subscribe(hear)
     try:
         found = []

@@ -1,4 +1,5 @@
 """Gradients of small programs that random programs found wrong: as eager's."""
+
 from __future__ import annotations
 
 import pytest
@@ -18,7 +19,9 @@ def an_expanded_result(x):
     return (x * 2).sum(1, keepdim=True).expand(-1, 5), x[None].expand(3, -1, -1), (x * 3)[:1].expand(4, -1)
 
 
-@pytest.mark.parametrize("function", [results_of_one_input_that_save_different_things, an_expanded_result], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [results_of_one_input_that_save_different_things, an_expanded_result], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 3, 2, 1, 0)])
 def test_one_by_one_and_together(function, order):
     seen = []
@@ -58,7 +61,9 @@ def a_gradient_by_it(x):
 
 
 @pytest.mark.parametrize("of_leaf", [True, False])
-@pytest.mark.parametrize("program", [a_leaf_of_ones, an_attribute_set, the_leaf_itself, a_gradient_by_it], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "program", [a_leaf_of_ones, an_attribute_set, the_leaf_itself, a_gradient_by_it], ids=lambda f: f.__name__
+)
 def test_leaves_that_the_graph_makes(program, of_leaf):
     x = torch.arange(3.0).requires_grad_(of_leaf)
     want, got = program(x), tcompile.compile(program, fullgraph=True)(x)

@@ -1,4 +1,5 @@
 """The minimum node cut against brute force on small random graphs."""
+
 from itertools import combinations
 
 from hypothesis import given, settings
@@ -20,17 +21,27 @@ def connected(nodes, edges, sources, sinks, removed):
 
 
 @settings(deadline=None)
-@given(st.integers(2, 6).flatmap(lambda n: st.tuples(
-    st.lists(st.integers(0, 9), min_size=n, max_size=n),
-    st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1]), max_size=10),
-    st.sets(st.integers(0, n - 1), min_size=1, max_size=2), st.sets(st.integers(0, n - 1), min_size=1, max_size=2))))
+@given(
+    st.integers(2, 6).flatmap(
+        lambda n: st.tuples(
+            st.lists(st.integers(0, 9), min_size=n, max_size=n),
+            st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda e: e[0] < e[1]), max_size=10),
+            st.sets(st.integers(0, n - 1), min_size=1, max_size=2),
+            st.sets(st.integers(0, n - 1), min_size=1, max_size=2),
+        )
+    )
+)
 def test_against_brute_force(graph):
     weights, edges, sources, sinks = graph
     nodes = range(len(weights))
     cut = min_node_cut(dict(enumerate(weights)), edges, sources, sinks)
     assert not connected(nodes, edges, sources, sinks, cut)
-    best = min(sum(weights[i] for i in c) for k in range(len(weights) + 1) for c in combinations(nodes, k)
-               if not connected(nodes, edges, sources, sinks, set(c)))
+    best = min(
+        sum(weights[i] for i in c)
+        for k in range(len(weights) + 1)
+        for c in combinations(nodes, k)
+        if not connected(nodes, edges, sources, sinks, set(c))
+    )
     assert sum(weights[i] for i in cut) == best
 
 

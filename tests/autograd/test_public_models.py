@@ -1,4 +1,7 @@
-"""Public HuggingFace architectures train as eager trains them: 20 whole steps, each one graph, in float64 (some norms compute in float32 even so)."""
+"""Public HuggingFace architectures train as eager trains them: 20 whole steps, each one graph, in float64 (some norms
+compute in float32 even so).
+"""
+
 from __future__ import annotations
 
 import copy
@@ -34,16 +37,18 @@ def test_twenty_whole_steps(name):
         loss.backward()
         optimizer.step()
         return loss.detach()
+
     tcompile.reset()
     compiled = tcompile.compile(step)
-    # a large eps: Adam makes whole steps of gradients that are nothing but rounding (biases of keys, weights before a batch norm)
+    # a large eps: Adam makes whole steps of gradients that are nothing but rounding (biases of keys, weights before a
+    # batch norm)
     optimizers = [torch.optim.AdamW(m.parameters(), 1e-3, eps=1e-3) for m in (model, other)]
     events.subscribe(hear)
     try:
         for k in range(STEPS):
             torch.manual_seed(k)
             inputs = {n: v.double() if v.is_floating_point() else v for n, v in make().items()}
-            torch.manual_seed(k)                         # t5 drops out attention by a function, not a module
+            torch.manual_seed(k)  # t5 drops out attention by a function, not a module
             want = step(model, optimizers[0], inputs)
             torch.manual_seed(k)
             got = compiled(other, optimizers[1], inputs)

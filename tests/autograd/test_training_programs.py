@@ -1,4 +1,7 @@
-"""Hooks, modes, checkpoints, frozen parameters, random numbers, double backward: training programs as eager runs them."""
+"""Hooks, modes, checkpoints, frozen parameters, random numbers, double backward: training programs as eager runs
+them.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -46,7 +49,7 @@ def retain(compiled):
         y.backward()
         e = None
     except RuntimeError as ex:
-        e = 'second time' in str(ex)
+        e = "second time" in str(ex)
     return (g, e)
 
 
@@ -55,7 +58,7 @@ def double_backward(compiled):
     x = leaf(4)
     w = leaf(4)
     y = compiled(lambda x, w: (x.exp() * w.sin()).sum())(x, w)
-    g, = torch.autograd.grad(y, x, create_graph=True)
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
     (g * g).sum().backward()
     return (g, x.grad, w.grad)
 
@@ -66,7 +69,7 @@ def double_backward_intermediate(compiled):
     w = leaf(4)
     f = compiled(lambda x, w: (x.exp() * w.sin()).sum())
     y = f(x * 2, w)
-    g, = torch.autograd.grad(y, x, create_graph=True)
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
     (g * g).sum().backward()
     return (g, x.grad, w.grad)
 
@@ -76,7 +79,7 @@ def grad_inputs_subset(compiled):
     x = leaf(4)
     w = leaf(4)
     y = compiled(lambda x, w: (x.exp() * w.sin()).sum())(x, w)
-    g, = torch.autograd.grad(y, x)
+    (g,) = torch.autograd.grad(y, x)
     return (g, x.grad, w.grad)
 
 
@@ -102,6 +105,7 @@ def hook_inside(compiled):
         h = x * 2
         h.register_hook(lambda g: (log.append(g.clone()), g * 5)[1])
         return h.sin()
+
     f = compiled(g)
     for _ in range(2):
         y = f(x)
@@ -117,6 +121,7 @@ def retain_grad_inside(compiled):
         h = x * 2
         h.retain_grad()
         return (h.sin(), h)
+
     y, h = compiled(g)(x)
     y.sum().backward()
     return (x.grad, h.grad)
@@ -163,6 +168,7 @@ def post_acc_optim(compiled):
         with torch.no_grad():
             p.add_(p.grad, alpha=-0.1)
             p.grad = None
+
     for p in m.parameters():
         p.register_post_accumulate_grad_hook(hook)
     f = compiled(m)
@@ -210,6 +216,7 @@ def enable_grad_inside(compiled):
     def g(x):
         with torch.enable_grad():
             return x.exp() * 2
+
     f = compiled(g)
     with torch.no_grad():
         y = f(x)
@@ -224,6 +231,7 @@ def nograd_decorated(compiled):
     @torch.no_grad()
     def g(x):
         return x.exp()
+
     return compiled(g)(x)
 
 
@@ -234,6 +242,7 @@ def set_grad_enabled_leaks(compiled):
     def g(x):
         torch.set_grad_enabled(False)
         return x.exp()
+
     y = compiled(g)(x)
     e = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
@@ -245,9 +254,10 @@ def autograd_grad_inside(compiled):
     x = leaf(4)
 
     def g(x):
-        e = (x ** 3).sum()
-        gr, = torch.autograd.grad(e, x, create_graph=True)
+        e = (x**3).sum()
+        (gr,) = torch.autograd.grad(e, x, create_graph=True)
         return (e, gr)
+
     e, gr = compiled(g)(x)
     (gr * gr).sum().backward()
     return (e, gr, x.grad)
@@ -260,9 +270,10 @@ def requires_grad_inside(compiled):
     def g(x):
         y = x * 2
         y.requires_grad_()
-        z = (y ** 2).sum()
+        z = (y**2).sum()
         z.backward()
         return y.grad
+
     return compiled(g)(x)
 
 
@@ -272,9 +283,10 @@ def forces(compiled):
 
     def g(x):
         x = x.detach().requires_grad_()
-        e = (x ** 3).sum()
-        f, = torch.autograd.grad(e, x)
+        e = (x**3).sum()
+        (f,) = torch.autograd.grad(e, x)
         return (e, -f)
+
     e, f = compiled(g)(x)
     return (e, f)
 
@@ -318,6 +330,7 @@ def save_on_cpu(compiled):
 @program.breaks
 def checkpoint_in(compiled):
     from torch.utils.checkpoint import checkpoint
+
     m = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.5), nn.Linear(4, 4))
     x = leaf(3, 4)
     f = compiled(lambda x: checkpoint(m, x, use_reentrant=False))
@@ -330,6 +343,7 @@ def checkpoint_in(compiled):
 @program
 def checkpoint_around(compiled):
     from torch.utils.checkpoint import checkpoint
+
     m = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.5), nn.Linear(4, 4))
     x = leaf(3, 4)
     f = compiled(m)
@@ -346,7 +360,6 @@ def checkpoint_around(compiled):
 def custom_function(compiled):
 
     class Sq(torch.autograd.Function):
-
         @staticmethod
         def forward(ctx, x, k):
             ctx.save_for_backward(x)
@@ -355,8 +368,9 @@ def custom_function(compiled):
 
         @staticmethod
         def backward(ctx, g):
-            x, = ctx.saved_tensors
+            (x,) = ctx.saved_tensors
             return (g * x * 100 * ctx.k, None)
+
     x = leaf(4)
     y = compiled(lambda x: Sq.apply(x * 2, 3).sin())(x)
     y.sum().backward()
@@ -432,9 +446,15 @@ def spectral(compiled):
 @program
 def checkpointed_dropout(compiled):
     from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
     m = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.ReLU(inplace=True), nn.Linear(4, 4))
     x = leaf(3, 4)
-    f = compiled(lambda x: checkpoint(m, x, use_reentrant=False).sin().sum() + checkpoint_sequential(m, 2, x, use_reentrant=False).sum())
+    f = compiled(
+        lambda x: (
+            checkpoint(m, x, use_reentrant=False).sin().sum()
+            + checkpoint_sequential(m, 2, x, use_reentrant=False).sum()
+        )
+    )
     out = []
     for _ in range(2):
         y = f(x)
@@ -446,10 +466,17 @@ def checkpointed_dropout(compiled):
 @program.breaks
 def checkpointed_batch_norm(compiled):
     from torch.utils.checkpoint import checkpoint
+
     m = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     mean, var, x = torch.zeros(4), torch.ones(4), leaf(3, 4)
     f = compiled(lambda x: checkpoint(m, x, use_reentrant=False).sin().sum())
-    g = compiled(lambda x: checkpoint(lambda t: torch.nn.functional.batch_norm(t, mean, var, training=True), x, use_reentrant=False).sin().sum())
+    g = compiled(
+        lambda x: (
+            checkpoint(lambda t: torch.nn.functional.batch_norm(t, mean, var, training=True), x, use_reentrant=False)
+            .sin()
+            .sum()
+        )
+    )
     for _ in range(2):
         f(x).backward()
         g(x).backward()

@@ -1,4 +1,5 @@
 """Whole training runs: losses, parameters and optimizer states as eager's, in float32 and under autocast."""
+
 from __future__ import annotations
 
 import copy
@@ -17,8 +18,16 @@ from .harness import FALLBACKS
 
 
 def small_model() -> nn.Module:
-    return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(),
-                         nn.Linear(32, 5))
+    return nn.Sequential(
+        nn.Linear(16, 32),
+        nn.LayerNorm(32),
+        nn.GELU(),
+        nn.Dropout(0.1),
+        nn.Linear(32, 32, bias=False),
+        nn.BatchNorm1d(32),
+        nn.ReLU(),
+        nn.Linear(32, 5),
+    )
 
 
 def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,14 +35,21 @@ def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(24, 16, generator=g), torch.randint(0, 5, (24,), generator=g)
 
 
-def train(compiled: Callable, steps: int, make_optimizer: Callable, amp: bool = False, scaled: bool = False, schedule: bool = False,
-          accumulate: int = 1) -> tuple[list[float], nn.Module, Any]:
+def train(
+    compiled: Callable,
+    steps: int,
+    make_optimizer: Callable,
+    amp: bool = False,
+    scaled: bool = False,
+    schedule: bool = False,
+    accumulate: int = 1,
+) -> tuple[list[float], nn.Module, Any]:
     torch.manual_seed(0)
     model = small_model()
     f = compiled(model)
     optimizer = make_optimizer(model.parameters())
     lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if schedule else None
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 8, growth_interval=5) if scaled else None
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=5) if scaled else None
     losses = []
     for step in range(steps):
         optimizer.zero_grad(set_to_none=step % 3 != 0)
@@ -99,6 +115,7 @@ def test_optimizers(name):
 
 def test_grad_scaler_finds_infinity_at_any_step():
     """found_inf and the scale are values of each step, not constants of the first."""
+
     def run(compiled: Callable) -> list:
         torch.manual_seed(0)
         w = torch.randn(8, requires_grad=True)
@@ -114,6 +131,7 @@ def test_grad_scaler_finds_infinity_at_any_step():
             scaler.update()
             out.append((scaler.get_scale(), w.detach().clone()))
         return out
+
     want = run(lambda f: f)
     for (s, w), (t, v) in zip(want, run(tcompile.compile)):
         assert s == t
@@ -141,6 +159,7 @@ def test_saving_and_resuming():
             optimizer.step()
             out.append(loss.item())
         return out
+
     steps(f, optimizer, 0, 5)
     saved = copy.deepcopy((f.state_dict(), optimizer.state_dict()))
     assert list(saved[0]) == list(model.state_dict())
@@ -149,11 +168,14 @@ def test_saving_and_resuming():
     other.load_state_dict(saved[0])
     resumed = OPTIMIZERS["adamw"](other.parameters())
     resumed.load_state_dict(saved[1])
-    torch.testing.assert_close(torch.tensor(steps(tcompile.compile(other), resumed, 5, 10)), torch.tensor(want), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.tensor(steps(tcompile.compile(other), resumed, 5, 10)), torch.tensor(want), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_step_function_with_backward_and_optimizer():
     """The whole step compiled: backward and optimizer run where the graph breaks, nothing becomes a constant."""
+
     def run(compiled: Callable) -> tuple:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 5))
@@ -165,9 +187,11 @@ def test_a_step_function_with_backward_and_optimizer():
             loss.backward()
             optimizer.step()
             return loss.detach()
+
         step = compiled(step)
         losses = [step(*data(i)).item() for i in range(8)]
         return losses, [p.detach() for p in model.parameters()], [float(s["step"]) for s in optimizer.state.values()]
+
     want = run(lambda f: f)
     tcompile.reset()
     got = run(tcompile.compile)
@@ -182,6 +206,7 @@ def test_the_model_is_captured_as_a_whole():
     def hear(e: events.Event) -> None:
         if e.kind in FALLBACKS:
             said.append(str(e.facts))
+
     events.subscribe(hear)
     try:
         tcompile.reset()
@@ -198,6 +223,7 @@ def test_dropout_draws_as_eager_on_any_layout(shape):
     def f(x: torch.Tensor) -> torch.Tensor:
         t = x.transpose(0, 1)
         return F.dropout(t * 2, 0.5) + F.dropout(t.contiguous(), 0.3)
+
     torch.manual_seed(3)
     want, after = f(x), torch.rand(2)
     torch.manual_seed(3)
@@ -214,6 +240,7 @@ def test_transformer_layer_with_dropout():
         y = compiled(layer)(x)
         y.pow(2).sum().backward()
         return y, [p.grad for p in layer.parameters()]
+
     want = run(lambda f: f)
     tcompile.reset()
     torch.testing.assert_close(run(tcompile.compile), want, rtol=1e-4, atol=1e-4)
@@ -226,6 +253,7 @@ def partitions(run: Callable, **options: Any) -> tuple[Any, list[Any]]:
     def hear(e: events.Event) -> None:
         if e.kind == "partition":
             made.append(e.partition)
+
     tcompile.reset()
     events.subscribe(hear)
     try:
@@ -251,7 +279,9 @@ def test_memory_budget_keeps_less_and_computes_the_same():
         kept.append(sum(p.saved_bytes for p in parts))
     assert kept == sorted(kept, reverse=True) and kept[-1] < 0.3 * kept[0]
     assert kept[1] <= 0.6 * kept[0] and kept[2] <= 0.3 * kept[0]
-    assert all(s.dtype == "bool" or s.op == "aten.clone.default" for p in parts for s in p.saved), "only masks of dropout and copies of inputs"
+    assert all(s.dtype == "bool" or s.op == "aten.clone.default" for p in parts for s in p.saved), (
+        "only masks of dropout and copies of inputs"
+    )
 
 
 def test_checkpointed_layers_keep_what_goes_between_them():
@@ -260,7 +290,9 @@ def test_checkpointed_layers_keep_what_goes_between_them():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.ModuleList([nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.LayerNorm(16)) for _ in range(3)])
+            self.layers = nn.ModuleList(
+                [nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.LayerNorm(16)) for _ in range(3)]
+            )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for layer in self.layers:
@@ -273,6 +305,7 @@ def test_checkpointed_layers_keep_what_goes_between_them():
         y = compiled(model)(torch.randn(8, 16))
         y.pow(2).sum().backward()
         return y, [p.grad for p in model.parameters()]
+
     got, parts = partitions(run)
     torch.testing.assert_close(got, run(lambda m: m), rtol=1e-4, atol=1e-4)
     assert len(parts) == 1
@@ -280,6 +313,10 @@ def test_checkpointed_layers_keep_what_goes_between_them():
 
 
 def test_aot_eager_runs_the_same_graphs_by_eager_kernels():
-    torch.testing.assert_close(encoder_step(lambda m: tcompile.compile(m, backend="aot_eager", fullgraph=True)), encoder_step(lambda m: m),
-                               rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        encoder_step(lambda m: tcompile.compile(m, backend="aot_eager", fullgraph=True)),
+        encoder_step(lambda m: m),
+        rtol=1e-4,
+        atol=1e-4,
+    )
     assert "aot_eager" in tcompile.list_backends()

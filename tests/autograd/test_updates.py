@@ -1,4 +1,7 @@
-"""What updates of parameters are compiled to: kernels that parameters share, no calls of torch's, one entry for every model and step."""
+"""What updates of parameters are compiled to: kernels that parameters share, no calls of torch's, one entry for every
+model and step.
+"""
+
 from __future__ import annotations
 
 import torch
@@ -17,13 +20,13 @@ def test_updates_of_small_parameters_share_kernels():
     for p in m.parameters():
         p.grad = torch.randn_like(p)
     schedules = []
-    hear = lambda e: schedules.append(e.facts) if e.kind == "schedule" else None       # noqa: E731
+    hear = lambda e: schedules.append(e.facts) if e.kind == "schedule" else None  # noqa: E731
     events.subscribe(hear)
     try:
         tcompile.compile(lambda: opt.step())()
     finally:
         events.unsubscribe(hear)
-    assert len(schedules) == 1 and len(schedules[0]["launches"]) <= 8         # for 32 parameters, each with a counter
+    assert len(schedules) == 1 and len(schedules[0]["launches"]) <= 8  # for 32 parameters, each with a counter
 
 
 def test_lists_of_tensors_are_fused():
@@ -33,11 +36,14 @@ def test_lists_of_tensors_are_fused():
 
     def clip():
         return nn.utils.clip_grad_norm_(m.parameters(), 0.1)
+
     assert not tcompile.explain(clip)().externs
 
 
 def test_a_scaled_step_is_compiled_up_to_its_branch():
-    """Of GradScaler.step, the question whether a gradient is infinite: what comes before and after it is two graphs, none by eager's kernels."""
+    """Of GradScaler.step, the question whether a gradient is infinite: what comes before and after it is two graphs,
+    none by eager's kernels.
+    """
     m = mlp()
     opt, scaler = torch.optim.AdamW(m.parameters(), 0.01), torch.amp.GradScaler("cpu", init_scale=4.0)
 
@@ -47,8 +53,9 @@ def test_a_scaled_step_is_compiled_up_to_its_branch():
         scaler.scale(loss).backward()
         scaler.step(opt)
         return loss.detach()
+
     said = []
-    hear = lambda e: said.append(e) if e.kind in ("fallback", "break") else None       # noqa: E731
+    hear = lambda e: said.append(e) if e.kind in ("fallback", "break") else None  # noqa: E731
     events.subscribe(hear)
     try:
         f = tcompile.compile(step)
@@ -74,6 +81,7 @@ def test_one_entry_serves_every_model_and_step():
         loss.backward()
         opt.step()
         return loss
+
     tcompile.reset()
     f = tcompile.compile(step)
     events.subscribe(hear)

@@ -1,4 +1,7 @@
-"""Training steps that are captured as a whole: forward, backward and update in one graph, as eager leaves everything behind."""
+"""Training steps that are captured as a whole: forward, backward and update in one graph, as eager leaves everything
+behind.
+"""
+
 from __future__ import annotations
 
 import copy
@@ -18,11 +21,19 @@ program = Programs()
 
 
 def state_of(opt):
-    return [[(k, v.clone() if isinstance(v, torch.Tensor) else v) for k, v in opt.state[p].items()] for g in opt.param_groups for p in g["params"]]
+    return [
+        [(k, v.clone() if isinstance(v, torch.Tensor) else v) for k, v in opt.state[p].items()]
+        for g in opt.param_groups
+        for p in g["params"]
+    ]
 
 
 def all_of(m, opt):
-    return [p.detach().clone() for p in m.parameters()], [None if p.grad is None else p.grad.clone() for p in m.parameters()], state_of(opt)
+    return (
+        [p.detach().clone() for p in m.parameters()],
+        [None if p.grad is None else p.grad.clone() for p in m.parameters()],
+        state_of(opt),
+    )
 
 
 def train(compiled, make, steps=5, change=None, scheduler=None):
@@ -37,6 +48,7 @@ def train(compiled, make, steps=5, change=None, scheduler=None):
         loss.backward()
         opt.step()
         return loss
+
     f, out = compiled(step), []
     for k in range(steps):
         if change is not None:
@@ -64,8 +76,10 @@ OPTIMIZERS = {
     "adagrad": lambda p: torch.optim.Adagrad(p, 0.1, lr_decay=0.1),
     "adadelta": lambda p: torch.optim.Adadelta(p, 1.0),
     "rprop": lambda p: torch.optim.Rprop(p, 0.01),
-    "radam": lambda p: torch.optim.RAdam(p, 0.01),                  # rectified from the sixth step on
-    "radam_decoupled": lambda p: torch.optim.RAdam(p, 0.01, weight_decay=0.1, decoupled_weight_decay=True, betas=(0.8, 0.9)),
+    "radam": lambda p: torch.optim.RAdam(p, 0.01),  # rectified from the sixth step on
+    "radam_decoupled": lambda p: torch.optim.RAdam(
+        p, 0.01, weight_decay=0.1, decoupled_weight_decay=True, betas=(0.8, 0.9)
+    ),
     "asgd": lambda p: torch.optim.ASGD(p, 0.01, t0=3, lambd=0.1, weight_decay=0.01),
     "sgd_momentum_alone": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
     "muon": lambda p: torch.optim.Muon([q for q in p if q.ndim == 2], 0.1),
@@ -82,6 +96,7 @@ def test_optimizers(name):
 @pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n != "muon"])
 def test_a_parameter_without_dimensions(name):
     """A temperature, a logit scale."""
+
     def run(compiled):
         m, scale = mlp(), nn.Parameter(torch.tensor(1.5))
         opt = OPTIMIZERS[name]([*m.parameters(), scale])
@@ -92,9 +107,17 @@ def test_a_parameter_without_dimensions(name):
             loss.backward()
             opt.step()
             return loss.detach()
+
         f = compiled(step)
-        return [f(randn(6, 4)) for _ in range(7)], scale.detach(), scale.grad, all_of(m, opt), list(opt.state[scale].items())
-    check(run, quiet=name != "sgd_momentum")                  # (dampened: its first step makes the state)
+        return (
+            [f(randn(6, 4)) for _ in range(7)],
+            scale.detach(),
+            scale.grad,
+            all_of(m, opt),
+            list(opt.state[scale].items()),
+        )
+
+    check(run, quiet=name != "sgd_momentum")  # (dampened: its first step makes the state)
 
 
 def test_an_optimizer_that_breaks():
@@ -125,6 +148,7 @@ def test_the_first_step_and_the_later_ones_are_one_entry(name):
     def hear(e):
         if e.kind == "entry":
             made.append(e)
+
     tcompile.reset()
     events.subscribe(hear)
     try:
@@ -138,7 +162,7 @@ SCHEDULES = {
     "step": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5),
     "cosine": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
     "one_cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=12),
-    "lambda": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: 0.9 ** k),
+    "lambda": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda k: 0.9**k),
 }
 
 
@@ -154,6 +178,7 @@ def test_a_schedule_compiles_nothing_anew():
     def hear(e):
         if e.kind in ("recompile", "break", "skip"):
             seen.append((e.kind, str(e.facts)))
+
     tcompile.reset()
     events.subscribe(hear)
     try:
@@ -167,6 +192,7 @@ def test_a_schedule_compiles_nothing_anew():
 def frozen_between_steps(compiled):
     def change(k, m, opt):
         m[0].weight.requires_grad_(k not in (2, 3))
+
     return train(compiled, OPTIMIZERS["adam"], change=change)
 
 
@@ -176,6 +202,7 @@ def momentum_and_rate_changed_by_hand(compiled):
         if k == 3:
             opt.param_groups[0]["lr"] = 0.5
             opt.param_groups[0]["weight_decay"] = 0.3
+
     return train(compiled, OPTIMIZERS["adamw"], change=change)
 
 
@@ -188,6 +215,7 @@ def state_replaced(compiled):
             for s in opt.state.values():
                 s["step"].fill_(100.0)
                 s["exp_avg"] = torch.ones_like(s["exp_avg"])
+
     return train(compiled, OPTIMIZERS["adam"], change=change)
 
 
@@ -196,18 +224,22 @@ def state_cleared(compiled):
     def change(k, m, opt):
         if k == 3:
             opt.state.clear()
+
     return train(compiled, OPTIMIZERS["adam"], change=change)
 
 
 @program
 def groups(compiled):
     m = mlp()
-    opt = torch.optim.AdamW([{"params": m[0].parameters(), "lr": 0.1}, {"params": m[2].parameters(), "weight_decay": 0.0}], lr=0.01)
+    opt = torch.optim.AdamW(
+        [{"params": m[0].parameters(), "lr": 0.1}, {"params": m[2].parameters(), "weight_decay": 0.0}], lr=0.01
+    )
 
     def step(x):
         opt.zero_grad(set_to_none=False)
         m(x).pow(2).sum().backward()
         opt.step()
+
     f = compiled(step)
     for k in range(4):
         f(randn(3, 4))
@@ -226,6 +258,7 @@ def accumulation(compiled):
     def step():
         opt.step()
         opt.zero_grad()
+
     f, g, out = compiled(part), compiled(step), []
     for _ in range(3):
         f(randn(3, 4))
@@ -250,13 +283,17 @@ def two_losses_in_one_step(compiled):
         norm = nn.utils.clip_grad_norm_(m.parameters(), 0.1)
         opt.step()
         return a, norm
+
     f = compiled(step)
     return [[t.detach() for t in f(randn(3, 4))] for _ in range(3)], all_of(m, opt)
 
 
 @program
 def gan_step(compiled):
-    d, g = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 1)), nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
+    d, g = (
+        nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 1)),
+        nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)),
+    )
     od, og = torch.optim.Adam(d.parameters(), 0.01), torch.optim.SGD(g.parameters(), 0.1)
 
     def step(z, real):
@@ -270,6 +307,7 @@ def gan_step(compiled):
         g_loss.backward()
         og.step()
         return d_loss, g_loss, fake
+
     f = compiled(step)
     return [f(randn(5, 3), randn(5, 4)) for _ in range(3)], all_of(d, od), all_of(g, og)
 
@@ -285,7 +323,9 @@ def closure(compiled):
             value = m(x).pow(2).sum()
             value.backward()
             return value
+
         return opt.step(loss)
+
     f = compiled(step)
     return [f(randn(3, 4)).detach() for _ in range(3)], all_of(m, opt)
 
@@ -298,11 +338,12 @@ def gradient_penalty(compiled):
     def step(x):
         opt.zero_grad()
         y = m(x)
-        g, = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
         loss = y.pow(2).mean() + (g.norm(dim=1) - 1).pow(2).mean()
         loss.backward()
         opt.step()
         return loss.detach(), g.detach()
+
     f = compiled(step)
     return [f(leaf(3, 4)) for _ in range(3)], all_of(m, opt)
 
@@ -315,6 +356,7 @@ def backward_alone(compiled):
         y = x @ w + v
         y.backward(torch.ones_like(y))
         return y, v.grad
+
     g, out = compiled(f), []
     for _ in range(3):
         y, seen = g(x, w, v)
@@ -331,6 +373,7 @@ def gradients_of_their_own(compiled):
     def f(a, b, g):
         (a + b.t()).backward(g)
         return g
+
     h = compiled(f)
     h(a, b, g)
     a.grad.add_(1)
@@ -343,6 +386,7 @@ def inputs_named(compiled):
 
     def f(w, v):
         (w * v).sum().backward(inputs=[w])
+
     g = compiled(f)
     g(w, v)
     g(w, v)
@@ -358,6 +402,7 @@ def gradients_asked_for(compiled):
         g = torch.autograd.grad(y, (x, w))
         h = torch.autograd.grad((x * x).sum(), [x, w], allow_unused=True)
         return y, g, h, torch.autograd.grad(w.exp().sum(), w, retain_graph=True)[0]
+
     y, g, h, k = compiled(f)(x, w)
     return y, g, h, k, x.grad
 
@@ -369,6 +414,7 @@ def part_of_the_history_lives_on(compiled):
     def f(x, w):
         x.sin().sum().backward()
         return w.cos() * 2
+
     y = compiled(f)(x, w)
     y.sum().backward()
     return y, x.grad, w.grad
@@ -385,6 +431,7 @@ def rates_of_ones_own(compiled):
             w.sub_(w.grad, alpha=lr)
             w.grad = None
         return loss
+
     f = compiled(step)
     return [f(randn(4), 0.1 / (k + 1)).detach() for k in range(4)], w
 
@@ -392,7 +439,9 @@ def rates_of_ones_own(compiled):
 @program
 def norms_and_batch_statistics(compiled):
     torch.manual_seed(0)
-    m = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.3))
+    m = nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3), nn.Dropout(0.3)
+    )
     opt = torch.optim.AdamW(m.parameters(), 0.01)
 
     def step(x, y):
@@ -401,6 +450,7 @@ def norms_and_batch_statistics(compiled):
         opt.step()
         opt.zero_grad()
         return loss
+
     f = compiled(step)
     losses = [f(randn(5, 3, 4, 4), torch.arange(5) % 3).detach() for _ in range(3)]
     return losses, all_of(m, opt), [b.clone() for b in m.buffers()]
@@ -419,6 +469,7 @@ def tied_weights(compiled):
         loss.backward()
         opt.step()
         return loss
+
     f = compiled(step)
     return [f(torch.arange(5)).detach() for _ in range(3)], all_of(e, opt)
 
@@ -435,6 +486,7 @@ def autocast_inside(compiled):
         loss.backward()
         opt.step()
         return loss
+
     f = compiled(step)
     return [f(randn(3, 4)).detach() for _ in range(2)], [p.dtype for p in m.parameters()]
 
@@ -447,6 +499,7 @@ def hooks_on_parameters(compiled):
             m[0].weight.register_hook(lambda g: g * 2)
         if k == 3:
             m[2].bias.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(3))
+
     return train(compiled, OPTIMIZERS["sgd"], change=change)
 
 
@@ -458,6 +511,7 @@ def hooks_on_the_optimizer(compiled):
         if k == 2:
             opt.register_step_pre_hook(lambda o, a, kw: log.append("before"))
             opt.register_step_post_hook(lambda o, a, kw: log.append("after"))
+
     return train(compiled, OPTIMIZERS["adam"], change=change), log
 
 
@@ -478,6 +532,7 @@ def an_optimizer_of_ones_own(compiled):
             super().step(closure)
             for g in self.param_groups:
                 g["lr"] *= 0.5
+
     return train(compiled, Signs), train(compiled, lambda p: Loud(p, 0.1))
 
 
@@ -505,6 +560,7 @@ def a_loop_of_steps(compiled):
             opt.step()
             losses.append(loss.item())
         return losses
+
     f = compiled(loop)
     return [torch.tensor(f([randn(3, 4) for _ in range(4)])) for _ in range(2)], all_of(m, opt)
 
@@ -515,6 +571,7 @@ def a_leaf_made_inside(compiled):
         w = torch.ones(4, requires_grad=True)
         (w * x).sum().backward()
         return w.grad
+
     return compiled(f)(randn(4))
 
 
@@ -542,6 +599,7 @@ def second_pass_inside(compiled):
             y.backward()
         except RuntimeError as e:
             return "second time" in str(e)
+
     return compiled(f)(w), w.grad
 
 
@@ -565,6 +623,7 @@ def step_that_may_fail_later(compiled):
         e(i).sum().backward()
         opt.step()
         return e(i + 1)
+
     f = compiled(step)
     out = [f(torch.tensor([0, 1])).detach(), e.weight.detach().clone()]
     try:
@@ -595,6 +654,7 @@ def sharpness_aware(compiled):
                 p.sub_(e)
         opt.step()
         return loss.detach()
+
     f = compiled(step)
     return [f(randn(6, 4), torch.tensor([0, 1] * 3)) for _ in range(4)], all_of(m, opt)
 
@@ -615,6 +675,7 @@ def scaled_losses(compiled):
         scaler.step(opt)
         scaler.update()
         return loss.detach(), norm
+
     f, out = compiled(step), []
     for k in range(5):
         x = randn(3, 4)
@@ -629,11 +690,17 @@ def gradients_unscaled(compiled):
     def unscale(grads, found, inverse):
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
         return [g + 0 for g in grads], found.clone()
+
     f, out = compiled(unscale), []
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         for bad in (None, float("inf"), float("-inf"), float("nan")):
-            for inverse in (1.0, 2.0 ** -20, 0.3):
-                grads = [(torch.randn(3, 5) * 100).to(dtype), torch.randn(4).to(dtype).t(), torch.zeros(0, dtype=dtype), torch.tensor(-0.0, dtype=dtype)]
+            for inverse in (1.0, 2.0**-20, 0.3):
+                grads = [
+                    (torch.randn(3, 5) * 100).to(dtype),
+                    torch.randn(4).to(dtype).t(),
+                    torch.zeros(0, dtype=dtype),
+                    torch.tensor(-0.0, dtype=dtype),
+                ]
                 if bad is not None:
                     grads[0][1, 2] = bad
                 found = torch.zeros(1) if dtype == torch.float16 else torch.zeros(())
@@ -645,18 +712,27 @@ def gradients_unscaled(compiled):
 @program
 def lists_of_tensors(compiled):
     """torch's operators on lists, which clip_grad_norm_ and optimizers use."""
+
     def f(xs, ys, number):
         a = torch._foreach_add(torch._foreach_mul(xs, ys), number)
         norms = torch._foreach_norm(a, 2)
         torch._foreach_addcdiv_(a, xs, torch._foreach_add(torch._foreach_abs(ys), 1.0), 0.5)
         torch._foreach_lerp_(a, xs, 0.25)
         torch._foreach_mul_(a, 1 / (torch.stack(norms).norm() + 1))
-        return a, norms, torch._foreach_maximum(a, ys), torch._foreach_pow(torch._foreach_abs(a), 0.5), torch._foreach_max(a)
+        return (
+            a,
+            norms,
+            torch._foreach_maximum(a, ys),
+            torch._foreach_pow(torch._foreach_abs(a), 0.5),
+            torch._foreach_max(a),
+        )
+
     xs, ys = [randn(3, 4), randn(5), randn(())], [randn(3, 4), randn(5), randn(())]
     leaves = [leaf(3, 4), leaf(5), leaf(1)]
 
     def with_gradients(xs):
         return sum(n * n for n in torch._foreach_norm(torch._foreach_mul(torch._foreach_sigmoid(xs), 2.0)))
+
     compiled(with_gradients)(leaves).backward()
     return compiled(f)(xs, ys, 0.5), xs, [x.grad for x in leaves]
 
@@ -674,6 +750,7 @@ def schedule_inside(compiled):
         opt.step()
         schedule.step()
         return loss
+
     f = compiled(step)
     return [f(randn(3, 4)).detach() for _ in range(4)], opt.param_groups[0]["lr"], all_of(m, opt)
 
@@ -689,6 +766,7 @@ def half_precision_parameters(compiled):
         loss.backward()
         opt.step()
         return loss
+
     f = compiled(step)
     return [f(randn(3, 4).bfloat16()).detach().round(decimals=1) for _ in range(2)], [p.dtype for p in m.parameters()]
 
@@ -703,6 +781,7 @@ def state_read_between(compiled):
         opt.step()
         opt.zero_grad()
         return float(opt.state[m[0].weight]["step"])
+
     f = compiled(step)
     return [f(randn(3, 4)) for _ in range(3)], all_of(m, opt)
 
@@ -711,9 +790,10 @@ def state_read_between(compiled):
 def parameters_exchanged(compiled):
     def change(k, m, opt):
         if k == 2:
-            m[0].weight = nn.Parameter(torch.ones(8, 4))             # the optimizer keeps the old one
+            m[0].weight = nn.Parameter(torch.ones(8, 4))  # the optimizer keeps the old one
         if k == 3:
             opt.add_param_group({"params": [m[0].weight], "lr": 0.3})
+
     return train(compiled, OPTIMIZERS["adam"], change=change)
 
 
@@ -727,6 +807,7 @@ def gradients_kept_between(compiled):
         if again:
             opt.step()
             m.zero_grad(set_to_none=False)
+
     f, out = compiled(step), []
     for k in range(6):
         f(randn(3, 4), k % 2 == 1)
@@ -746,9 +827,10 @@ def inputs_that_share_memory(compiled):
         loss.backward()
         opt.step()
         return loss
+
     f, x = compiled(step), randn(6, 4)
     out = [f(x[:3], x[:3], x[1:4]).detach(), f(x[:3], x[2:5], x[3:]).detach()]
-    before = m[0].weight.detach()[:3]                # what is changed itself
+    before = m[0].weight.detach()[:3]  # what is changed itself
     return out, f(before, before * 2, x[:3]).detach(), all_of(m, opt)
 
 
@@ -769,4 +851,5 @@ def test_a_compiled_step_method(name):
             m(randn(3, 4)).pow(2).sum().backward()
             step()
         return all_of(m, opt)
+
     check(run, quiet=True)

@@ -35,7 +35,13 @@ def test_kernels_and_library_calls_of_inductor() -> None:
         GraphLowering.save_output_code(WRITTEN)
     assert GraphLowering.save_output_code is None
     first, second = [e for e in heard if e.kind == "kernel"]
-    assert (first.name, first.language, first.origins) == ("cpp_fused_relu_0", "c++", []) and first.source.startswith('extern "C"')
-    assert (second.name, second.language, second.origins) == ("triton_per_fused__softmax_mul_1", "triton", ["h", "softmax"])
+    assert (first.name, first.language, first.origins) == ("cpp_fused_relu_0", "c++", []) and first.source.startswith(
+        'extern "C"'
+    )
+    assert (second.name, second.language, second.origins) == (
+        "triton_per_fused__softmax_mul_1",
+        "triton",
+        ["h", "softmax"],
+    )
     assert "@triton.jit" in second.source and "async_compile" not in second.source
     assert [[op for op, *_ in e.extern] for e in heard if e.kind == "schedule"] == [["mm", "aten.sort.stable"]]

@@ -1,8 +1,9 @@
 """torch.compiler.set_stance, and fullgraph=True at the recompile limit: what users of torch.compile know."""
+
 import pytest
 import torch
 import tcompile
-from tcompile.compiler import engine
+from tcompile.compiler.frontend import engine
 from tcompile.compiler.errors import FullGraphError
 
 X = torch.randn(4, 3)
@@ -18,6 +19,7 @@ def counted():
     def backend(gm, inputs):
         asked.append(gm)
         return gm.forward
+
     return tcompile.compile(by_text, backend=backend), asked
 
 
@@ -36,13 +38,16 @@ def test_nothing_is_compiled(stance):
 @pytest.mark.parametrize("native", [True, False])
 def test_entries_do_not_serve_where_all_is_to_run_eager(native, monkeypatch):
     from tcompile.compiler.runtime import dispatch
+
     calls = []
 
     def backend(gm, inputs):
         def run(*args):
             calls.append(None)
             return gm.forward(*args)
+
         return run
+
     if not native:
         for name in ("Dispatcher", "CodeCache", "Entry"):
             monkeypatch.setattr(dispatch, name, getattr(dispatch, "Python" + name))
@@ -52,6 +57,7 @@ def test_entries_do_not_serve_where_all_is_to_run_eager(native, monkeypatch):
         y = x * 2
         print(end="")
         return y + 1
+
     f = tcompile.compile(fn, backend=backend)
     n = [f(X) is not None and len(calls)]
     for stance in ("force_eager", "default", "eager_on_recompile"):

@@ -1,4 +1,7 @@
-"""Our compiler and stock torch.compile in one process: each calls what the other compiled, and either serves as the other's backend."""
+"""Our compiler and stock torch.compile in one process: each calls what the other compiled, and either serves as the
+other's backend.
+"""
+
 from __future__ import annotations
 
 import copy
@@ -44,6 +47,7 @@ def twice(fn, *args):
 def test_ours_calls_stock():
     def f(x):
         return by_stock(x * 2) + 1
+
     torch.testing.assert_close(twice(tcompile.compile(f), X), (X * 2).sin() + 2)
     report = tcompile.explain(f)(X)
     assert "compiled by torch.compile already" in report.graph_breaks[0].reason
@@ -52,12 +56,14 @@ def test_ours_calls_stock():
 def test_stock_calls_ours():
     def f(x):
         return by_us(x * 2) + 1
+
     torch.testing.assert_close(twice(torch.compile(f, backend="eager"), X), (X * 2).cos() + 3)
 
 
 def test_ours_calls_ours_in_one_graph():
     def f(x):
         return by_us(x * 2) + 1
+
     torch.testing.assert_close(twice(tcompile.compile(f, fullgraph=True), X), (X * 2).cos() + 3)
 
 
@@ -79,6 +85,7 @@ def test_inside_enable_and_around_it():
     def cell(x):
         with tcompile.enable():
             return f(x)
+
     want = (X * 2).sin() + X.cos() + 3
     for _ in range(3):
         with tcompile.enable():
@@ -138,8 +145,10 @@ def test_stock_capture_our_kernels():
 
 
 def test_stock_knows_the_backend_after_import():
-    code = ("import torch, tcompile\n"
-            "print(torch.compile(lambda x: x.sin() + 1, backend='tcompile')(torch.zeros(2)).tolist())\n")
+    code = (
+        "import torch, tcompile\n"
+        "print(torch.compile(lambda x: x.sin() + 1, backend='tcompile')(torch.zeros(2)).tolist())\n"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert out.stdout.strip() == "[1.0, 1.0]", out.stderr[-2000:]
 
@@ -151,6 +160,7 @@ def test_own_backends_by_name():
     def count(gm, example_inputs, *, factor=1):
         seen.append((type(gm).__name__, len(example_inputs), factor))
         return gm.forward
+
     assert "counting" in tcompile.list_backends() and {"tcompile", "eager"} <= set(tcompile.list_backends())
     torch.testing.assert_close(tcompile.compile(lambda x: x + 1, backend="counting")(X), X + 1)
     torch.testing.assert_close(tcompile.compile(lambda x: x + 1, backend=count, factor=3)(X), X + 1)
@@ -170,8 +180,9 @@ def test_stock_backend_gets_higher_order_operators():
 
         @staticmethod
         def backward(ctx, grad):
-            x, = ctx.saved_tensors
+            (x,) = ctx.saved_tensors
             return 5 * x * grad
+
     x = X.clone().requires_grad_()
     tcompile.compile(lambda x: Square.apply(x) + 1, backend="aot_eager", fullgraph=True)(x).sum().backward()
     torch.testing.assert_close(x.grad, 5 * X)
@@ -212,6 +223,7 @@ def test_compiled_functions_as_objects():
     def f(x):
         "adds one"
         return x + 1
+
     compiled = tcompile.compile(f)
     assert compiled.__name__ == "f" and compiled.__doc__ == "adds one" and compiled.__wrapped__ is f
     assert copy.deepcopy(by_us)(X).shape == X.shape
@@ -228,6 +240,7 @@ def test_whole_steps_stay_whole_after_stock_was_used():
         opt.zero_grad()
         (p * x).sum().backward()
         opt.step()
+
     with tcompile.record() as r:
         tcompile.compile(step)(torch.ones(3))
     assert not r.report().graph_breaks

@@ -4,9 +4,9 @@
     python -m tests.benchmarks.guards --torch          and stock's, on the same functions and models
     python -m tests.benchmarks.guards --torch --write  and keep the table in tests/benchmarks/results
 
-Ours: `measure_cost` (compiler/guards/cost.py) on the call that the entry was made for. Stock's: `check` of the guard manager of the
-cache entry, for the same arguments. Both are the best of several rounds, taken in turn, in nanoseconds; graphs run by torch's own
-kernels and are no part of it.
+Ours: `measure_cost` (guard_cost.py) on the call that the entry was made for. Stock's: `check` of the guard
+manager of the cache entry, for the same arguments. Both are the best of several rounds, taken in turn, in nanoseconds;
+graphs run by torch's own kernels and are no part of it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = Attention(width, 2)
-        self.gate, self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.gate, self.up, self.down = (
+            nn.Linear(width, 2 * width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
         self.act, self.drop = nn.SiLU(), nn.Dropout(0.1)
         self.scale = 1.0
 
@@ -107,7 +111,11 @@ def ours(fn: Any, args: tuple) -> dict[str, float]:
         assert cost is not None
         return cost.whole
 
-    out = {"guards": float(len(program.guards)), "all": min(whole(program.guards) for _ in range(3)), "structure": min(whole(structure) for _ in range(3))}
+    out = {
+        "guards": float(len(program.guards)),
+        "all": min(whole(program.guards) for _ in range(3)),
+        "structure": min(whole(structure) for _ in range(3)),
+    }
     if parameters:
         cost = measure_cost(program, *inputs)
         assert cost is not None
@@ -146,13 +154,23 @@ def table(rows: list[dict[str, Any]], facts: dict[str, str]) -> str:
     def us(value: float | None) -> str:
         return "" if value is None else f"{value / 1000:.3g}"
 
-    lines = [", ".join(f"{k} {v}" for k, v in facts.items()), "", "Microseconds a call; a parameter's metadata in nanoseconds.", ""]
-    lines += ["| call | guards | structure | all guards | one parameter, ns | stock, all guards | stock / ours |", "| --- " * 7 + "|"]
+    lines = [
+        ", ".join(f"{k} {v}" for k, v in facts.items()),
+        "",
+        "Microseconds a call; a parameter's metadata in nanoseconds.",
+        "",
+    ]
+    lines += [
+        "| call | guards | structure | all guards | one parameter, ns | stock, all guards | stock / ours |",
+        "| --- " * 7 + "|",
+    ]
     for r in rows:
         o, s = r["ours"], r.get("stock", {})
         ratio = f"{s['all'] / o['all']:.1f}x" if s else ""
         parameter = f"{o['parameter']:.1f}" if "parameter" in o else ""
-        lines.append(f"| {r['call']} | {o['guards']:.0f} | {us(o['structure'])} | {us(o['all'])} | {parameter} | {us(s.get('all'))} | {ratio} |")
+        lines.append(
+            f"| {r['call']} | {o['guards']:.0f} | {us(o['structure'])} | {us(o['all'])} | {parameter} | {us(s.get('all'))} | {ratio} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -161,8 +179,12 @@ def main() -> int:
     parser.add_argument("--torch", action="store_true", help="stock torch.compile too")
     parser.add_argument("--write", action="store_true", help="keep the table")
     options = parser.parse_args()
-    facts = {"date": datetime.date.today().isoformat(), "Python": platform.python_version(), "torch": torch.__version__,
-             "machine": f"{platform.machine()}, {torch.get_num_threads()} threads"}
+    facts = {
+        "date": datetime.date.today().isoformat(),
+        "Python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+    }
     rows = []
     with torch.no_grad():
         for name, fn, args in cases():

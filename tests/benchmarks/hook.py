@@ -1,11 +1,13 @@
 """What a frame costs that the hook passes over: `python -m tests.benchmarks.hook`. Budget: 60 ns.
 
-A call of a small function, timed bare and inside of `tcompile.enable()`, in turn; the least of many rounds of processor time. Kinds of frame:
+A call of a small function, timed bare and inside of `tcompile.enable()`, in turn; the least of many rounds of processor
+time. Kinds of frame:
   plain      the user's function without a tensor among its parameters
   skipped    code that was marked (library code after its first call)
   container  a list of 16 numbers among the parameters: the most that is looked at
   outside    after the block: the hook is gone
 """
+
 from __future__ import annotations
 
 import json
@@ -16,7 +18,7 @@ import time
 
 import torch
 
-from tcompile.compiler import hook
+from tcompile.compiler.frontend import hook
 from tcompile.compiler.native import native
 
 __all__ = ["measure"]
@@ -66,5 +68,9 @@ def measure(rounds: int = 40) -> dict[str, float]:
 
 if __name__ == "__main__":
     found = measure()
-    print(json.dumps({"python": platform.python_version(), "torch": torch.__version__, "load": os.getloadavg()[0], "ns": found}))
+    print(
+        json.dumps(
+            {"python": platform.python_version(), "torch": torch.__version__, "load": os.getloadavg()[0], "ns": found}
+        )
+    )
     sys.exit(any(found[kind] > 60 for kind in KINDS))

@@ -2,9 +2,11 @@
 
     python tests/benchmarks/memory_bound.py [--seconds 2] [--only softmax,transpose]
 
-Each loop is the obvious one, with vectors left to the compiler under `-O3 -march=native -ffast-math` (glibc's vector expf included). Both sides run on one thread, in turn, on the same buffers; times are the least processor time of a round. "call" is the compiled function
-as the user calls it: guards, allocation of the result and pool included.
+Each loop is the obvious one, with vectors left to the compiler under `-O3 -march=native -ffast-math` (glibc's vector
+expf included). Both sides run on one thread, in turn, on the same buffers; times are the least processor time of a
+round. "call" is the compiled function as the user calls it: guards, allocation of the result and pool included.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -27,7 +29,7 @@ from tcompile.compiler.codegen.cpp.printer import print_kernel
 from tcompile.compiler.codegen.generated import GeneratedKernel
 from tcompile.compiler.codegen.target import host_target
 from tcompile.compiler.config import Options
-from tcompile.compiler.runtime.kernels import load_kernels
+from tcompile.compiler.runtime.cpu_kernels import load_kernels
 
 N, M = 2048, 2048
 
@@ -96,7 +98,7 @@ class Work:
     fn: Callable[..., torch.Tensor]
     inputs: tuple[torch.Tensor, ...]
     out: torch.Tensor
-    order: tuple[int, ...] = ()          # of the inputs among the kernel's
+    order: tuple[int, ...] = ()  # of the inputs among the kernel's
     sizes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -172,8 +174,14 @@ def measure(work: Work, loops: ctypes.CDLL, seconds: float) -> dict[str, Any]:
     wanted = work.out.clone()
     error = float((compiled(*work.inputs).double() - wanted.double()).abs().max() / wanted.double().abs().max())
     best = least(runs, seconds)
-    row: dict[str, Any] = {"name": work.name, "c_us": round(best["c"], 1), "call_us": round(best["call"], 1), "call_over_c": round(best["call"] / best["c"], 3),
-                           "rel_difference": error, "kernels": len(kernels)}
+    row: dict[str, Any] = {
+        "name": work.name,
+        "c_us": round(best["c"], 1),
+        "call_us": round(best["call"], 1),
+        "call_over_c": round(best["call"] / best["c"], 3),
+        "rel_difference": error,
+        "kernels": len(kernels),
+    }
     if "kernel" in best:
         row |= {"kernel_us": round(best["kernel"], 1), "kernel_over_c": round(best["kernel"] / best["c"], 3)}
     return row

@@ -1,9 +1,11 @@
-"""The budgets of the notebook, measured: what a report adds to a saved notebook, what the magic costs, how fast the views draw.
+"""The budgets of the notebook, measured: what a report adds to a saved notebook, what the magic costs, how fast the
+views draw.
 
     python -m tests.benchmarks.notebook
 
-Writes tests/benchmarks/results/DATE-notebook.md. Sizes are exact; times are the best of a few tries, because a machine with other work
-to do only ever adds to them; the load is written beside them. The views are drawn in a headless Chromium, without a GPU.
+Writes tests/benchmarks/results/DATE-notebook.md. Sizes are exact; times are the best of a few tries, because a machine
+with other work to do only ever adds to them; the load is written beside them. The views are drawn in a headless
+Chromium, without a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ BERT = "with torch.no_grad():\n    out = model(ids)"
 
 
 def in_the_kernel() -> list[tuple[str, str, str]]:
-    """Rows of what a shell shows: bytes of a report, and the seconds of a cell that are neither compiling nor running."""
+    """Rows of what a shell shows: bytes of a report, and the seconds of a cell that are neither compiling nor
+    running.
+    """
     os.environ["TCOMPILE_CACHE_DIR"] = tempfile.mkdtemp(prefix="tcompile-notebook-")
     from IPython.testing.globalipapp import start_ipython
     from tcompile.kernel_magics import display, session
@@ -59,8 +63,10 @@ def in_the_kernel() -> list[tuple[str, str, str]]:
     clocked(session.Session, "run")
     clocked(session, "execute")
     shell = start_ipython()
-    shell.run_cell("%load_ext tcompile\nimport torch, transformers\nx = torch.ones(100)\nids = torch.randint(0, 30000, (1, 32))\n"
-                   "model = transformers.BertModel(transformers.BertConfig()).eval()").raise_error()
+    shell.run_cell(
+        "%load_ext tcompile\nimport torch, transformers\nx = torch.ones(100)\nids = torch.randint(0, 30000, (1, 32))\n"
+        "model = transformers.BertModel(transformers.BertConfig()).eval()"
+    ).raise_error()
 
     def overhead(body: str) -> float:
         shell.run_cell(f"%%tcompile time=off\n{body}", store_history=True).raise_error()
@@ -72,9 +78,11 @@ def in_the_kernel() -> list[tuple[str, str, str]]:
         first = overhead(body)
         size = sum(len(json.dumps(v, ensure_ascii=False).encode()) for v in shown[-1].values())
         again = min(overhead(body) for _ in range(times))
-        rows += [(f"report in a saved notebook, {name}", f"{size / 1e3:.1f} KB", "200 KB"),
-                 (f"magic beyond compiling and running, {name}: the run that compiles", f"{first:.1f} ms of CPU", "50 ms"),
-                 ("the same, served by entries", f"{again:.1f} ms of CPU", "50 ms")]
+        rows += [
+            (f"report in a saved notebook, {name}", f"{size / 1e3:.1f} KB", "200 KB"),
+            (f"magic beyond compiling and running, {name}: the run that compiles", f"{first:.1f} ms of CPU", "50 ms"),
+            ("the same, served by entries", f"{again:.1f} ms of CPU", "50 ms"),
+        ]
     return rows
 
 
@@ -87,8 +95,17 @@ def in_the_browser() -> list[tuple[str, str, str]]:
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
         browser = driver.chromium.launch(executable_path=find_browser(), args=FLAGS)
         with opened(browser, saved(Path(folder))) as (page, _):
-            first = {tab: page.evaluate(BEST, [f"document.querySelectorAll('.tc-tab')[{i}].click()", 1]) for i, tab in enumerate(TABS)}
-        rows.append(("first paint of a view, the slowest of six", f"{max(first.values()):.0f} ms ({max(first, key=first.__getitem__)})", "500 ms"))
+            first = {
+                tab: page.evaluate(BEST, [f"document.querySelectorAll('.tc-tab')[{i}].click()", 1])
+                for i, tab in enumerate(TABS)
+            }
+        rows.append(
+            (
+                "first paint of a view, the slowest of six",
+                f"{max(first.values()):.0f} ms ({max(first, key=first.__getitem__)})",
+                "500 ms",
+            )
+        )
         with opened(browser, page_with(2000, Path(folder))) as (page, _):
             show(page, "graph")
             page.wait_for_timeout(300)
@@ -99,12 +116,24 @@ def in_the_browser() -> list[tuple[str, str, str]]:
             page.locator(".tc-tool", has_text="▾ all").click()
             page.wait_for_timeout(500)
             frames = page.evaluate(PAN)
-            rows.append(("10,000 nodes: a frame while panning, median", f"{frames[len(frames) // 2]:.1f} ms", "33 ms (30 frames a second)"))
+            rows.append(
+                (
+                    "10,000 nodes: a frame while panning, median",
+                    f"{frames[len(frames) // 2]:.1f} ms",
+                    "33 ms (30 frames a second)",
+                )
+            )
         browser.close()
     scripts = [p for p in (LABEXTENSION / "static").glob("*.js")]
     plotly = max(scripts, key=lambda p: p.stat().st_size)
     rest = sum(p.stat().st_size for p in scripts if p != plotly)
-    rows.append(("JavaScript at JupyterLab's start", f"{rest / 1e6:.2f} MB, and plotly {plotly.stat().st_size / 1e6:.2f} MB with the first plot", "2.5 MB"))
+    rows.append(
+        (
+            "JavaScript at JupyterLab's start",
+            f"{rest / 1e6:.2f} MB, and plotly {plotly.stat().st_size / 1e6:.2f} MB with the first plot",
+            "2.5 MB",
+        )
+    )
     return rows
 
 
@@ -116,10 +145,16 @@ def main() -> None:
     import torch
 
     rows = [*in_the_kernel(), *in_the_browser()]
-    text = [f"# The notebook, {datetime.date.today()}", "",
-            f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} meanwhile; Python {platform.python_version()}, "
-            f"torch {torch.__version__}. Best of a few tries. `python -m tests.benchmarks.notebook`", "",
-            "| what | measured | budget |", "| --- | --- | --- |", *(f"| {' | '.join(row)} |" for row in rows)]
+    text = [
+        f"# The notebook, {datetime.date.today()}",
+        "",
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} meanwhile; Python {platform.python_version()}, "
+        f"torch {torch.__version__}. Best of a few tries. `python -m tests.benchmarks.notebook`",
+        "",
+        "| what | measured | budget |",
+        "| --- | --- | --- |",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
     target = RESULTS / f"{datetime.date.today()}-notebook.md"
     target.write_text("\n".join(text) + "\n")
     print("\n".join(text))

@@ -4,8 +4,8 @@
     python -m tests.benchmarks.run --torch                 and stock torch.compile
     python -m tests.benchmarks.run softmax mlp_128         these alone
 
-Writes tests/benchmarks/results/DATE-DEVICE.md and .json: date, versions, device, the first call in seconds, the median call
-in microseconds with its quartiles, the ratio of medians. Nothing is written where a result differs from eager's.
+Writes tests/benchmarks/results/DATE-DEVICE.md and .json: date, versions, device, the first call in seconds, the median
+call in microseconds with its quartiles, the ratio of medians. Nothing is written where a result differs from eager's.
 """
 
 from __future__ import annotations
@@ -85,12 +85,21 @@ def run_apart(name: str, stock: bool) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]], facts: dict[str, str]) -> str:
     others = [e for e in rows[0]["quartiles"] if e != "tcompile"]
     head = ["workload", *(f"{e}, µs" for e in others), "tcompile, µs", *(f"over {e}" for e in others), "first call, s"]
-    lines = [", ".join(f"{k} {v}" for k, v in facts.items()), "", "| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    lines = [
+        ", ".join(f"{k} {v}" for k, v in facts.items()),
+        "",
+        "| " + " | ".join(head) + " |",
+        "| --- " * len(head) + "|",
+    ]
     for row in rows:
         ours = row["quartiles"]["tcompile"]
-        cells = [row["workload"], *(f"{row['quartiles'][e][1] * 1e6:.1f}" for e in others),
-                 f"{ours[1] * 1e6:.1f} [{ours[0] * 1e6:.1f}–{ours[2] * 1e6:.1f}]",
-                 *(f"{row['quartiles'][e][1] / ours[1]:.2f}×" for e in others), f"{row['first']['tcompile']:.2f}"]
+        cells = [
+            row["workload"],
+            *(f"{row['quartiles'][e][1] * 1e6:.1f}" for e in others),
+            f"{ours[1] * 1e6:.1f} [{ours[0] * 1e6:.1f}–{ours[2] * 1e6:.1f}]",
+            *(f"{row['quartiles'][e][1] / ours[1]:.2f}×" for e in others),
+            f"{row['first']['tcompile']:.2f}",
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -109,8 +118,13 @@ def main() -> int:
         return 0
     import torch
 
-    facts = {"date": datetime.date.today().isoformat(), "torch": torch.__version__, "Python": platform.python_version(),
-             "device": "cpu", "threads": str(torch.get_num_threads())}
+    facts = {
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "device": "cpu",
+        "threads": str(torch.get_num_threads()),
+    }
     rows = []
     for name in options.workloads or WORKLOADS:
         rows.append(run_apart(name, options.torch))

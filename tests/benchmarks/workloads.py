@@ -37,6 +37,7 @@ def rmsnorm_bf16() -> Made:
     def rmsnorm(x: torch.Tensor) -> torch.Tensor:
         y = x.float()
         return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * weight
+
     return rmsnorm, (torch.randn(1024, 2048, dtype=torch.bfloat16),)
 
 
@@ -45,6 +46,7 @@ def thousand_additions() -> Made:
         for _ in range(1000):
             x = x + 1
         return x
+
     return add, (torch.randn(1000),)
 
 
@@ -54,5 +56,6 @@ def mlp_128() -> Made:
     return nn.Sequential(*layers, nn.Linear(1024, 10)).eval(), (torch.randn(128, 1024),)
 
 
-WORKLOADS: dict[str, Callable[[], Made]] = {f.__name__: f for f in (
-    sincos_1k, pointwise_1m, softmax, layernorm_gelu, rmsnorm_bf16, thousand_additions, mlp_128)}
+WORKLOADS: dict[str, Callable[[], Made]] = {
+    f.__name__: f for f in (sincos_1k, pointwise_1m, softmax, layernorm_gelu, rmsnorm_bf16, thousand_additions, mlp_128)
+}

@@ -20,8 +20,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LABEXTENSION = ROOT / "extension" / "labextension"
 ARTIFACTS = Path(__file__).parent / "artifacts"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
 NEWS = "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
 QUIET = {NEWS: {"fetchNews": "false", "checkForUpdates": False}}
 
@@ -69,16 +77,38 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        folders = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_DATA_DIR": "data", "JUPYTER_RUNTIME_DIR": "runtime",
-                   "IPYTHONDIR": "ipython", "JUPYTERLAB_SETTINGS_DIR": "settings",
-                   "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "TCOMPILE_CACHE_DIR": "tcompile-cache"}
+        folders = {
+            "JUPYTER_CONFIG_DIR": "config",
+            "JUPYTER_DATA_DIR": "data",
+            "JUPYTER_RUNTIME_DIR": "runtime",
+            "IPYTHONDIR": "ipython",
+            "JUPYTERLAB_SETTINGS_DIR": "settings",
+            "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+            "TCOMPILE_CACHE_DIR": "tcompile-cache",
+        }
         env = {**os.environ, **{name: str(home / folder) for name, folder in folders.items()}}
+        env["JUPYTER_PREFER_ENV_PATH"] = "0"  # this checkout's labextension, not one that the environment has installed
         self.log = (home / "server.log").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
-             "--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--ServerApp.root_dir={self.root}",
-             "--expose-app-in-browser", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-             "--LabApp.extension_manager=readonly"], env=env, stdout=self.log, stderr=subprocess.STDOUT)
+            [
+                sys.executable,
+                "-m",
+                "jupyterlab",
+                "--no-browser",
+                "--allow-root",
+                "--ip=127.0.0.1",
+                f"--port={port}",
+                "--ServerApp.port_retries=0",
+                "--IdentityProvider.token=",
+                f"--ServerApp.root_dir={self.root}",
+                "--expose-app-in-browser",
+                "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+                "--LabApp.extension_manager=readonly",
+            ],
+            env=env,
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+        )
         self._wait()
 
     def _wait(self) -> None:
@@ -151,8 +181,9 @@ class Lab:
         self.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
 
     def command(self, name: str, args: dict[str, Any] | None = None) -> Any:
-        return self.page.evaluate("([name, args]) => window.jupyterapp.commands.execute(name, args).then(() => null)",
-                                  [name, args or {}])
+        return self.page.evaluate(
+            "([name, args]) => window.jupyterapp.commands.execute(name, args).then(() => null)", [name, args or {}]
+        )
 
     def theme(self, name: str) -> None:
         self.command("apputils:change-theme", {"theme": name})

@@ -15,8 +15,12 @@ from tcompile import CompileReport
 from .conftest import LABEXTENSION
 from .notebooks import SAMPLE
 
-TABS = ("overview", "code", "graph", "guards", "speed", "more")
-THEMES = {"light": "theme-light-extension", "dark": "theme-dark-extension", "high-contrast": "theme-dark-high-contrast-extension"}
+TABS = ("overview", "code", "graph", "profile", "guards", "speed", "more")
+THEMES = {
+    "light": "theme-light-extension",
+    "dark": "theme-dark-extension",
+    "high-contrast": "theme-dark-high-contrast-extension",
+}
 
 
 def saved(tmp_path: Path, report: CompileReport | None = None) -> str:
@@ -32,11 +36,15 @@ def theme_style(name: str) -> str:
     file = Path(sys.prefix) / "share/jupyter/lab/themes/@jupyterlab" / THEMES[name] / "index.css"
     if not file.exists():
         pytest.skip(f"JupyterLab's theme is not installed: {file}")
-    return "".join(re.findall(r":root\s*\{[^}]*\}", file.read_text(), re.S)) + "body{background:var(--jp-layout-color0)}"
+    return (
+        "".join(re.findall(r":root\s*\{[^}]*\}", file.read_text(), re.S)) + "body{background:var(--jp-layout-color0)}"
+    )
 
 
 @contextmanager
-def opened(browser: Any, address: str, width: int = 1200, theme: str | None = None, **context: Any) -> Iterator[tuple[Any, list[str]]]:
+def opened(
+    browser: Any, address: str, width: int = 1200, theme: str | None = None, **context: Any
+) -> Iterator[tuple[Any, list[str]]]:
     """A page with the report open, and a list of whatever it throws, complains of or asks of another machine."""
     home = browser.new_context(viewport={"width": width, "height": 900}, **context)
     page = home.new_page()

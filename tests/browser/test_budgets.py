@@ -1,4 +1,6 @@
-"""How fast the views answer, and how large they are: budgets, held on a machine that has other things to do (the best of a few tries counts)."""
+"""How fast the views answer, and how large they are: budgets, held on a machine that has other things to do (the best
+of a few tries counts).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ AT_START = 2_500_000  # bytes of JavaScript that JupyterLab loads before anythin
 def page_with(nodes: int, tmp_path: Path) -> str:
     rows: list[tuple[str, str, list[int], str, int | None]] = [("x", "input", [], "", None)]
     for i in range(1, nodes):
-        rows.append((f"op_{i}", "aten.mul.Tensor", sorted({i - 1, max(0, i - 7)}), f"model.layers.{i // 30}", i // 5 % 3))
+        rows.append(
+            (f"op_{i}", "aten.mul.Tensor", sorted({i - 1, max(0, i - 7)}), f"model.layers.{i // 30}", i // 5 % 3)
+        )
     report = sample_report()
     report["id"] = f"nodes{nodes}"
     report["partitions"] = []
@@ -71,7 +75,9 @@ def test_interactions_with_2000_nodes(browser: Any, tmp_path: Path) -> None:
         spent = {name: page.evaluate(BEST, [code, 6]) for name, code in ACTS.items()}
         show(page, "graph")
         page.click(".tc-tool:has-text('table')")
-        spent["choose a row"] = page.evaluate(BEST, ["document.querySelectorAll('.tc-graph-table [role=option]')[3 + i].click()", 6])
+        spent["choose a row"] = page.evaluate(
+            BEST, ["document.querySelectorAll('.tc-graph-table [role=option]')[3 + i].click()", 6]
+        )
         assert all(t < 100 for t in spent.values()), spent
         assert not problems
 
@@ -82,7 +88,8 @@ def test_10000_nodes_draw_and_pan(browser: Any, tmp_path: Path) -> None:
         assert first < 1000, first
         page.locator(".tc-tool", has_text="▾ all").click()
         page.wait_for_timeout(500)
-        # What drawing a frame costs, in the quieter quarter of the frames: others may be at work on this machine, and there is no GPU.
+        # What drawing a frame costs, in the quieter quarter of the frames: others may be at work on this machine, and
+        # there is no GPU.
         spent = page.evaluate(PAN)
         assert len(spent) > 30 and spent[len(spent) // 4] < 1000 / 30, spent[:: max(1, len(spent) // 8)]
         assert not problems
@@ -101,7 +108,12 @@ def test_what_jupyterlab_loads_at_start() -> None:
     if not static.exists():
         pytest.skip("the labextension is not built (make labextension)")
     scripts = {p.name: p.stat().st_size for p in static.glob("*.js")}
-    plotly = [name for name in scripts if "plotly" in (static / name).read_text(encoding="utf-8", errors="ignore")[:400_000] and scripts[name] > 500_000]
+    plotly = [
+        name
+        for name in scripts
+        if "plotly" in (static / name).read_text(encoding="utf-8", errors="ignore")[:400_000]
+        and scripts[name] > 500_000
+    ]
     assert len(plotly) == 1, "plotly is a file of its own, loaded when the first plot is drawn"
     assert sum(size for name, size in scripts.items() if name not in plotly) < AT_START / 2
     assert sum(scripts.values()) < AT_START

@@ -1,5 +1,6 @@
-"""A report as one page, opened from disk, and as a widget in a host that is not JupyterLab: interactive, readable in every theme and at every
-width, named for screen readers, in one language, under a policy that forbids eval, and silent on the network."""
+"""A report as one page, opened from disk, and as a widget in a host that is not JupyterLab: interactive, readable in
+every theme and at every width, named for screen readers, in one language, under a policy that forbids eval, and silent
+on the network."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ CONTRAST = """() => {
   return [seen, bad];
 }"""
 
-# What a screen reader needs: names of everything that can be focused, references that lead somewhere, children where roles ask for them.
+# What a screen reader needs: names of everything that can be focused, references that lead somewhere, children where
+# roles ask for them.
 NAMES = """() => {
   const bad = [], root = document.querySelector('.tc-report');
   const named = e => (e.getAttribute('aria-label') || e.title || e.textContent || e.placeholder || '').trim()
@@ -119,15 +121,27 @@ def test_a_page_follows_a_dark_system(browser: Any, address: str) -> None:
         assert ground == "rgb(22, 24, 28)" and not problems
 
 
-VSCODE_DARK = {"editor-background": "#1f1f1f", "sideBar-background": "#181818", "editorWidget-background": "#202020", "foreground": "#cccccc",
-               "descriptionForeground": "#9d9d9d", "panel-border": "#2b2b2b", "focusBorder": "#0078d4", "textLink-foreground": "#4daafc"}
+VSCODE_DARK = {
+    "editor-background": "#1f1f1f",
+    "sideBar-background": "#181818",
+    "editorWidget-background": "#202020",
+    "foreground": "#cccccc",
+    "descriptionForeground": "#9d9d9d",
+    "panel-border": "#2b2b2b",
+    "focusBorder": "#0078d4",
+    "textLink-foreground": "#4daafc",
+}
 
 
 @pytest.mark.parametrize("host, ground", [("vscode", "rgb(31, 31, 31)"), ("colab", "rgb(22, 24, 28)")])
-def test_dark_in_a_host_with_the_light_colours_of_ipywidgets(browser: Any, address: str, host: str, ground: str) -> None:
+def test_dark_in_a_host_with_the_light_colours_of_ipywidgets(
+    browser: Any, address: str, host: str, ground: str
+) -> None:
     with opened(browser, address, theme="light") as (page, problems):
         if host == "vscode":
-            page.add_style_tag(content=":root{" + "".join(f"--vscode-{name}:{value};" for name, value in VSCODE_DARK.items()) + "}")
+            page.add_style_tag(
+                content=":root{" + "".join(f"--vscode-{name}:{value};" for name, value in VSCODE_DARK.items()) + "}"
+            )
             page.evaluate("() => document.body.dataset.vscodeThemeKind = 'vscode-dark'")
         else:
             page.evaluate("() => document.documentElement.setAttribute('theme', 'dark')")
@@ -135,7 +149,10 @@ def test_dark_in_a_host_with_the_light_colours_of_ipywidgets(browser: Any, addre
             show(page, tab)
             _, bad = page.evaluate(CONTRAST)
             assert not bad, (tab, bad)
-        assert page.evaluate("() => getComputedStyle(document.querySelector('.tc-report')).backgroundColor") == ground and not problems
+        assert (
+            page.evaluate("() => getComputedStyle(document.querySelector('.tc-report')).backgroundColor") == ground
+            and not problems
+        )
 
 
 @pytest.mark.parametrize("width", [1400, 900, 600, 420])
@@ -171,7 +188,11 @@ def test_the_keyboard_reaches_everything(browser: Any, address: str) -> None:
             stops = []
             for _ in range(120):
                 page.keyboard.press("Tab")
-                stops.append(page.evaluate("() => document.activeElement === document.body ? '' : document.activeElement.outerHTML.slice(0, 90)"))
+                stops.append(
+                    page.evaluate(
+                        "() => document.activeElement === document.body ? '' : document.activeElement.outerHTML.slice(0, 90)"
+                    )
+                )
                 if not stops[-1]:
                     break
             assert not stops[-1], f"the focus does not leave {tab}"
@@ -191,7 +212,9 @@ def test_forward_and_backward_as_one_graph(browser: Any, address: str) -> None:
         details = page.locator(".tc-graph-details").inner_text()
         assert "backward.layers.2" in details and "layers_2_weight" in details, "it reads forward's own weight"
         show(page, "code")
-        assert page.locator(".tc-virtual .tc-selected:visible", has_text="%grad_h").count() == 1, "the selection is backward's node in other views"
+        assert page.locator(".tc-virtual .tc-selected:visible", has_text="%grad_h").count() == 1, (
+            "the selection is backward's node in other views"
+        )
         assert not problems
 
 
@@ -202,8 +225,13 @@ def test_why_two_operations_are_not_one_kernel(browser: Any, address: str) -> No
         page.fill(".tc-search input", "tanh_2")
         page.press(".tc-search input", "Enter")
         page.locator(".tc-graph-details .tc-links .tc-link", has_text="mul ○").click()
-        assert "Not in one kernel: tanh_2 is also an output; sum reads another order." in page.locator(".tc-graph-details").inner_text()
-        assert page.locator(".tc-graph-details button:has-text('time it')").count() == 0, "without a kernel nothing can be tried"
+        assert (
+            "Not in one kernel: tanh_2 is also an output; sum reads another order."
+            in page.locator(".tc-graph-details").inner_text()
+        )
+        assert page.locator(".tc-graph-details button:has-text('time it')").count() == 0, (
+            "without a kernel nothing can be tried"
+        )
         assert not problems
 
 
@@ -211,7 +239,12 @@ def test_memory_and_what_is_kept_for_backward(browser: Any, address: str) -> Non
     with opened(browser, address) as (page, problems):
         show(page, "speed")
         text = page.locator(".tc-panel-root:visible").inner_text()
-        for words in ("Bytes alive while graph_0 runs", "Kept for backward", "8.00 KiB in 2 values, 1 computed again", "what eager keeps"):
+        for words in (
+            "Bytes alive while graph_0 runs",
+            "Kept for backward",
+            "8.00 KiB in 2 values, 1 computed again",
+            "what eager keeps",
+        ):
             assert words in text, words
         page.locator("[data-partition] tr", has_text="tanh_2").click()
         show(page, "graph")
@@ -220,13 +253,15 @@ def test_memory_and_what_is_kept_for_backward(browser: Any, address: str) -> Non
 
 
 def test_all_texts_go_through_one_door(browser: Any, tmp_path: Path) -> None:
-    """With a translator that marks what it has seen, no text is left that it has not, but for what the report brought."""
+    """With a translator that marks what it has seen, no text is left that it has not, but for what the report
+    brought.
+    """
     with served(tmp_path, {}) as home, opened_widget(browser, home, WIDGET, "") as (page, problems):
         page.wait_for_selector(".tc-head")
         page.click(".tc-head")
         raw = json.dumps(sample_report(), ensure_ascii=False)
         page.evaluate("text => window.known = text", raw + "".join(_unpacked(sample_report())))
-        for tab in range(1, 7):
+        for tab in range(1, 8):
             page.click(f".tc-tab:nth-child({tab})")
             page.wait_for_timeout(200)
         left = page.evaluate("""() => {
@@ -257,7 +292,8 @@ def _unpacked(value: Any) -> Iterator[str]:
     yield json.dumps(unpack(value), ensure_ascii=False)
 
 
-# A host as VS Code's and Colab's output frames are: the widget is a module that gets a model, and the page allows no eval and no request.
+# A host as VS Code's and Colab's output frames are: the widget is a module that gets a model, and the page allows no
+# eval and no request.
 WIDGET = """<!doctype html><html><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="POLICY"></head>
 <body><div id="el"></div><script type="module" nonce="n">
 import widget, { setTranslator } from './standalone.js';
@@ -285,7 +321,10 @@ class served:
         (folder / "report.json").write_text(json.dumps({**sample_report(), **change}))
 
     def __enter__(self) -> "served":
-        handler = partial(type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *a: None}), directory=str(self.folder))
+        handler = partial(
+            type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *a: None}),
+            directory=str(self.folder),
+        )
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return self
@@ -306,8 +345,18 @@ class opened_widget:
         page = self.context.new_page()
         problems: list[str] = []
         page.on("pageerror", lambda e: problems.append(str(e)))
-        page.on("console", lambda m: m.type in ("error", "warning") and "favicon" not in m.text + m.location["url"] and problems.append(m.text))
-        page.on("request", lambda r: r.url.startswith((self.address.rsplit("/", 1)[0], "data:", "blob:")) or problems.append(r.url))
+        page.on(
+            "console",
+            lambda m: (
+                m.type in ("error", "warning")
+                and "favicon" not in m.text + m.location["url"]
+                and problems.append(m.text)
+            ),
+        )
+        page.on(
+            "request",
+            lambda r: r.url.startswith((self.address.rsplit("/", 1)[0], "data:", "blob:")) or problems.append(r.url),
+        )
         page.goto(self.address)
         return page, problems
 
@@ -326,14 +375,17 @@ def test_a_widget_in_a_host_that_forbids_eval_and_requests(browser: Any, tmp_pat
             page.evaluate("() => { state.selection = {kernel: 1, graph: 0}; tell('change:selection'); }")
             assert page.locator(".tc-graph-details h4").inner_text() != "x", "another widget's selection is shown here"
         elif view == "speed":
-            # A question goes to the kernel as a message, and its answer comes back as one; a widget can't interrupt, so there is no stop button.
+            # A question goes to the kernel as a message, and its answer comes back as one; a widget can't interrupt, so
+            # there is no stop button.
             page.wait_for_function("sent.some(m => m.ask === 'controls')")
             page.evaluate("""() => { const m = sent.find(m => m.ask === 'controls');
                 tell('msg:custom', {id: m.id, ok: {calls: ['f'], arguments: [], modes: ['default', 'max-autotune'], mode: 'default', switches: []}}); }""")
             page.locator("button", has_text="time again").click()
             page.wait_for_function("sent.some(m => m.ask === 'retime')")
             assert page.locator("button", has_text="stop").count() == 0
-            page.evaluate("() => tell('msg:custom', {id: sent.find(m => m.ask === 'retime').id, error: 'run the cell again'})")
+            page.evaluate(
+                "() => tell('msg:custom', {id: sent.find(m => m.ask === 'retime').id, error: 'run the cell again'})"
+            )
             page.wait_for_selector("[role=alert]:has-text('run the cell again')")
         page.evaluate("() => window.done()")
         assert page.locator(".tc-head, .tc-panel-root").count() == 0
@@ -348,8 +400,13 @@ def pane(page: Any, title: str) -> Any:
 
 
 def test_one_selection_through_all_levels_down_to_ptx(browser: Any, tmp_path: Path) -> None:
-    """Kernels as a GPU gets them: an operation lights its lines in loop IR, Triton and PTX, and a line of each lights the operation."""
-    with opened(browser, saved(tmp_path, CompileReport.from_json(GPU_SAMPLE.read_text())), width=1600) as (page, problems):
+    """Kernels as a GPU gets them: an operation lights its lines in loop IR, Triton and PTX, and a line of each lights
+    the operation.
+    """
+    with opened(browser, saved(tmp_path, CompileReport.from_json(GPU_SAMPLE.read_text())), width=1600) as (
+        page,
+        problems,
+    ):
         show(page, "code")
         assert not pane(page, "PTX").is_visible()
         page.click(".tc-segment:has-text('PTX')")
@@ -377,7 +434,9 @@ def test_one_selection_through_all_levels_down_to_ptx(browser: Any, tmp_path: Pa
 
 
 def test_a_report_of_an_h200_opens_everywhere(browser: Any, tmp_path: Path) -> None:
-    """As a GPU machine wrote it: an operator whose results nobody reads, kernels that several layers share, a search."""
+    """As a GPU machine wrote it: an operator whose results nobody reads, kernels that several layers share, a
+    search.
+    """
     report = CompileReport.from_json(GPU_SAMPLE.with_name("h200_report.json").read_text())
     with opened(browser, saved(tmp_path, report)) as (page, problems):
         for tab in TABS:
@@ -399,15 +458,27 @@ def test_a_report_of_an_h200_opens_everywhere(browser: Any, tmp_path: Path) -> N
         show(page, "speed")
         trials = page.locator(".tc-autotune", has_text="16 candidates")
         assert "● as planned" in trials.inner_text() and trials.locator(".tc-bar-row").count() == 16
-        names = page.locator("[aria-label=Roofline] .tc-tick, [aria-label=Roofline] text").filter(has_text="_").evaluate_all(
-            "all => all.map(e => { const b = e.getBoundingClientRect(); return [b.left, b.right, b.top, b.bottom]; })")
-        assert len(names) == 2 and (names[0][3] <= names[1][2] or names[1][3] <= names[0][2] or names[0][1] <= names[1][0] or names[1][1] <= names[0][0])
+        names = (
+            page.locator("[aria-label=Roofline] .tc-tick, [aria-label=Roofline] text")
+            .filter(has_text="_")
+            .evaluate_all(
+                "all => all.map(e => { const b = e.getBoundingClientRect(); return [b.left, b.right, b.top, b.bottom]; })"
+            )
+        )
+        assert len(names) == 2 and (
+            names[0][3] <= names[1][2]
+            or names[1][3] <= names[0][2]
+            or names[0][1] <= names[1][0]
+            or names[1][1] <= names[0][0]
+        )
         assert not problems
 
 
 def test_a_view_that_fails_leaves_the_others(browser: Any, address: str) -> None:
     with opened(browser, address) as (page, problems):
-        page.evaluate("() => { HTMLCanvasElement.prototype.getContext = () => { throw new Error('no canvas here'); }; }")
+        page.evaluate(
+            "() => { HTMLCanvasElement.prototype.getContext = () => { throw new Error('no canvas here'); }; }"
+        )
         show(page, "graph")
         assert "this view cannot be drawn" in page.locator(".tc-panel-root:visible [role=alert]").inner_text()
         show(page, "guards")
@@ -419,10 +490,15 @@ def test_a_dark_page_prints_on_white_and_whole(browser: Any, address: str) -> No
         for tab in ("overview", "guards", "more"):
             show(page, tab)
             page.emulate_media(media="print", color_scheme="dark")
-            assert page.evaluate("() => getComputedStyle(document.querySelector('.tc-report')).backgroundColor") == "rgb(255, 255, 255)"
+            assert (
+                page.evaluate("() => getComputedStyle(document.querySelector('.tc-report')).backgroundColor")
+                == "rgb(255, 255, 255)"
+            )
             seen, bad = page.evaluate(CONTRAST)
             assert seen > 10 and not bad, (tab, bad)
-            cut = page.evaluate("() => [...document.querySelectorAll('.tc-listing')].filter(e => e.checkVisibility() && e.scrollHeight > e.clientHeight + 1).length")
+            cut = page.evaluate(
+                "() => [...document.querySelectorAll('.tc-listing')].filter(e => e.checkVisibility() && e.scrollHeight > e.clientHeight + 1).length"
+            )
             assert not cut, "a listing that scrolls is cut off on paper"
             assert not page.locator(".tc-tabs").is_visible()
             page.emulate_media(media="screen", color_scheme="dark")
@@ -430,7 +506,9 @@ def test_a_dark_page_prints_on_white_and_whole(browser: Any, address: str) -> No
 
 
 def test_zoomed_to_200_percent_and_without_motion(browser: Any, address: str) -> None:
-    """Twice as large on a screen of 1280 points: 640 are left, and nothing runs out sideways; who asked for no motion gets none."""
+    """Twice as large on a screen of 1280 points: 640 are left, and nothing runs out sideways; who asked for no motion
+    gets none.
+    """
     with opened(browser, address, width=640, device_scale_factor=2, reduced_motion="reduce") as (page, problems):
         for tab in TABS:
             show(page, tab)

@@ -9,7 +9,7 @@ import pytest
 from . import notebooks
 from .conftest import Lab, Server
 
-TABS = ("overview", "code", "graph", "guards", "speed", "more")
+TABS = ("overview", "code", "graph", "profile", "guards", "speed", "more")
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,38 @@ def tab(lab: Lab, name: str) -> Any:
 def test_closed_line_answers_first(lab: Lab, sample: str) -> None:
     lab.open(sample)
     line = lab.page.wait_for_selector(".tc-head").inner_text()
-    for words in ("partly", "2 graphs", "1 break", "(line 7)", "3 kernels", "2.9×", "[2.8–3.0]", "faster than eager",
-                  "to compile"):
+    for words in (
+        "partly",
+        "2 graphs",
+        "1 break",
+        "(line 7)",
+        "3 kernels",
+        "2.9×",
+        "[2.8–3.0]",
+        "faster than eager",
+        "to compile",
+    ):
         assert words in line, (words, line)
     assert lab.page.locator(".tc-head").get_attribute("aria-expanded") == "false"
     assert not lab.page.locator(".tc-body").is_visible()
+    lab.check()
+
+
+def test_the_ranked_answer_stands_on_top_and_changes_the_cell(lab: Lab, sample: str) -> None:
+    report = opened(lab, sample)
+    answers = report.locator(".tc-answer-row")
+    assert "at most" in report.locator(".tc-answers").inner_text() and answers.count() > 3
+    best = answers.first.inner_text()
+    assert "mode=max-autotune" in best and "1.3× [1.3–1.4], measured" in best
+    above = lab.page.evaluate(
+        "() => document.querySelector('.tc-answers').getBoundingClientRect().bottom"
+        " <= document.querySelector('.tc-stacked').getBoundingClientRect().top"
+    )
+    assert above and "Where the 920 ms of the run went" in report.inner_text()
+    assert "What was left alone, and why" in report.inner_text()
+    answers.first.locator(".tc-button").click()
+    source = "() => window.jupyterapp.shell.currentWidget.content.widgets[1].model.sharedModel.getSource()"
+    lab.page.wait_for_function(f"() => ({source})().split('\\n')[0].includes('mode=max-autotune')")
     lab.check()
 
 
@@ -50,6 +77,7 @@ def test_every_view(lab: Lab, sample: str, theme: str) -> None:
         "overview": ["Cell 4", "s.item()", "Time per call", "torch.compile", "Compile time", "what to change"],
         "code": ["Loop IR", "aten.mm", "extern", "kernel_add_tanh_0"],
         "graph": ["operations", "core aten"],
+        "profile": ["One call", "with the clock", "kernel_softmax_2", "library call"],
         "guards": ["x.shape[0]", "expected", "16", "your line", "what to change", "is a float32 tensor"],
         "speed": ["first call", "steady", "paid off", "GB/s", "peak", "chosen"],
         "more": ["s.item() needs the value", "torch.where", "load_weights", "Dynamic sizes", "Environment", "g++"],
@@ -80,6 +108,7 @@ def test_narrow_page_still_reads(narrow_lab: Lab, sample: str) -> None:
 
 def test_drawing_is_fast(lab: Lab, sample: str) -> None:
     """From the click to the drawn tab, each below half a second; the graph of 9,000 operations too."""
+
     def large(report: dict[str, Any]) -> None:
         rows: list[tuple[str, str, list[int], str, int | None]] = [("x", "input", [], "", None)]
         for i in range(1, 9001):
@@ -89,12 +118,15 @@ def test_drawing_is_fast(lab: Lab, sample: str) -> None:
 
     opened(lab, lab.server.add("large.ipynb", notebooks.with_sample(large)))
     for name in TABS:
-        spent = lab.page.evaluate("""async name => {
+        spent = lab.page.evaluate(
+            """async name => {
             const start = performance.now();
             [...document.querySelectorAll('.tc-tab')].find(e => e.textContent.startsWith(name)).click();
             await new Promise(resolve => requestAnimationFrame(() => setTimeout(resolve, 0)));
             return performance.now() - start;
-        }""", name)
+        }""",
+            name,
+        )
         assert spent < 500, (name, spent)
     tab(lab, "graph")
     spent = lab.page.evaluate("""async () => {
@@ -119,7 +151,8 @@ def test_one_selection_for_all_columns(lab: Lab, sample: str) -> None:
     lab.page.locator(".tc-graph-line", has_text="aten.mul.Tensor").click()
     assert lab.page.locator(".tc-pane .tc-line.tc-selected[data-line='6']").count() == 1
     assert "kernel_mul_sum_1" in lab.page.locator(".tc-pane-head:has-text('Kernel') select").evaluate(
-        "e => e.options[e.selectedIndex].text")
+        "e => e.options[e.selectedIndex].text"
+    )
     lab.check()
 
 
@@ -164,11 +197,14 @@ def test_reader_s_place_survives_scrolling_away(lab: Lab, sample: str) -> None:
     lab.check()
 
 
-@pytest.mark.parametrize("damage, words", [
-    (lambda r: r.update(version=2), "version 2"),
-    (lambda r: r.update(schema="other"), "does not hold a tcompile report"),
-    (lambda r: r.update(kernels={"$z": "bm90IHpsaWI=", "n": 8}), "cannot be shown"),
-])
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda r: r.update(version=2), "version 2"),
+        (lambda r: r.update(schema="other"), "does not hold a tcompile report"),
+        (lambda r: r.update(kernels={"$z": "bm90IHpsaWI=", "n": 8}), "cannot be shown"),
+    ],
+)
 def test_a_report_that_cannot_be_read_says_so(lab: Lab, damage: Any, words: str) -> None:
     lab.open(lab.server.add("damaged.ipynb", notebooks.with_sample(damage)))
     assert words in lab.page.wait_for_selector(".tc-report .tc-error").inner_text()
@@ -177,8 +213,9 @@ def test_a_report_that_cannot_be_read_says_so(lab: Lab, damage: Any, words: str)
 
 def test_user_text_is_text(lab: Lab) -> None:
     """Names and reasons come from user code: markup in them is shown, never interpreted."""
+
     def hostile(report: dict[str, Any]) -> None:
-        evil = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script>"
+        evil = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
         report["id"] = "hostile"
         report["summary"]["note"] = evil
         report["findings"][0]["text"] = evil
@@ -201,8 +238,9 @@ def test_empty_report_explains_itself(lab: Lab) -> None:
         for name in [n for n in report if n not in keep]:
             del report[name]
         figures = dict.fromkeys(("graphs", "breaks", "kernels", "externs", "recompiles", "compile_seconds"), 0)
-        report.update(id="bare", summary={"status": "nothing", "symbol": "·", "note": "no tensor code ran", "line": "",
-                                          **figures})
+        report.update(
+            id="bare", summary={"status": "nothing", "symbol": "·", "note": "no tensor code ran", "line": "", **figures}
+        )
 
     opened(lab, lab.server.add("bare.ipynb", notebooks.with_sample(bare)))
     for name in TABS:

@@ -1,4 +1,6 @@
-"""JupyterLab without our extension, as VS Code, Colab and other people's servers are: the static report, and widgets by their own protocol."""
+"""JupyterLab without our extension, as VS Code, Colab and other people's servers are: the static report, and widgets by
+their own protocol.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from .conftest import Lab, Server
 CELLS = [
     "%load_ext tcompile\nimport torch\nx = torch.randn(64, 64)",
     "%%tcompile -o r time=100ms\ndef f(x):\n    if x.sum() > 1e9:\n        return x\n    return torch.relu(x * 2).sum(-1)\ny = f(x)",
-    "r.graph_widget()", "r.speedup_widget()",
+    "r.graph_widget()",
+    "r.speedup_widget()",
 ]
 
 
@@ -28,14 +31,19 @@ def test_static_report_and_live_widgets(chromium: str, browser: Any, tmp_path_fa
         static = page.locator(".tcr > details")
         static.wait_for(timeout=120_000)
         static.locator("summary").first.click()
-        assert "The branch depends on the value of a tensor" in static.inner_text() and "torch.where" in static.inner_text()
+        assert (
+            "The branch depends on the value of a tensor" in static.inner_text()
+            and "torch.where" in static.inner_text()
+        )
         page.wait_for_function("document.querySelectorAll('.tc-panel-root').length === 2", timeout=60_000)
         assert page.locator(".tc-graph-canvas").is_visible()
         again = page.locator("button", has_text="time again")
         again.wait_for(timeout=60_000)
         before = page.evaluate("() => document.querySelector('.tc-figures').outerHTML")
         again.click()
-        page.wait_for_function("before => document.querySelector('.tc-figures')?.outerHTML !== before", arg=before, timeout=60_000)
+        page.wait_for_function(
+            "before => document.querySelector('.tc-figures')?.outerHTML !== before", arg=before, timeout=60_000
+        )
         lab.check()
         lab.context.close()
     finally:

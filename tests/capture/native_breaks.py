@@ -1,9 +1,12 @@
-"""Make a function break at a chosen instruction, or run its loops' bodies as functions, as compiled entries would, but natively.
+"""Make a function break at a chosen instruction, or run its loops' bodies as functions, as compiled entries would, but
+natively.
 
-`variant_that_breaks(code, index, ...)` is the original with one addition: when `due()` is true at instruction `index`, it packs its live
-locals and operand stack and returns the result of the break function. `states(function, args)` runs a function under an opcode trace
-and reports in which states (bound slots) each instruction is met, so that every reachable one can be tried. `outline_loops(code, dispatch)` replaces the bodies of loops by calls of their regions.
+`variant_that_breaks(code, index, ...)` is the original with one addition: when `due()` is true at instruction `index`,
+it packs its live locals and operand stack and returns the result of the break function. `states(function, args)` runs a
+function under an opcode trace and reports in which states (bound slots) each instruction is met, so that every
+reachable one can be tried. `outline_loops(code, dispatch)` replaces the bodies of loops by calls of their regions.
 """
+
 from __future__ import annotations
 
 import sys
@@ -14,7 +17,14 @@ from tcompile.compiler.capture.bytecode import NULL_FIRST, Bytecode, Handler, In
 from tcompile.compiler.capture.bytecode.flow import MAYBE, NULL, analyse
 from tcompile.compiler.capture.bytecode.loop_break import LoopBreakSpec, make_loop_break
 from tcompile.compiler.capture.bytecode.loops import Loop, find_loops
-from tcompile.compiler.capture.bytecode.regions import CannotOutline, Leave, Plan, RegionSpec, emit_region_call, make_region
+from tcompile.compiler.capture.bytecode.regions import (
+    CannotOutline,
+    Leave,
+    Plan,
+    RegionSpec,
+    emit_region_call,
+    make_region,
+)
 from tcompile.compiler.capture.bytecode.resume import BreakSpec, ResumeSpec, make_break, stack_kinds
 from tcompile.compiler.capture.bytecode.splice import as_globals, check_first_cell, check_supported
 
@@ -42,13 +52,15 @@ def without_method_loads(code: CodeType) -> CodeType:
 
 
 def states(function: Callable, args: tuple) -> dict[int, list[int]]:
-    """Instruction index -> for each time it is met in one call, in order, the mask of bound slots (cell slots counted as bound)."""
+    """Instruction index -> for each time it is met in one call, in order, the mask of bound slots (cell slots counted
+    as bound).
+    """
     code = function.__code__
     bytecode = decode(code)
     by_offset: dict[int, int] = {}
     for ins in bytecode.instructions:
         by_offset.setdefault(ins.offset, ins.index)
-    must = analyse(bytecode).must           # of cell slots the code tells all: they are not among f_locals
+    must = analyse(bytecode).must  # of cell slots the code tells all: they are not among f_locals
     cells = sum(1 << i for i, slot in enumerate(bytecode.slots) if slot.cell or slot.free)
     numbers = {slot.name: i for i, slot in enumerate(bytecode.slots)}
     seen: dict[int, list[int]] = {}
@@ -66,11 +78,11 @@ def states(function: Callable, args: tuple) -> dict[int, list[int]]:
         return trace
 
     previous = sys.gettrace()
-    sys._getframe().f_trace_opcodes = True       # 3.12 sends opcode events only if some frame asked for them before settrace
+    sys._getframe().f_trace_opcodes = True  # 3.12 sends opcode events only if some frame asked for them before settrace
     sys.settrace(trace)
     try:
         function(*args)
-    except Exception:                    # the states on the way are what is asked for
+    except Exception:  # the states on the way are what is asked for
         seen.setdefault(-1, [])
     finally:
         sys.settrace(previous)
@@ -78,17 +90,44 @@ def states(function: Callable, args: tuple) -> dict[int, list[int]]:
     return seen
 
 
-def variant_that_breaks(code: CodeType, index: int, bound: int | None, due: Callable[[], bool], dispatch: Callable[..., Any], *,
-                        locals_are_globals: bool = False, finish_short: bool = False) -> tuple[CodeType, BreakSpec]:
-    """`code` (as without_method_loads makes it) that leaves through a break function at `index` whenever due() is true."""
-    spec = make_break(code, index, _nulls(code, index), bound, dispatch=dispatch, locals_are_globals=locals_are_globals, finish_short=finish_short)
+def variant_that_breaks(
+    code: CodeType,
+    index: int,
+    bound: int | None,
+    due: Callable[[], bool],
+    dispatch: Callable[..., Any],
+    *,
+    locals_are_globals: bool = False,
+    finish_short: bool = False,
+) -> tuple[CodeType, BreakSpec]:
+    """`code` (as without_method_loads makes it) that leaves through a break function at `index` whenever due() is
+    true.
+    """
+    spec = make_break(
+        code,
+        index,
+        _nulls(code, index),
+        bound,
+        dispatch=dispatch,
+        locals_are_globals=locals_are_globals,
+        finish_short=finish_short,
+    )
     return assemble(_with_exit(decode(code).copy(), index, spec, due)), spec
 
 
-def variant_that_loops(code: CodeType, loop: Loop, bound: int | None, due: Callable[[], bool], dispatch: Callable[..., Any], *,
-                       locals_are_globals: bool = False) -> tuple[CodeType, LoopBreakSpec]:
+def variant_that_loops(
+    code: CodeType,
+    loop: Loop,
+    bound: int | None,
+    due: Callable[[], bool],
+    dispatch: Callable[..., Any],
+    *,
+    locals_are_globals: bool = False,
+) -> tuple[CodeType, LoopBreakSpec]:
     """The same with make_loop_break: leaves where `loop` starts."""
-    spec = make_loop_break(code, loop, _nulls(code, loop.head), bound, dispatch=dispatch, locals_are_globals=locals_are_globals)
+    spec = make_loop_break(
+        code, loop, _nulls(code, loop.head), bound, dispatch=dispatch, locals_are_globals=locals_are_globals
+    )
     return assemble(_with_exit(decode(code).copy(), loop.head, spec, due)), spec
 
 
@@ -127,7 +166,7 @@ def _with_exit(bytecode: Bytecode, index: int, spec: ResumeSpec, due: Callable[[
     call(due)
     emit("CALL", 0)
     jump = emit("POP_JUMP_IF_FALSE")
-    lead = jump.target = Instruction("NOP", positions=entry.positions, handler=stays.handler)       # resume.py says why
+    lead = jump.target = Instruction("NOP", positions=entry.positions, handler=stays.handler)  # resume.py says why
     saved: dict[int, int] = {}
     for depth in range(len(spec.kinds) - 1, -1, -1):
         kind = spec.kinds[depth]
@@ -161,7 +200,13 @@ def _with_exit(bytecode: Bytecode, index: int, spec: ResumeSpec, due: Callable[[
     emit("RETURN_VALUE")
     # everything that jumped to the instruction now comes here first
     first = made[0]
-    entry.op, entry.arg, entry.slot, entry.target, entry.kwnames = first.op, first.arg, first.slot, first.target, first.kwnames
+    entry.op, entry.arg, entry.slot, entry.target, entry.kwnames = (
+        first.op,
+        first.arg,
+        first.slot,
+        first.target,
+        first.kwnames,
+    )
     entry.handler, entry.with_spec, entry.method, entry.two_arg = None, False, False, False
     made[0] = entry
     added = len(temporaries)
@@ -174,7 +219,7 @@ def _with_exit(bytecode: Bytecode, index: int, spec: ResumeSpec, due: Callable[[
         if ins.op == "LOAD_CLOSURE" and ins.slot >= n_locals:
             ins.slot += added
     bytecode.slots[n_locals:n_locals] = temporaries
-    bytecode.instructions[index:index + 1] = made + [lead, stays]
+    bytecode.instructions[index : index + 1] = made + [lead, stays]
     if not bytecode.is_function:
         as_globals(bytecode.instructions)
     return bytecode
@@ -200,14 +245,18 @@ def _make_host(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any]) -> 
     for ins in host.instructions:
         if ins.target is entry:
             ins.target = start
-    host.instructions[plan.loop.entry:plan.loop.entry] = stub
+    host.instructions[plan.loop.entry : plan.loop.entry] = stub
     return assemble(host)
 
 
-def outline_loop(code: CodeType, loop: Loop, dispatch: Callable[..., Any], locals_are_globals: bool) -> tuple[CodeType, RegionSpec]:
-    """Split `code` at `loop` (one of find_loops(code)). `dispatch(region_function, *arguments)` must return what the region returns.
+def outline_loop(
+    code: CodeType, loop: Loop, dispatch: Callable[..., Any], locals_are_globals: bool
+) -> tuple[CodeType, RegionSpec]:
+    """Split `code` at `loop` (one of find_loops(code)). `dispatch(region_function, *arguments)` must return what the
+    region returns.
 
-    Raises CannotOutline, or splice.CannotResume for kinds of code that cannot be split at all (generators, class bodies).
+    Raises CannotOutline, or splice.CannotResume for kinds of code that cannot be split at all (generators, class
+    bodies).
     """
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
@@ -217,10 +266,16 @@ def outline_loop(code: CodeType, loop: Loop, dispatch: Callable[..., Any], local
     return _make_host(plan, region, dispatch), region
 
 
-def outline_loops(code: CodeType, dispatch: Callable[..., Any], *, innermost: bool = False, locals_are_globals: bool = False,
-                  choose: Callable[[Loop], bool] | None = None) -> tuple[CodeType, list[RegionSpec], list[tuple[Loop, str]]]:
-    """Outline every outermost (or every innermost) loop. Returns the host, the regions in the order of their lines, and what could not be
-    outlined with the reasons. `choose` may refuse loops."""
+def outline_loops(
+    code: CodeType,
+    dispatch: Callable[..., Any],
+    *,
+    innermost: bool = False,
+    locals_are_globals: bool = False,
+    choose: Callable[[Loop], bool] | None = None,
+) -> tuple[CodeType, list[RegionSpec], list[tuple[Loop, str]]]:
+    """Outline every outermost (or every innermost) loop. Returns the host, the regions in the order of their lines, and
+    what could not be outlined with the reasons. `choose` may refuse loops."""
     regions: list[RegionSpec] = []
     refused: list[tuple[Loop, str]] = []
     done: set[tuple] = set()

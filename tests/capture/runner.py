@@ -1,4 +1,5 @@
 """A small stand-in for the runtime: entries run their captured graph as it is, guards are checked in Python."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -8,10 +9,10 @@ from typing import Any, Callable
 
 import torch
 
-from tcompile.compiler.capture.capture import CaptureOptions, capture_frame
-from tcompile.compiler.capture.failing import call_original
-from tcompile.compiler.capture.result import CaptureResult, SkipFrame
-from tcompile.compiler.guards.program import compile_guards
+from tcompile.compiler.capture.entry.capture import CaptureOptions, capture_frame
+from tcompile.compiler.capture.breaks.failing import call_original
+from tcompile.compiler.capture.entry.result import CaptureResult, SkipFrame
+from tcompile.compiler.guards.guard_program import compile_guards
 
 
 class Entry:
@@ -20,13 +21,15 @@ class Entry:
         self.guards = compile_guards(result.guards, n_args, force_python=True)
         namespace = dict(result.namespace)
         if result.graph is not None:
-            namespace["graph_0"] = result.graph.graph_module.forward      # past hooks: it is no module of the program
+            namespace["graph_0"] = result.graph.graph_module.forward  # past hooks: it is no module of the program
         exec(compile(result.source, "<entry>", "exec"), namespace)
         self.fn = namespace["entry"]
 
 
 class Runner:
-    """Calls functions through capture; counts what happened. `captures` lists every CaptureResult, resume functions included."""
+    """Calls functions through capture; counts what happened. `captures` lists every CaptureResult, resume functions
+    included.
+    """
 
     def __init__(self, **options: Any):
         self.options = options

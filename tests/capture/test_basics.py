@@ -1,4 +1,5 @@
 """Functions, modules, containers, control flow: what capture gives equals eager, in one graph."""
+
 import time
 import collections
 import contextlib
@@ -45,10 +46,12 @@ def comprehension(x):
 
 def closures(x):
     k = 2
+
     def inner(y):
         nonlocal k
         k += 1
         return y * k
+
     a = inner(x)
     b = inner(x)
     return a + b, k
@@ -77,9 +80,11 @@ def generator(x):
             got = yield x * i
             assert got is None
         return 5
+
     def outer():
         r = yield from gen(2)
         yield x + r
+
     return list(outer()), tuple(gen(1)), sum(gen(3))
 
 
@@ -171,7 +176,11 @@ def functional_tools(x):
         y = y + a * b
     for i, v in enumerate(map(operator.neg, [x, y])):
         y = y + v * i
-    return y * math.sqrt(4) * max(1, 2, 3) * min([5, 4]), sorted([3, 1, 2], key=lambda v: -v), list(filter(None, [0, 1]))
+    return (
+        y * math.sqrt(4) * max(1, 2, 3) * min([5, 4]),
+        sorted([3, 1, 2], key=lambda v: -v),
+        list(filter(None, [0, 1])),
+    )
 
 
 class Manager:
@@ -256,7 +265,15 @@ def views_and_inplace(x):
 
 
 def factories(x):
-    return torch.zeros(2, 3), torch.arange(4) + x.sum(), torch.full((2,), 7.0), torch.tensor([1, 2]), x.new_ones(2), torch.ones_like(x), torch.eye(2)
+    return (
+        torch.zeros(2, 3),
+        torch.arange(4) + x.sum(),
+        torch.full((2,), 7.0),
+        torch.tensor([1, 2]),
+        x.new_ones(2),
+        torch.ones_like(x),
+        torch.eye(2),
+    )
 
 
 def tensor_properties(x):
@@ -287,6 +304,7 @@ def class_in_function(x):
         @classmethod
         def make(cls, v):
             return cls(v)
+
     return Local.make(x).scaled() + Local.helper(x)
 
 
@@ -359,7 +377,18 @@ class Derived(Base):
 
 def user_objects(x):
     d = Derived()
-    return d(x), d[4], len(d), list(d), 2 in d, d + x, d == Derived(), bool(d), hasattr(d, "nope"), getattr(d, "nope", 3)
+    return (
+        d(x),
+        d[4],
+        len(d),
+        list(d),
+        2 in d,
+        d + x,
+        d == Derived(),
+        bool(d),
+        hasattr(d, "nope"),
+        getattr(d, "nope", 3),
+    )
 
 
 def functional_nn(x):
@@ -382,13 +411,41 @@ def decorated(x):
     @functools.wraps(pointwise)
     def wrapper(*a, **k):
         return pointwise(*a, **k) + 1
+
     return wrapper(x), wrapper.__name__
 
 
-FUNCTIONS = [pointwise, loop, nested_containers, comprehension, closures, uses_globals, calls_variadic, generator, exceptions, classes_inside,
-             model_output, enums, functional_tools, context_managers, strings, star_unpacking, match_statement, walrus_and_conditionals,
-             views_and_inplace, factories, tensor_properties, lambdas, class_in_function, deleting, while_loop, user_objects, functional_nn,
-             early_return, decorated]
+FUNCTIONS = [
+    pointwise,
+    loop,
+    nested_containers,
+    comprehension,
+    closures,
+    uses_globals,
+    calls_variadic,
+    generator,
+    exceptions,
+    classes_inside,
+    model_output,
+    enums,
+    functional_tools,
+    context_managers,
+    strings,
+    star_unpacking,
+    match_statement,
+    walrus_and_conditionals,
+    views_and_inplace,
+    factories,
+    tensor_properties,
+    lambdas,
+    class_in_function,
+    deleting,
+    while_loop,
+    user_objects,
+    functional_nn,
+    early_return,
+    decorated,
+]
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
@@ -423,6 +480,7 @@ def test_module_in_one_graph():
 
     def call(x):
         return m(x), m(x, residual=False)
+
     same(run(call, X), call(X))
     same(run(call, X + 1), call(X + 1))
     assert len(run.captures) == 1 and not run.breaks
@@ -447,10 +505,11 @@ def test_thousand_additions_unroll_quickly():
         for _ in range(1000):
             x = x + 1
         return x
+
     run = Runner()
-    began = time.process_time()          # the machine may be busy with other things
+    began = time.process_time()  # the machine may be busy with other things
     same(run(many, torch.zeros(3)), torch.full((3,), 1000.0))
-    assert time.process_time() - began < 3          # 0.1 s on an idle machine
+    assert time.process_time() - began < 3  # 0.1 s on an idle machine
 
 
 def test_nothing_to_do_is_a_quiet_skip():

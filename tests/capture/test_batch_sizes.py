@@ -1,4 +1,5 @@
 """Products, attention and layers over batches of every size: one entry for all of them, on every torch."""
+
 from __future__ import annotations
 
 import pytest
@@ -20,14 +21,26 @@ def heads(x):
 
 def by_hand(x):
     y = heads(x)
-    return (y @ y.transpose(-1, -2) / 5 ** 0.5).softmax(-1) @ y
+    return (y @ y.transpose(-1, -2) / 5**0.5).softmax(-1) @ y
 
 
 PROGRAMS = {
-    "matrix": lambda x: (x @ W).relu(), "vector": lambda x: torch.matmul(x, V), "from the left": lambda x: W.t() @ x.transpose(1, 2), "einsum": lambda x: torch.einsum("bik,kj->bij", x, W),
-    "vector from the left": lambda x: V @ x.transpose(1, 2), "broadcast": lambda x: x[:, None] @ x.mT[None], "linear": lambda x: F.linear(x, W.t()), "layers": lambda x: PLAIN(x) + BIASED(x),
-    "attention": lambda x: F.scaled_dot_product_attention(x, x, x), "heads": lambda x: F.scaled_dot_product_attention(heads(x), heads(x), heads(x), is_causal=True), "by hand": by_hand,
-    "multihead": lambda x: MHA(x, x, x)[0], "batched": lambda x: x.bmm(x.mT) + torch.baddbmm(x[:, :, :5], x, x.mT), "encoder": lambda x: LAYER(x), "tensordot": lambda x: torch.tensordot(x, W, 1)}
+    "matrix": lambda x: (x @ W).relu(),
+    "vector": lambda x: torch.matmul(x, V),
+    "from the left": lambda x: W.t() @ x.transpose(1, 2),
+    "einsum": lambda x: torch.einsum("bik,kj->bij", x, W),
+    "vector from the left": lambda x: V @ x.transpose(1, 2),
+    "broadcast": lambda x: x[:, None] @ x.mT[None],
+    "linear": lambda x: F.linear(x, W.t()),
+    "layers": lambda x: PLAIN(x) + BIASED(x),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "heads": lambda x: F.scaled_dot_product_attention(heads(x), heads(x), heads(x), is_causal=True),
+    "by hand": by_hand,
+    "multihead": lambda x: MHA(x, x, x)[0],
+    "batched": lambda x: x.bmm(x.mT) + torch.baddbmm(x[:, :, :5], x, x.mT),
+    "encoder": lambda x: LAYER(x),
+    "tensordot": lambda x: torch.tensordot(x, W, 1),
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -50,7 +63,15 @@ def test_one_entry(name, grad):
     assert len(entries) == 2, [e.source for e in entries]
 
 
-@pytest.mark.parametrize("fn", [lambda x: (x * 2).transpose(0, 1), lambda x: (x.permute(2, 0, 1) * 2).sin(), lambda x: (x[:, 1:] * 2).mT, lambda x: (x * 3).transpose(0, 2)[1:]])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x * 2).transpose(0, 1),
+        lambda x: (x.permute(2, 0, 1) * 2).sin(),
+        lambda x: (x[:, 1:] * 2).mT,
+        lambda x: (x * 3).transpose(0, 2)[1:],
+    ],
+)
 def test_gradients_of_results_that_lie_in_another_order(fn):
     compiled = tcompile.compile(fn, fullgraph=True, dynamic=True)
     for b in (3, 4, 6):
@@ -66,6 +87,7 @@ def test_gradients_of_results_that_lie_in_another_order(fn):
 def test_circular_padding_of_sizes_that_vary(shape):
     def fn(x):
         return F.pad(x, (1, 2, 1, 1), mode="circular") * 1
+
     compiled = tcompile.compile(fn, dynamic=True)
     for rows in (5, 6, 7):
         x = torch.randn(*shape[:-2], rows, 4)

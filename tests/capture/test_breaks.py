@@ -1,4 +1,5 @@
 """Graph breaks: the right line and remedy, the rest still captured, values equal to eager."""
+
 import itertools
 import re
 import time
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import tcompile
 import torch
+from tcompile.compiler import events
 
 from .runner import Runner, same
 
@@ -120,15 +122,20 @@ def numpy_call(x):
     return torch.from_numpy(np.flip(y.numpy()) + 1) * 2
 
 
-CASES = [(branch, (X, -1e9), "if y.sum() > threshold:", "data_dependent_branch"),
-         (item, (X,), "v = int(y.sum())", "item"), (printing, (X,), "print(y)", "print"),
-         (break_in_callee, (X,), "n = int(y.abs().sum())", "item"),
-         (data_loop, (X,), "while x.sum() < 100:", "data_dependent_branch"),
-         (loop_with_item, (X,), "total += x.sum().item()", "item"),
-         (loop_leaving, (X,), "if y.sum() > 0:", "data_dependent_branch"),
-         (nested_loops, (X,), "out.append(float(x.mean()))", "item"),
-         (in_with, (X,), "n = int(y.sum())", "item"), (in_try, (X,), "n = int(y.sum())", "item"),
-         (clock, (X,), "t = time.time()", "time"), (numpy_call, (X,), "return torch.from_numpy(np.flip(y.numpy()) + 1) * 2", "numpy")]
+CASES = [
+    (branch, (X, -1e9), "if y.sum() > threshold:", "data_dependent_branch"),
+    (item, (X,), "v = int(y.sum())", "item"),
+    (printing, (X,), "print(y)", "print"),
+    (break_in_callee, (X,), "n = int(y.abs().sum())", "item"),
+    (data_loop, (X,), "while x.sum() < 100:", "data_dependent_branch"),
+    (loop_with_item, (X,), "total += x.sum().item()", "item"),
+    (loop_leaving, (X,), "if y.sum() > 0:", "data_dependent_branch"),
+    (nested_loops, (X,), "out.append(float(x.mean()))", "item"),
+    (in_with, (X,), "n = int(y.sum())", "item"),
+    (in_try, (X,), "n = int(y.sum())", "item"),
+    (clock, (X,), "t = time.time()", "time"),
+    (numpy_call, (X,), "return torch.from_numpy(np.flip(y.numpy()) + 1) * 2", "numpy"),
+]
 
 
 @pytest.mark.parametrize("fn,args,code,kind", CASES, ids=lambda c: c.__name__ if callable(c) else "")
@@ -168,6 +175,7 @@ def test_exception_leaves_with_its_own_traceback():
     def bad(x):
         y = x + 1
         raise ValueError("no")
+
     run = Runner()
     with pytest.raises(ValueError, match="no"):
         run(bad, X)
@@ -175,8 +183,50 @@ def test_exception_leaves_with_its_own_traceback():
     def wrong_shape(x):
         y = x + 1
         return y @ torch.ones(7, 7)
+
     with pytest.raises(RuntimeError):
         run(wrong_shape, X)
+
+
+def _deep(layers, dtype=torch.float64):
+    block = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.LayerNorm(4)) for _ in range(layers)]
+    return torch.nn.Sequential(*block).to(dtype)
+
+
+def test_a_loop_over_batches_is_compiled_once_whatever_their_number():
+    model = _deep(20)
+
+    def encode(batches):
+        out = []
+        for batch in batches:
+            out.append(torch.nn.functional.normalize(model(batch) * (batch > 0), dim=-1))
+        return torch.cat(out)
+
+    for count in (12, 24):
+        batches = [torch.randn(3 + i % 5, 4, dtype=torch.float64) for i in range(count)]
+        graphs = []
+        with events.listen(lambda e: e.kind == "graph" and graphs.append(len(e.graph.graph_module.graph.nodes))):
+            fast = tcompile.compile(encode)
+            got = fast(batches)
+        torch.testing.assert_close(got, encode(batches))
+        assert len(graphs) <= 3 and max(graphs) < 200, graphs
+        weights = list(model.parameters())
+        mine, eager = (torch.autograd.grad(f(batches).square().sum(), weights) for f in (fast, encode))
+        torch.testing.assert_close(mine, eager)
+
+
+def test_a_loop_over_layers_stays_one_graph():
+    layers = list(_deep(60))
+
+    def run_through(x):
+        for layer in layers:
+            x = torch.relu(layer(x) * 2 - 1) + layer[0](x).sigmoid() * 0.5 + torch.tanh(x) * x.exp().clamp(max=2)
+        return x
+
+    run = Runner()
+    x = torch.randn(2, 4, dtype=torch.float64)
+    same(run(run_through, x), run_through(x))
+    assert not run.breaks and len(run.captures) == 1
 
 
 def test_a_long_loop_is_captured_per_iteration():
@@ -184,6 +234,7 @@ def test_a_long_loop_is_captured_per_iteration():
         for _ in range(5000):
             x = x + 1
         return x * 2
+
     run = Runner()
     same(run(long, torch.zeros(2)), torch.full((2,), 10000.0))
     assert run.breaks[0].kind == "long_loop" and len(run.captures) == 3
@@ -211,13 +262,17 @@ def test_a_loop_inside_a_with_or_try_statement():
         finally:
             seen.append("done")
         return seen
+
     w = torch.ones(4, requires_grad=True)
     for fn, args in ((evaluate, ([X, X + 1, X + 2], w)), (guarded, ([X, X + 1, X + 2],))):
         run = Runner()
         for _ in range(2):
             same(run(fn, *args), fn(*args))
         assert torch.is_grad_enabled()
-        assert any("<loop" in r.code.co_qualname and r.graph is not None for r in run.captures), (run.skips, run.captures)
+        assert any("<loop" in r.code.co_qualname and r.graph is not None for r in run.captures), (
+            run.skips,
+            run.captures,
+        )
 
 
 def test_a_generator_carried_over_a_break_is_not_advanced_by_capture():
@@ -225,8 +280,10 @@ def test_a_generator_carried_over_a_break_is_not_advanced_by_capture():
         def values():
             for i in range(3):
                 yield (x * i).sum().item()
+
         y = x + 1
         return sum(values()), list(values()), [v for v in values()], y, max(values()), dict(enumerate(values()))
+
     run = Runner()
     for _ in range(2):
         same(run(fn, X + 1), fn(X + 1))
@@ -238,6 +295,7 @@ def test_an_iterator_as_an_argument():
         first = next(it)
         rest = list(it)
         return y + first, rest
+
     run = Runner()
     for _ in range(2):
         same(run(fn, iter([1, 2, 3]), X), fn(iter([1, 2, 3]), X))
@@ -245,6 +303,7 @@ def test_an_iterator_as_an_argument():
 
     def consume(it, x):
         return sum(it) + x, [*it], tuple(zip(it, it))
+
     run = Runner()
     same(run(consume, iter([1, 2, 3]), X), consume(iter([1, 2, 3]), X))
     same(run(consume, map(abs, [1, 2, 3]), X), consume(map(abs, [1, 2, 3]), X))
@@ -253,11 +312,15 @@ def test_an_iterator_as_an_argument():
 
 def graphs_by_line(run):
     """For each graph, the lines of its nodes, in the order of capture."""
-    return [sorted({n.meta["stack"][-1].line for n in g.graph_module.graph.nodes if n.meta.get("stack")}) for g in run.graphs]
+    return [
+        sorted({n.meta["stack"][-1].line for n in g.graph_module.graph.nodes if n.meta.get("stack")})
+        for g in run.graphs
+    ]
 
 
 def line(fn, text):
     import inspect
+
     lines, start = inspect.getsourcelines(fn)
     return start + next(i for i, at in enumerate(lines) if text in at)
 
@@ -363,6 +426,7 @@ def test_an_exception_out_of_a_loop_reaches_the_handlers_around_it():
             notes.append(e.args)
             z = y * 3
         return z
+
     run = Runner()
     for n in (5, 0, 1, 5):
         a, b = [], []
@@ -389,7 +453,8 @@ def test_a_break_in_a_with_in_a_loop_in_an_inlined_call():
     """What is around the call is kept, and the callee is compiled by the hook."""
     tcompile = pytest.importorskip("tcompile")
     from tcompile.compiler import events
-    from tcompile.compiler.runtime import hook
+    from tcompile.compiler.runtime import frame_hook
+
     graphs = []
     c = tcompile.compile(around, backend="eager")
     with events.listen(lambda e: graphs.append(e.graph) if e.kind == "graph" else None):
@@ -399,7 +464,7 @@ def test_a_break_in_a_with_in_a_loop_in_an_inlined_call():
             assert a == b
     lines = {n.meta["stack"][-1].line for g in graphs for n in g.graph_module.graph.nodes if n.meta.get("stack")}
     assert {line(around, "# before"), line(around, "# behind")} <= lines
-    if hook.available():
+    if frame_hook.available():
         assert {line(deep, "# region"), line(deep, "# rest")} <= lines
 
 
@@ -421,6 +486,7 @@ def in_generator(x):
     def rows():
         for k in range(3):
             yield y * k if y.sum() > k else y
+
     z = sum(rows())
     return z + torch.sin(y)
 
@@ -468,7 +534,9 @@ def in_dict_comprehension(x):
     return {k: v.sum().item() for k, v in {"a": y, "b": x}.items()}, torch.sin(y)
 
 
-@pytest.mark.parametrize("fn", [in_lambda, in_comprehension, in_generator, in_match, in_finally, in_nested_handlers, in_dict_comprehension])
+@pytest.mark.parametrize(
+    "fn", [in_lambda, in_comprehension, in_generator, in_match, in_finally, in_nested_handlers, in_dict_comprehension]
+)
 def test_breaks_in_odd_places(fn):
     run = Runner()
     for x in (X, X + 1, X - 1, X):
@@ -507,7 +575,11 @@ def handler_around_a_loop(x, texts, notes):
     return torch.tanh(y) + n  # end
 
 
-@pytest.mark.parametrize("fn,good,bad", [(handler_after_native_error, "(a)", "("), (handler_around_a_loop, ["(a)", "b"], ["(a)", "(", "c"])], ids=["call", "loop"])
+@pytest.mark.parametrize(
+    "fn,good,bad",
+    [(handler_after_native_error, "(a)", "("), (handler_around_a_loop, ["(a)", "b"], ["(a)", "(", "c"])],
+    ids=["call", "loop"],
+)
 def test_handlers_of_native_errors_are_captured(fn, good, bad):
     run = Runner()
     for text in (good, bad, good, bad):
@@ -546,6 +618,7 @@ def test_switches_of_attention_read_after_a_break_under_them():
             inside = torch._C._get_flash_sdp_enabled()
             y = torch.nn.functional.scaled_dot_product_attention(y, x, x)
         return y, inside, torch._C._get_flash_sdp_enabled(), torch._C._get_math_sdp_enabled()
+
     compiled = tcompile.compile(f, backend="eager")
     x = torch.randn(1, 2, 3, 4)
     for _ in range(2):

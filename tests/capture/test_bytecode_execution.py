@@ -1,5 +1,6 @@
-"""Break, resume and region functions by execution: every instruction of many small programs is broken at, every loop is taken apart, and
-results, exceptions, side effects and last traceback lines must be those of the original function."""
+"""Break, resume and region functions by execution: every instruction of many small programs is broken at, every loop is
+taken apart, and results, exceptions, side effects and last traceback lines must be those of the original function."""
+
 from __future__ import annotations
 
 import copy
@@ -47,7 +48,8 @@ class Manager:
         return self.swallow
 
 
-# --- programs ------------------------------------------------------------------------------------------------------------
+# --- programs
+# ------------------------------------------------------------------------------------------------------------
 def branches(a, b):
     c = a + b
     if c > 3 and a:
@@ -107,6 +109,7 @@ def with_blocks(x):
 def closures(x):
     def g():
         return x + 1
+
     x = x * 2
     h = lambda k: (x, k, y)
     y = g()
@@ -179,11 +182,19 @@ def statements(x):
     GLOBAL = x
     import math
     from os import path as p
+
     assert x, "msg"
     x.append(GLOBAL[0])
     x[0] += 1
     x[0:1] = [7]
-    return math.floor(2.5), p is not None, GLOBAL, (x is None or x), x if x[0] < 9 < 10 else None, x[-1] if None is x else +x[0]
+    return (
+        math.floor(2.5),
+        p is not None,
+        GLOBAL,
+        (x is None or x),
+        x if x[0] < 9 < 10 else None,
+        x[-1] if None is x else +x[0],
+    )
 
 
 def raising(x):
@@ -355,6 +366,7 @@ def nonlocal_in_loop(x):
     def inc():
         nonlocal c
         c += 1
+
     c = 0
     for i in range(x):
         inc()
@@ -408,21 +420,68 @@ def and_or_while(x, n):
 
 
 CASES = [
-    (branches, 1, 2), (branches, 3, 2), (for_else, 0), (for_else, 3), (for_else, 9), (nested_handlers, 5), (with_blocks, 1), (with_blocks, 5),
-    (closures, 3), (arguments, [1, 2, 3], 2, 9), (while_with_finally, 4), (B.method, B(), 4), (matching, [1, 2]), (matching, {"k": 3}),
-    (matching, A()), (matching, 3), (statements, [1, 2]), (statements, []), (raising, 1), (captured_loop_variables, [1, 2, 3]),
-    (exception_groups, 2), (raise_in_handler, 2), (loop_sum, []), (loop_sum, [1, 2, 3]), (loop_sum, [1, 2, 7, 3]),
-    (loops_in_loops, [(3, 5), (2, 5)]), (loops_in_loops, [(3, 1), (2, 5)]), (loops_in_loops, []), (loop_with_everything, [1, 2, 3, 4]),
-    (loop_with_everything, [1, 7, 4]), (loop_with_everything, [2, 1, 5]), (while_else, 9), (while_else, 0), (while_else, 2), (while_else, 3),
-    (endless, 4), (endless, 40), (deleted_in_loop, [0, 1]), (deleted_in_loop, [1, 0]), (deleted_in_loop, [1, 0, 0, 0]),
-    (read_while_unbound, [1, 2]), (read_while_unbound, [3, 4]), (sometimes_bound, [1]), (sometimes_bound, [3, 1]), (sometimes_bound, [1, 3]),
-    (sometimes_bound, [1, 3, 4, 5, 6]), (B.loop, B(), [1, 2]), (nonlocal_in_loop, 4), (loops_in_with, 5), (loops_in_with, 2), (loops_in_with, 1),
-    (loops_in_with, 0), (handler_leaves_loop, [1, 1]), (handler_leaves_loop, [1, 2]), (handler_leaves_loop, [1, 3, 3]), (and_or_while, 9, 7),
+    (branches, 1, 2),
+    (branches, 3, 2),
+    (for_else, 0),
+    (for_else, 3),
+    (for_else, 9),
+    (nested_handlers, 5),
+    (with_blocks, 1),
+    (with_blocks, 5),
+    (closures, 3),
+    (arguments, [1, 2, 3], 2, 9),
+    (while_with_finally, 4),
+    (B.method, B(), 4),
+    (matching, [1, 2]),
+    (matching, {"k": 3}),
+    (matching, A()),
+    (matching, 3),
+    (statements, [1, 2]),
+    (statements, []),
+    (raising, 1),
+    (captured_loop_variables, [1, 2, 3]),
+    (exception_groups, 2),
+    (raise_in_handler, 2),
+    (loop_sum, []),
+    (loop_sum, [1, 2, 3]),
+    (loop_sum, [1, 2, 7, 3]),
+    (loops_in_loops, [(3, 5), (2, 5)]),
+    (loops_in_loops, [(3, 1), (2, 5)]),
+    (loops_in_loops, []),
+    (loop_with_everything, [1, 2, 3, 4]),
+    (loop_with_everything, [1, 7, 4]),
+    (loop_with_everything, [2, 1, 5]),
+    (while_else, 9),
+    (while_else, 0),
+    (while_else, 2),
+    (while_else, 3),
+    (endless, 4),
+    (endless, 40),
+    (deleted_in_loop, [0, 1]),
+    (deleted_in_loop, [1, 0]),
+    (deleted_in_loop, [1, 0, 0, 0]),
+    (read_while_unbound, [1, 2]),
+    (read_while_unbound, [3, 4]),
+    (sometimes_bound, [1]),
+    (sometimes_bound, [3, 1]),
+    (sometimes_bound, [1, 3]),
+    (sometimes_bound, [1, 3, 4, 5, 6]),
+    (B.loop, B(), [1, 2]),
+    (nonlocal_in_loop, 4),
+    (loops_in_with, 5),
+    (loops_in_with, 2),
+    (loops_in_with, 1),
+    (loops_in_with, 0),
+    (handler_leaves_loop, [1, 1]),
+    (handler_leaves_loop, [1, 2]),
+    (handler_leaves_loop, [1, 3, 3]),
+    (and_or_while, 9, 7),
 ]
 IDS = [f"{case[0].__name__}-{at}" for at, case in enumerate(CASES)]
 
 
-# --- harness -------------------------------------------------------------------------------------------------------------
+# --- harness
+# -------------------------------------------------------------------------------------------------------------
 def outcome(function, args):
     """All that a caller can see, as text without addresses."""
     LOG.clear()
@@ -438,6 +497,7 @@ def outcome(function, args):
 
 class _Counter:
     """Calls of `due` count the visits of one instruction; the nth breaks."""
+
     def __init__(self, nth):
         self.nth, self.visits, self.dispatched = nth, 0, 0
 
@@ -467,7 +527,9 @@ def test_break_at_every_instruction(case):
         for nth, mask in enumerate(masks[:3], 1):
             counter = _Counter(nth)
             try:
-                code, _spec = variant_that_breaks(plain.__code__, index, mask, counter.due, counter.dispatch, finish_short=bool(nth & 1))
+                code, _spec = variant_that_breaks(
+                    plain.__code__, index, mask, counter.due, counter.dispatch, finish_short=bool(nth & 1)
+                )
             except CannotResume:
                 assert decode(plain.__code__).instructions[index].op in ("RESUME", "MAKE_CELL", "COPY_FREE_VARS")
                 continue
@@ -514,7 +576,10 @@ def test_outlined_loops(case, innermost):
 
 
 class _Chaos:
-    """A dispatcher that breaks the functions it is given once more, at an instruction where the code alone decides the state."""
+    """A dispatcher that breaks the functions it is given once more, at an instruction where the code alone decides the
+    state.
+    """
+
     def __init__(self, seed):
         self.random, self.budget = random.Random(seed), 40
 
@@ -532,11 +597,13 @@ class _Chaos:
                 made, _ = variant_that_loops(code, self.random.choice(find_loops(code)), None, counter.due, self)
                 return rebuilt(function, made)
             except (CannotOutline, CannotResume, ValueError):
-                pass                     # not this loop: break at an instruction instead
+                pass  # not this loop: break at an instruction instead
         for _ in range(8):
             index = self.random.randrange(len(decode(code).instructions))
             try:
-                made, _ = variant_that_breaks(code, index, None, counter.due, self, finish_short=self.random.random() < 0.5)
+                made, _ = variant_that_breaks(
+                    code, index, None, counter.due, self, finish_short=self.random.random() < 0.5
+                )
             except (CannotResume, ValueError):
                 continue
             return rebuilt(function, made)
@@ -552,13 +619,16 @@ def test_breaks_within_breaks(case):
         assert outcome(lambda *a, chaos=chaos: chaos.spoil(function)(*a), args) == want, seed
 
 
-# --- interface -----------------------------------------------------------------------------------------------------------
+# --- interface
+# -----------------------------------------------------------------------------------------------------------
 def test_same_state_gives_the_same_code():
     code = for_else.__code__
     index = next(i.index for i in decode(code).instructions if i.op == "FOR_ITER")
     bound = [0, 1]
     assert make_resume(code, index, (), bound) is make_resume(code, index, (), bound)
-    again = [make_break(code, index, (), bound) for _ in range(2)]      # resume functions have entries, break functions have none
+    again = [
+        make_break(code, index, (), bound) for _ in range(2)
+    ]  # resume functions have entries, break functions have none
     assert again[0].successors == again[1].successors != ()
     assert make_resume(code, index, (), [0, 1, 2]).code is not make_resume(code, index, (), bound).code
 
@@ -597,6 +667,7 @@ def test_only_live_locals_are_passed():
     def f(a, b):
         c = say(a)
         return c
+
     code = f.__code__
     store = next(i for i in decode(code).instructions if i.op == "STORE_FAST")
     spec = make_resume(code, store.index)
@@ -610,6 +681,7 @@ def test_frame_inspection_keeps_all_locals():
         c = 1
         say(c)
         return sorted(locals())
+
     index = next(i.index for i in decode(f.__code__).instructions if i.op == "POP_TOP")
     spec = make_resume(f.__code__, index)
     assert spec.function(globals())(1, 2, 3, None) == ["a", "b", "c"]
@@ -619,9 +691,11 @@ def test_cells_keep_their_identity():
     def f(x):
         def get():
             return x
+
         say(0)
         x = 5
         return get
+
     code = f.__code__
     index = next(i.index for i in decode(code).instructions if i.op == "POP_TOP")
     spec = make_resume(code, index)
@@ -634,6 +708,7 @@ def test_cells_keep_their_identity():
 def test_what_cannot_be_resumed_says_why():
     def gen():
         yield 1
+
     with pytest.raises(CannotResume, match="generator"):
         make_break(gen.__code__, 3)
     body = compile("class K:\n    a = 1\n    b = a + 1\n", "<k>", "exec").co_consts[0]
@@ -712,9 +787,11 @@ def test_module_level_break_at_every_instruction():
         for nth in (1, 3):
             counter = _Counter(nth)
             try:
-                made, _ = variant_that_breaks(code, ins.index, None, counter.due, counter.dispatch, locals_are_globals=True)
+                made, _ = variant_that_breaks(
+                    code, ins.index, None, counter.due, counter.dispatch, locals_are_globals=True
+                )
             except (CannotResume, ValueError) as e:
-                assert "not started" in str(e) or "does not decide" in str(e)        # a comprehension's variable
+                assert "not started" in str(e) or "does not decide" in str(e)  # a comprehension's variable
                 continue
             tried += 1
             got = run_cell(made, [1, 2, 3, 7])

@@ -1,4 +1,7 @@
-"""Random programs (loops, handlers, with, closures, deletions), broken at random places and taken apart at every loop."""
+"""Random programs (loops, handlers, with, closures, deletions), broken at random places and taken apart at every
+loop.
+"""
+
 from __future__ import annotations
 
 import random
@@ -42,11 +45,24 @@ class Writer:
     def expression(self) -> str:
         r = self.rng
         n = lambda: r.choice(NAMES)
-        return r.choice([
-            lambda: n(), lambda: str(r.randint(-2, 5)), lambda: f"{n()} + {n()}", lambda: f"say({n()}, {r.randint(0, 9)})",
-            lambda: f"({n()} and {n()})", lambda: f"({n()} if {n()} > 1 else {n()})", lambda: f"len([{n()} for q in range(3) if q])",
-            lambda: f"(lambda: {n()})()", lambda: f"int(f'{{{n()}!r:>4}}')", lambda: f"max({n()}, key=lambda *_: {n()}, *[1, 2])",
-            lambda: f"{{'k': {n()}}}['k']", lambda: f"-{n()}", lambda: f"(1 < {n()} < 4) * 1", lambda: f"sum([{n()}, 1][0:2])"])()
+        return r.choice(
+            [
+                lambda: n(),
+                lambda: str(r.randint(-2, 5)),
+                lambda: f"{n()} + {n()}",
+                lambda: f"say({n()}, {r.randint(0, 9)})",
+                lambda: f"({n()} and {n()})",
+                lambda: f"({n()} if {n()} > 1 else {n()})",
+                lambda: f"len([{n()} for q in range(3) if q])",
+                lambda: f"(lambda: {n()})()",
+                lambda: f"int(f'{{{n()}!r:>4}}')",
+                lambda: f"max({n()}, key=lambda *_: {n()}, *[1, 2])",
+                lambda: f"{{'k': {n()}}}['k']",
+                lambda: f"-{n()}",
+                lambda: f"(1 < {n()} < 4) * 1",
+                lambda: f"sum([{n()}, 1][0:2])",
+            ]
+        )()
 
     def block(self, indent: int, depth: int, loop: bool) -> None:
         for _ in range(self.rng.randint(1, 3)):
@@ -95,7 +111,10 @@ class Writer:
             put(indent, "try:")
             self.block(indent + 1, depth - 1, loop)
             if kind == "try":
-                put(indent, r.choice(["except ValueError as e:", "except (NameError, TypeError):", "except NameError as c:"]))
+                put(
+                    indent,
+                    r.choice(["except ValueError as e:", "except (NameError, TypeError):", "except NameError as c:"]),
+                )
                 self.block(indent + 1, depth - 1, loop)
                 if r.random() < 0.3:
                     put(indent + 1, "raise")
@@ -139,7 +158,14 @@ class World:
             if world.left < 0:
                 raise RuntimeError("out of fuel")
 
-        return {"say": say, "boom": boom, "fuel": fuel, "manager": Manager, "__builtins__": __builtins__, "__name__": "program"}
+        return {
+            "say": say,
+            "boom": boom,
+            "fuel": fuel,
+            "manager": Manager,
+            "__builtins__": __builtins__,
+            "__name__": "program",
+        }
 
 
 def observe(run) -> str:
@@ -178,8 +204,14 @@ class Breaker:
                 if loops and self.rng.random() < 0.5:
                     made = variant_that_loops(code, self.rng.choice(loops), None, due, self)[0]
                 else:
-                    made = variant_that_breaks(code, self.rng.randrange(len(decode(code).instructions)), None, due, self,
-                                               finish_short=self.rng.random() < 0.5)[0]
+                    made = variant_that_breaks(
+                        code,
+                        self.rng.randrange(len(decode(code).instructions)),
+                        None,
+                        due,
+                        self,
+                        finish_short=self.rng.random() < 0.5,
+                    )[0]
             except (CannotOutline, CannotResume, ValueError):
                 continue
             self.broken += 1
@@ -187,12 +219,12 @@ class Breaker:
         return function
 
 
-WARM = 10        # calls after which CPython 3.11 has fused STORE_FAST with a LOAD_FAST of the next line
+WARM = 10  # calls after which CPython 3.11 has fused STORE_FAST with a LOAD_FAST of the next line
 
 
 def expected(code, args) -> set[str]:
-    """What eager shows: in a cold function, and in one that was called often. CPython 3.11 reports an unbound local one line early
-    once STORE_FAST__LOAD_FAST spans the two lines; nothing else may differ."""
+    """What eager shows: in a cold function, and in one that was called often. CPython 3.11 reports an unbound local one
+    line early once STORE_FAST__LOAD_FAST spans the two lines; nothing else may differ."""
     fresh = code.replace()
     seen = [observe(lambda names: FunctionType(fresh, names, "f")(*args)) for _ in range(WARM)]
     return {seen[0], seen[-1]}
@@ -205,7 +237,7 @@ def check(seed: int) -> int:
     code = scope["f"].__code__
     broken = 0
     for args in ((1, 2), (0, 3)):
-        run = lambda made, args=args: (lambda names: FunctionType(made, names, "f")(*args))
+        run = lambda made, args=args: lambda names: FunctionType(made, names, "f")(*args)
         want = expected(code, args)
         assert observe(run(assemble(decode(code)))) in want, text
         for innermost in (False, True):
@@ -226,7 +258,9 @@ def test_random_programs(seed):
 
 
 def test_the_line_of_an_unbound_local():
-    """A name that is read unbound on the line after an assignment: cold and warm code of eager Python disagree on 3.11."""
+    """A name that is read unbound on the line after an assignment: cold and warm code of eager Python disagree on
+    3.11.
+    """
     check(4096)
 
 

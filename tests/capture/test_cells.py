@@ -1,10 +1,11 @@
 """Module-level code, as a notebook cell is: names are globals, top-level loops become regions; and training loops."""
+
 import types
 
 import torch
 
-from tcompile.compiler.capture.capture import CaptureOptions, capture_frame
-from tcompile.compiler.capture.result import SkipFrame
+from tcompile.compiler.capture.entry.capture import CaptureOptions, capture_frame
+from tcompile.compiler.capture.entry.result import SkipFrame
 
 from .runner import Entry, Runner, same
 
@@ -51,19 +52,25 @@ def space():
 
 
 def test_straight_cell():
-    run = both("y = torch.sin(x) * n\nz = [y, y + 1]\ndef f(v):\n    return v * 2\nw = f(y).sum()\nn += 1\ndel z[0]\n", space)
+    run = both(
+        "y = torch.sin(x) * n\nz = [y, y + 1]\ndef f(v):\n    return v * 2\nw = f(y).sum()\nn += 1\ndel z[0]\n", space
+    )
     assert not run.breaks and len(run.graphs) == 1
 
 
 def test_cell_with_breaks():
-    run = both("y = torch.sin(x)\ns = int(y.sum())\nif y.mean() > 0:\n    y = y + s\nelse:\n    y = y - s\nz = y * 2\n", space)
+    run = both(
+        "y = torch.sin(x)\ns = int(y.sum())\nif y.mean() > 0:\n    y = y + s\nelse:\n    y = y - s\nz = y * 2\n", space
+    )
     assert [b.kind for b in run.breaks] == ["item", "data_dependent_branch"]
     assert [b.line for b in run.breaks] == [2, 3]
     assert len(run.graphs) >= 2
 
 
 def test_top_level_loop():
-    run = both("total = 0.0\nfor i in range(5):\n    x = torch.tanh(x) + i\n    total += x.sum().item()\ny = x * 2\n", space)
+    run = both(
+        "total = 0.0\nfor i in range(5):\n    x = torch.tanh(x) + i\n    total += x.sum().item()\ny = x * 2\n", space
+    )
     assert run.breaks[0].line == 4 and run.graphs
 
 
@@ -84,7 +91,12 @@ def training_space():
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     data = [(torch.randn(5, 3), torch.randn(5, 1)) for _ in range(3)]
-    return {**space(), "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5), "data": data}
+    return {
+        **space(),
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5),
+        "data": data,
+    }
 
 
 def test_training_loop_in_a_cell():
@@ -92,8 +104,10 @@ def test_training_loop_in_a_cell():
     forward = [g for g in run.graphs if any("mse_loss" in str(n.target) for n in g.graph_module.graph.nodes)]
     assert forward, "forward and loss are captured"
     assert len(run.captures) < 40
-    assert any("backward" in str(n.target) for g in forward for n in g.graph_module.graph.nodes), "and the step with them, once an iteration"
-    assert {b.kind for b in run.breaks} == {"optimizer"}                # each iteration reads its loss after its graph
+    assert any("backward" in str(n.target) for g in forward for n in g.graph_module.graph.nodes), (
+        "and the step with them, once an iteration"
+    )
+    assert {b.kind for b in run.breaks} == {"optimizer"}  # each iteration reads its loss after its graph
 
 
 def test_training_with_a_data_loader():
@@ -102,6 +116,7 @@ def test_training_with_a_data_loader():
         xs, ys = torch.arange(24.0).reshape(8, 3) / 24, torch.arange(8.0).reshape(8, 1)
         ns["data"] = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(xs, ys), batch_size=4)
         return ns
+
     run = both(TRAIN, make)
     assert any("mse_loss" in str(n.target) for g in run.graphs for n in g.graph_module.graph.nodes)
 
@@ -122,6 +137,9 @@ def test_training_function():
     a, b = training_space(), training_space()
     run = Runner()
     for _ in range(2):
-        same(run(library_train, a["model"], a["optimizer"], a["data"]), library_train(b["model"], b["optimizer"], b["data"]))
+        same(
+            run(library_train, a["model"], a["optimizer"], a["data"]),
+            library_train(b["model"], b["optimizer"], b["data"]),
+        )
     assert run.graphs
     assert isinstance(library_train, types.FunctionType)

@@ -1,4 +1,7 @@
-"""Whatever is done to a compiled module, or called on it, is as on the module: `forward`, other methods, hooks that come and go, replaced parts."""
+"""Whatever is done to a compiled module, or called on it, is as on the module: `forward`, other methods, hooks that
+come and go, replaced parts.
+"""
+
 from __future__ import annotations
 
 import abc
@@ -58,10 +61,15 @@ def test_everything_done_to_it_is_seen(cls):
         for f, g in ((m, c), (m.forward, c.forward), (m.other, c.other), (m.generate, c.generate)):
             torch.testing.assert_close(g(X), f(X))
         torch.testing.assert_close(c.forward(X, shift=1), m.forward(X, shift=1))
+
     same()
     for module in (m, c):
-        for add in (lambda: module.register_forward_hook(lambda mod, i, o: o * 3), lambda: module.register_forward_pre_hook(lambda mod, i: (i[0] + 1,)),
-                    lambda: m.linear.register_forward_hook(lambda mod, i, o: o - 5), lambda: nn.modules.module.register_module_forward_hook(lambda mod, i, o: o + 7)):
+        for add in (
+            lambda: module.register_forward_hook(lambda mod, i, o: o * 3),
+            lambda: module.register_forward_pre_hook(lambda mod, i: (i[0] + 1,)),
+            lambda: m.linear.register_forward_hook(lambda mod, i, o: o - 5),
+            lambda: nn.modules.module.register_module_forward_hook(lambda mod, i, o: o + 7),
+        ):
             handle = add()
             same()
             handle.remove()
@@ -107,7 +115,12 @@ def test_compiled_modules_inside_of_others():
     m = Outer()
     c = tcompile.compile(m, backend="eager", fullgraph=True)
     inner = m.inner._orig_mod
-    for step in (lambda: None, lambda: setattr(inner, "scale", 5), lambda: setattr(inner, "forward", lambda x: x * 7), lambda: delattr(inner, "forward")):
+    for step in (
+        lambda: None,
+        lambda: setattr(inner, "scale", 5),
+        lambda: setattr(inner, "forward", lambda x: x * 7),
+        lambda: delattr(inner, "forward"),
+    ):
         step()
         want = inner(X) + inner.other(X) + inner.forward(X) + inner.scale
         torch.testing.assert_close(m(X), want)
@@ -162,5 +175,9 @@ def test_classes_do_not_hear_that_their_modules_are_compiled(cls):
     compiled = tcompile.compile(module, backend="eager")
     x = torch.ones(2)
     assert torch.equal(compiled(x), module(x)) and isinstance(compiled, cls) and isinstance(module, cls)
-    assert not isinstance(module, type(compiled)) and type(compiled).__mro__[1] is cls and compiled.state_dict().keys() == module.state_dict().keys()
+    assert (
+        not isinstance(module, type(compiled))
+        and type(compiled).__mro__[1] is cls
+        and compiled.state_dict().keys() == module.state_dict().keys()
+    )
     assert (Registering.made, Family.known) == before

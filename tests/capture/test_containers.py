@@ -1,4 +1,7 @@
-"""Containers from outside: read under guards, past what subclasses override, changed through effects; displays that a break cuts in two."""
+"""Containers from outside: read under guards, past what subclasses override, changed through effects; displays that a
+break cuts in two.
+"""
+
 import collections
 import copy
 import enum
@@ -17,7 +20,9 @@ X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
 
 def check(fn, make, breaks=0):
-    """Two calls on fresh arguments equal eager's, in value and in what is left of the arguments; the second call hits."""
+    """Two calls on fresh arguments equal eager's, in value and in what is left of the arguments; the second call
+    hits.
+    """
     run = Runner()
     for _ in range(2):
         expected, given = make(), make()
@@ -40,25 +45,94 @@ def _content(value):
 
 # --- displays that are cut by a break
 def long_tuple(x):
-    return (x + 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-            id(x) > 0, x * 2, "end")
+    return (
+        x + 1,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+        12,
+        13,
+        14,
+        15,
+        16,
+        17,
+        18,
+        19,
+        20,
+        21,
+        22,
+        23,
+        24,
+        25,
+        26,
+        27,
+        28,
+        29,
+        30,
+        31,
+        id([]) > 0,
+        x * 2,
+        "end",
+    )
 
 
 def long_list(x):
-    return [x + 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-            *(id(x) > 0, x * 2), "end"]
+    return [
+        x + 1,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+        12,
+        13,
+        14,
+        15,
+        16,
+        17,
+        18,
+        19,
+        20,
+        21,
+        22,
+        23,
+        24,
+        25,
+        26,
+        27,
+        28,
+        29,
+        30,
+        31,
+        *(id([]) > 0, x * 2),
+        "end",
+    ]
 
 
 def spread_dict(x):
-    return {"a": x + 1, **{"b": 2}, "c": id(x) > 0, **{"d": x * 2}, "e": 3}
+    return {"a": x + 1, **{"b": 2}, "c": id([]) > 0, **{"d": x * 2}, "e": 3}
 
 
 def spread_set(x):
-    return sorted({1, *(2, 3), id(x) > 0 and 4, *(5, 6)}), x + 1
+    return sorted({1, *(2, 3), id([]) > 0 and 4, *(5, 6)}), x + 1
 
 
 def spread_call(x):
-    return dict(a=x + 1, **{"b": 2}, c=id(x) > 0, **{"d": x * 2}), max(*[1, 2], id(x) > 0 and 7, *[3])
+    return dict(a=x + 1, **{"b": 2}, c=id([]) > 0, **{"d": x * 2}), max(*[1, 2], id(x) > 0 and 7, *[3])
 
 
 @pytest.mark.parametrize("fn", [long_tuple, long_list, spread_dict, spread_set, spread_call], ids=lambda f: f.__name__)
@@ -120,8 +194,11 @@ def read_missing(d):
     return d["a"] + 1, d["zz"], list(d), {**d}
 
 
-@pytest.mark.parametrize("cls,fn", [(Doubling, read_mapping), (DoublingOrdered, read_mapping), (Rows, read_mapping), (Renaming, read_missing)],
-                         ids=lambda v: v.__name__)
+@pytest.mark.parametrize(
+    "cls,fn",
+    [(Doubling, read_mapping), (DoublingOrdered, read_mapping), (Rows, read_mapping), (Renaming, read_missing)],
+    ids=lambda v: v.__name__,
+)
 def test_mappings_that_override(cls, fn):
     check(fn, lambda: (cls([("a", X.clone()), ("b", 2)]),))
 
@@ -196,7 +273,12 @@ def test_wrong_operands(fn, value):
 
 def tensor_of_a_list(x, values):
     values[1] = 9
-    return x + torch.tensor(values), torch.full((2,), values[0]), torch.zeros(values[:2]).shape, torch.arange(*values[:2])
+    return (
+        x + torch.tensor(values),
+        torch.full((2,), values[0]),
+        torch.zeros(values[:2]).shape,
+        torch.arange(*values[:2]),
+    )
 
 
 def test_tensors_are_made_of_the_content_that_is():
@@ -212,8 +294,20 @@ def wrong_spreads(x):
         return named
 
     texts = []
-    for bad in (lambda: f(**3), lambda: f(**{"a": 1}, **dict(a=2)), lambda: f(*3), lambda: [*3], lambda: {**3}, lambda: f(**{1: 2}), lambda: {*3},
-                lambda: two(3), lambda: two([1]), lambda: two([1, 2, 3]), lambda: first_of(4), lambda: first_of([])):
+    for bad in (
+        lambda: f(**3),
+        lambda: f(**{"a": 1}, **dict(a=2)),
+        lambda: f(*3),
+        lambda: [*3],
+        lambda: {**3},
+        lambda: f(**{1: 2}),
+        lambda: {*3},
+        lambda: two(3),
+        lambda: two([1]),
+        lambda: two([1, 2, 3]),
+        lambda: first_of(4),
+        lambda: first_of([]),
+    ):
         try:
             bad()
         except (TypeError, ValueError) as error:
@@ -237,6 +331,7 @@ def test_messages_of_wrong_spreads():
 
 def unpack_without_end(x):
     import itertools
+
     counter = itertools.count(3)
     try:
         a, b = counter
@@ -284,7 +379,16 @@ def test_native_functions_and_type_variables_as_keys():
 
     def f(x):
         y = x * table[torch.add] + table[torch.Tensor.mul] + table[operator.add] + table[var]
-        return y, len in table, torch.mul in table, torch.add in chosen, torch.sin in chosen, table.get(torch.sub, 7), list(table.values())
+        return (
+            y,
+            len in table,
+            torch.mul in table,
+            torch.add in chosen,
+            torch.sin in chosen,
+            table.get(torch.sub, 7),
+            list(table.values()),
+        )
+
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
     x = torch.ones(2)
     same(compiled(x), f(x))
@@ -300,18 +404,25 @@ def test_native_functions_and_type_variables_as_keys():
 class Kind(enum.Enum):
     A = 1
 
-    def __eq__(self, other): return isinstance(other, Kind) and self.value == other.value
+    def __eq__(self, other):
+        return isinstance(other, Kind) and self.value == other.value
 
-    def __hash__(self): return 1
+    def __hash__(self):
+        return 1
 
 
-@pytest.mark.parametrize("key", [lambda: 0, Kind, Kind.A, math, torch.float16, len], ids=["function", "class", "enum", "module", "dtype", "native"])
+@pytest.mark.parametrize(
+    "key",
+    [lambda: 0, Kind, Kind.A, math, torch.float16, len],
+    ids=["function", "class", "enum", "module", "dtype", "native"],
+)
 def test_a_key_that_a_dict_from_outside_lacked(key):
     """Guards hold functions, classes, modules and enums weakly: a dict that gets such a key has it."""
     table = {}
 
     def f(x):
         return x * table.get(key, 5.0) + (key in table)
+
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
     x = torch.ones(2)
     same(compiled(x), f(x))
@@ -343,5 +454,5 @@ def test_a_function_defined_anew_is_another_key(name):
     compiled = tcompile.compile(ns[name], backend="eager", fullgraph=True)
     x = torch.ones(2)
     same(compiled(x), ns[name](x))
-    exec("\ndef key(x): return x", ns)                  # the same code, at the same line
+    exec("\ndef key(x): return x", ns)  # the same code, at the same line
     same(compiled(x), ns[name](x))

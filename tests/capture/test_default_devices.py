@@ -1,10 +1,11 @@
 """`with torch.device(...)` inside and around compiled functions: where tensors are made that are told no device."""
+
 import pytest
 import torch
 
 import tcompile
 
-stop = tcompile.disable(lambda: None)               # every call of it is a break
+stop = tcompile.disable(lambda: None)  # every call of it is a break
 META = torch.device("meta")
 
 
@@ -13,7 +14,17 @@ def devices(result):
 
 
 def made(x):
-    return torch.zeros(3), x * 2, torch.tensor([1.0]), torch.arange(2), torch.randn(2), torch.full((), 1.0), torch.zeros_like(x), torch.as_tensor(1), torch.get_default_device()
+    return (
+        torch.zeros(3),
+        x * 2,
+        torch.tensor([1.0]),
+        torch.arange(2),
+        torch.randn(2),
+        torch.full((), 1.0),
+        torch.zeros_like(x),
+        torch.as_tensor(1),
+        torch.get_default_device(),
+    )
 
 
 def region(x):
@@ -67,6 +78,7 @@ def breaks_in_a_call(x):
         with torch.device("cpu"):
             stop()
             return torch.zeros(1), *made(x)
+
     with META:
         y = within()
         z = torch.zeros(2)
@@ -98,6 +110,7 @@ def test_a_region_that_stays_open():
     def fn(x):
         META.__enter__()
         return torch.zeros(1), x + 1
+
     compiled = tcompile.compile(fn)
     for call in (fn, compiled, compiled):
         assert devices(call(torch.ones(2, device="cpu"))) == ["meta", "cpu"]

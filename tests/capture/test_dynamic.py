@@ -1,4 +1,5 @@
 """Sizes and ints as symbols: one capture serves many, predicates guard the branches taken."""
+
 import pytest
 import torch
 
@@ -113,6 +114,7 @@ def test_parameters_stay_static():
 
     def fn(x):
         return lin(x)
+
     for n in (4, 9):
         x = torch.randn(n, 3)
         same(run(fn, x), fn(x))
@@ -127,6 +129,7 @@ def test_a_size_that_leaves_over_a_break():
         y = x + 1
         print(y.sum() > -1e9 and "")
         return y * n
+
     run = Runner(dynamic=True)
     for size in (3, 5):
         x = torch.randn(size, 2)
@@ -143,12 +146,20 @@ def hashed_shape(x):
         return x - 1
     MADE[x.shape] = n
     seen = {x.shape, (x.shape[0], 1)}
-    return x + n + (x.size() in seen) + len(seen) + {x.shape: 3}.get(tuple(x.shape), 5) + len(frozenset([x.shape, x.size()]))
+    return (
+        x
+        + n
+        + (x.size() in seen)
+        + len(seen)
+        + {x.shape: 3}.get(tuple(x.shape), 5)
+        + len(frozenset([x.shape, x.size()]))
+    )
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_shapes_as_keys(dynamic):
     import tcompile
+
     compiled = tcompile.compile(hashed_shape, backend="eager", dynamic=dynamic)
     for shape in ((3, 4), (5, 4), (4, 4), (1, 6), (3, 4)):
         x = torch.randn(shape)
@@ -172,8 +183,12 @@ def test_a_size_that_must_not_be_fixed():
 
     def broadcasts(x):
         return x + torch.ones(5, 3)
+
     for fn in (fixes, broadcasts):
-        with pytest.raises(tcompile.ConstraintViolationError, match=r"x.shape\[0\] was marked as dynamic, but the program fixes it to 5 at .*test_dynamic.py"):
+        with pytest.raises(
+            tcompile.ConstraintViolationError,
+            match=r"x.shape\[0\] was marked as dynamic, but the program fixes it to 5 at .*test_dynamic.py",
+        ):
             tcompile.compile(fn, backend="eager")(marked(5))
         wished = torch.randn(5, 3)
         tcompile.maybe_mark_dynamic(wished, 0)
@@ -190,6 +205,6 @@ def test_marked_ranges():
     for n in (5, 6, 2, 8, 9, 10):
         x = marked(n, min=2, max=8) if n < 9 else torch.randn(n, 3)
         torch.testing.assert_close(compiled([x]), x * 2)
-    assert len(graphs) == 3                              # in the range; 9; 9 and 10
+    assert len(graphs) == 3  # in the range; 9; 9 and 10
     with pytest.raises(tcompile.ConstraintViolationError, match="from 2 to 5, and is 8"):
         tcompile.compile(lambda x: x * 2, backend="eager")(marked(8, min=2, max=5))

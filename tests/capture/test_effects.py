@@ -1,4 +1,5 @@
 """Side effects: each once, in order, after the graph; reads see pending writes; nothing happens during capture."""
+
 import collections
 import functools
 import logging
@@ -29,6 +30,7 @@ def test_append_needs_no_guard_on_the_list():
     def fn(lst, x):
         lst.append(x + 1)
         return x * 2
+
     run = twice(fn, lambda: ([], X))
     assert len(run.captures) == 1
 
@@ -45,6 +47,7 @@ def test_list_methods():
         lst += [7]
         lst.reverse()
         return x * n, list(lst)
+
     twice(fn, lambda: ([5, 6, 7], X))
 
 
@@ -52,6 +55,7 @@ def test_sorting_a_list():
     def fn(lst, x):
         lst.sort(key=lambda v: -v)
         return x + lst[0]
+
     twice(fn, lambda: ([5, 9, 7], X))
 
 
@@ -66,6 +70,7 @@ def test_dict_methods():
         gone = d.pop("b")
         del d["c"]
         return y + gone + len(d), sorted(d)
+
     twice(fn, lambda: ({"a": 1}, X))
     twice(fn, lambda: (collections.OrderedDict(a=1), X))
 
@@ -74,6 +79,7 @@ def test_default_dict():
     def fn(d, x):
         d["k"].append(x)
         return x + len(d["k"])
+
     run = Runner()
     a, b = collections.defaultdict(list), collections.defaultdict(list)
     for _ in range(2):
@@ -107,6 +113,7 @@ def test_attributes():
         y = c.step(x) + c.step(x)
         c.double = 40
         return y + c.n + c.double
+
     run = Runner()
     a, b = Counter(), Counter()
     for _ in range(3):
@@ -125,6 +132,7 @@ def test_globals_and_cells():
         seen += 2
         HISTORY.append(COUNT)
         return x * COUNT + seen
+
     global COUNT
     run = Runner()
     for _ in range(3):
@@ -148,11 +156,13 @@ def test_module_state():
             self.total = self.total + x.sum(0)
             self.cache = x
             return self.bn(x) + self.total
+
     a, b = Stateful(), Stateful()
     run = Runner()
 
     def fn(m, x):
         return m(x)
+
     for _ in range(3):
         same(run(fn, a, X), fn(b, X))
         same(dict(a.state_dict()), dict(b.state_dict()))
@@ -169,6 +179,7 @@ def test_print_and_logging(capsys, caplog):
         y = x + 1
         print(f"{y.dtype}")
         return y
+
     run = Runner()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -182,6 +193,7 @@ def test_warnings():
     def fn(x):
         warnings.warn("careful", UserWarning)
         return x + 1
+
     run = Runner()
     with pytest.warns(UserWarning, match="careful"):
         same(run(fn, X), X + 1)
@@ -194,6 +206,7 @@ def test_in_place_on_inputs():
         x[0] = 5
         y += x
         return x.sum() + y
+
     run = Runner()
     a, b = (X.clone(), X.clone()), (X.clone(), X.clone())
     for _ in range(2):
@@ -212,6 +225,7 @@ def test_effects_before_a_break_happen_before_it(capsys):
         lst.append(2)
         print("last")
         return y + len(lst)
+
     run = Runner()
     a, b = [], []
     out = run(fn, a, X)
@@ -234,6 +248,7 @@ def test_nothing_happens_when_capture_gives_up():
         y = x + 1
         print(y)
         return y
+
     run = Runner()
     o, lst = Odd(), []
     run(fn, o, lst, X)
@@ -244,11 +259,13 @@ def test_identity_of_returned_objects():
     def fn(c, lst, x):
         inner = [x]
         return c, lst, [inner, inner], {"c": c}
+
     run = Runner()
 
     def with_work(c, lst, x):
         y = x + 1
         return (*fn(c, lst, x), y)
+
     c, lst = Counter(), [1]
     a = run(with_work, c, lst, X)
     assert a[0] is c and a[1] is lst and a[2][0] is a[2][1] and a[3]["c"] is c and a[2][0][0] is X
@@ -257,10 +274,13 @@ def test_identity_of_returned_objects():
 def test_functions_that_leave():
     def fn(x):
         k = 3
+
         def inner(v):
             return v * k + x
+
         k = 4
         return inner, x + 1
+
     run = Runner()
     f, y = run(fn, X)
     same(f(X), X * 4 + X)
@@ -272,6 +292,7 @@ def test_generators_that_leave():
     def fn(x):
         y = x + 1
         return (y * i for i in range(2)), y
+
     run = Runner()
     g, y = run(fn, X)
     same(list(g), [(X + 1) * 0, (X + 1)])
@@ -281,6 +302,7 @@ def test_objects_that_become_the_same():
     def fn(a, b, x):
         a.append(1)
         return x + len(b)
+
     run = Runner()
     p, q = [], []
     same(run(fn, p, q, X), X + 0)
@@ -289,6 +311,7 @@ def test_objects_that_become_the_same():
     def attr(a, b, x):
         a.n += 1
         return x * b.n
+
     run = Runner()
     c, d = Counter(), Counter()
     same(run(attr, c, d, X), X * 0)
@@ -305,6 +328,7 @@ def test_module_dicts_are_not_changed_unseen():
             self._buffers["b"] = x[0]
             self.__dict__["k"] = 3
             return x + self.b * self.k
+
     run = Runner()
     a, b = M(), M()
     for _ in range(2):
@@ -319,6 +343,7 @@ def test_break_inside_autocast():
             positive = bool(y.sum() > 0)
             z = y @ y
         return z, positive, x @ x.T
+
     run = Runner()
     for _ in range(2):
         same(run(fn, X), fn(X))
@@ -327,7 +352,8 @@ def test_break_inside_autocast():
     assert run.breaks[0].kind == "data_dependent_branch" and len(run.graphs) == 2
 
 
-# --- what stock torch.compile answers wrongly on small programs (issue 3): hooks, state before an exception, the types of two exceptions
+# --- what stock torch.compile answers wrongly on small programs (issue 3): hooks, state before an exception, the types
+# of two exceptions
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "tcompile"])
 
 
@@ -341,11 +367,13 @@ def outcome(fn, *args):
 @BACKENDS
 def test_hooks_registered_after_compilation_run(backend):
     import tcompile
+
     seen = []
 
     def net():
         torch.manual_seed(0)
         return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
     a, b = net(), net()
     c = tcompile.compile(b, backend=backend)
     same(c(X), a(X))
@@ -391,6 +419,7 @@ def changes_then_raises(account, box, x, n):
 @BACKENDS
 def test_state_changed_before_an_exception_stays(backend):
     import tcompile
+
     global TOTAL
     c = tcompile.compile(changes_then_raises, backend=backend)
     states = []
@@ -434,7 +463,7 @@ def error_types(x, n, d, items):
     if n == 13:
         return y, bool(x)
     if n == 14:
-        raise Account                        # no exception at all
+        raise Account  # no exception at all
     if n == 15:
         return y, [v for v in steps_that_stop(x)]
     if n == 16:
@@ -457,6 +486,7 @@ def steps_that_stop(x):
 @BACKENDS
 def test_types_and_words_of_exceptions(backend):
     import tcompile
+
     c = tcompile.compile(error_types, backend=backend, options={"recompile_limit": 100})
     for n in (*range(21), *range(21)):
         assert repr(outcome(error_types, X, n, {}, [1])) == repr(outcome(c, X, n, {}, [1])), n
@@ -465,6 +495,7 @@ def test_types_and_words_of_exceptions(backend):
 @BACKENDS
 def test_prints_and_logs_keep_their_order_with_an_exception(backend, capsys, caplog):
     import tcompile
+
     logger = logging.getLogger("order-test")
 
     def fn(x, i):
@@ -474,6 +505,7 @@ def test_prints_and_logs_keep_their_order_with_an_exception(backend, capsys, cap
         print("c", y.shape)
         logger.warning("d")
         return y
+
     c = tcompile.compile(fn, backend=backend)
     seen = []
     for f in (fn, c):
@@ -500,6 +532,7 @@ def test_tensors_their_views_and_aliases_after_an_exception(backend):
         z = torch.index_select(x, 0, i)
         x.sub_(1)
         return z
+
     c = tcompile.compile(fn, backend=backend)
     for i in (0, 9, 1, 9):
         states = []
@@ -531,7 +564,7 @@ def test_arguments_are_let_go_at_once():
         x = torch.ones(3)
         alive = weakref.ref(x)
         run(fn, x, [])
-        for result in run.captures:                          # the graph keeps its first inputs until it is compiled
+        for result in run.captures:  # the graph keeps its first inputs until it is compiled
             result.graph.example_inputs.clear()
         del x, result
         assert alive() is None
@@ -553,6 +586,7 @@ def test_objects_with_a_finalizer_are_not_made_by_capture():
         y = x + 1
         h = Handle(3)
         return y * h.k
+
     run = Runner()
     for n in (1, 2, 3):
         same(run(fn, X), (X + 1) * 3)
@@ -565,6 +599,7 @@ def test_keywords_named_like_parameters_of_capture():
         e = collections.OrderedDict(m=1, fn=2)
         p = functools.partial(lambda m, fn: m * fn, m=x)
         return d["m"] * d["fn"] + e["m"] + p(fn=3), d, e
+
     run = Runner()
     same(run(fn, X), fn(X))
     assert not run.breaks and not run.skips

@@ -1,4 +1,7 @@
-"""What builtin containers do in C with their elements runs the elements' own methods: once, in order, with their effects, and guarded."""
+"""What builtin containers do in C with their elements runs the elements' own methods: once, in order, with their
+effects, and guarded.
+"""
+
 import collections
 import math
 
@@ -21,6 +24,7 @@ class Noted:
         def method(self, *args):
             CALLS.append(name)
             return result(self, *args)
+
         return method
 
     __lt__ = _note("lt", lambda self, other: self.n < other.n)
@@ -39,15 +43,51 @@ class Noted:
 
 
 NATIVE_USES = [
-    lambda o: [5, 6, 7][o], lambda o: [5, 6, 7][o:], lambda o: "ab" * o, lambda o: [0] * o, lambda o: "ab"[o],
-    lambda o: range(o), lambda o: list(o), lambda o: tuple(o), lambda o: [*o, *o], lambda o: set(o), lambda o: dict([o]),
-    lambda o: f"{o}{o!s}{o:>3}", lambda o: "%s %d" % (o, o), lambda o: "{} {0!s:>3}".replace("{}", "-").format(o), lambda o: str([1]) + str(o),
-    lambda o: sorted([Noted(2), o])[0].n, lambda o: max([o, Noted(5)]).n, lambda o: [o].index(o), lambda o: [o, Noted(3)].count(Noted(3)),
-    lambda o: o in [Noted(1)], lambda o: [o] == [Noted(1)], lambda o: (o, 2) < (Noted(1), 3), lambda o: {"k": o} == {"k": Noted(1)},
-    lambda o: collections.deque([Noted(0), o]).index(Noted(1)), lambda o: math.sqrt(o), lambda o: chr(o), lambda o: hex(o), lambda o: round(2.567, o),
-    lambda o: [1, 2].insert(o, 3), lambda o: [1, 2].pop(o), lambda o: "a,b,c".split(",", o), lambda o: list(enumerate("ab", o)), lambda o: slice(o, 3).indices(5),
-    lambda o: complex(o), lambda o: bool(o), lambda o: o or 1, lambda o: sum(o), lambda o: list(zip(o, o)), lambda o: list(filter(None, [o])) and 0,
-    lambda o: divmod(o, 2), lambda o: divmod(2, o), lambda o: pow(o, 2, 5), lambda o: [Noted(3)] != [o], lambda o: [7, 1, 7, 1].index(1, o), lambda o: [7, 1, 7, 1].index(7, o, -1),
+    lambda o: [5, 6, 7][o],
+    lambda o: [5, 6, 7][o:],
+    lambda o: "ab" * o,
+    lambda o: [0] * o,
+    lambda o: "ab"[o],
+    lambda o: range(o),
+    lambda o: list(o),
+    lambda o: tuple(o),
+    lambda o: [*o, *o],
+    lambda o: set(o),
+    lambda o: dict([o]),
+    lambda o: f"{o}{o!s}{o:>3}",
+    lambda o: "%s %d" % (o, o),
+    lambda o: "{} {0!s:>3}".replace("{}", "-").format(o),
+    lambda o: str([1]) + str(o),
+    lambda o: sorted([Noted(2), o])[0].n,
+    lambda o: max([o, Noted(5)]).n,
+    lambda o: [o].index(o),
+    lambda o: [o, Noted(3)].count(Noted(3)),
+    lambda o: o in [Noted(1)],
+    lambda o: [o] == [Noted(1)],
+    lambda o: (o, 2) < (Noted(1), 3),
+    lambda o: {"k": o} == {"k": Noted(1)},
+    lambda o: collections.deque([Noted(0), o]).index(Noted(1)),
+    lambda o: math.sqrt(o),
+    lambda o: chr(o),
+    lambda o: hex(o),
+    lambda o: round(2.567, o),
+    lambda o: [1, 2].insert(o, 3),
+    lambda o: [1, 2].pop(o),
+    lambda o: "a,b,c".split(",", o),
+    lambda o: list(enumerate("ab", o)),
+    lambda o: slice(o, 3).indices(5),
+    lambda o: complex(o),
+    lambda o: bool(o),
+    lambda o: o or 1,
+    lambda o: sum(o),
+    lambda o: list(zip(o, o)),
+    lambda o: list(filter(None, [o])) and 0,
+    lambda o: divmod(o, 2),
+    lambda o: divmod(2, o),
+    lambda o: pow(o, 2, 5),
+    lambda o: [Noted(3)] != [o],
+    lambda o: [7, 1, 7, 1].index(1, o),
+    lambda o: [7, 1, 7, 1].index(7, o, -1),
 ]
 
 
@@ -83,7 +123,14 @@ class Key:
 
 def keyed(x, a, b):
     found = {a: 1, b: 2}
-    return x * len(found), found[Key(1)], Key(5) in found, len({a, b, Key(1)}), found.get(Key(9), "none"), (a, 1) in {(Key(1), 1)}
+    return (
+        x * len(found),
+        found[Key(1)],
+        Key(5) in found,
+        len({a, b, Key(1)}),
+        found.get(Key(9), "none"),
+        (a, 1) in {(Key(1), 1)},
+    )
 
 
 def test_what_keys_read_is_guarded():

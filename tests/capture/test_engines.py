@@ -1,4 +1,5 @@
 """Entries of library code hang on its code object: those of one set of options serve no other."""
+
 from __future__ import annotations
 
 import ctypes
@@ -11,9 +12,9 @@ import pytest
 import torch
 
 import tcompile
-from tcompile.compiler.runtime import hook
+from tcompile.compiler.runtime import frame_hook
 
-pytestmark = pytest.mark.skipif(not hook.available(), reason="no frame hook")
+pytestmark = pytest.mark.skipif(not frame_hook.available(), reason="no frame hook")
 X = torch.ones(2)
 LOG: list = []
 
@@ -23,12 +24,14 @@ def backend(name):
         def run(*args):
             LOG.append(name)
             return gm.forward(*args)
+
         return run
+
     return run_by
 
 
 A, B = backend("A"), backend("B")
-ask_back = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)          # a native function that calls Python
+ask_back = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)  # a native function that calls Python
 
 
 def make():
@@ -40,6 +43,7 @@ def make():
     def f(x):
         y = x + 1
         return native(y) * 3
+
     return helper, f
 
 
@@ -83,6 +87,7 @@ def test_options_are_not_mixed():
     def counting(gm, examples):
         compiled.append(1)
         return gm.forward
+
     helper, _ = make()
     for options in ({"recompile_limit": 3}, {"recompile_limit": 4}, {"recompile_limit": 3}):
         for dynamic in (None, False):
@@ -102,6 +107,7 @@ def test_threads_with_different_backends():
                 torch.testing.assert_close(g(X), (X + 1) * 6 + 3)
         except Exception as e:
             errors.append(e)
+
     threads = [threading.Thread(target=work, args=(g, 30)) for g in (fa, fb, fa, fb)]
     for t in threads:
         t.start()
@@ -120,7 +126,9 @@ def test_a_callback_of_a_pattern_is_interpreted():
         def replace(match):
             out.append(y)
             return "b"
+
         return re.compile("a").sub(replace, "aa"), y
+
     c = tcompile.compile(f, backend="eager")
     for n in range(1, 4):
         assert c(X)[0] == "bb"
@@ -128,8 +136,10 @@ def test_a_callback_of_a_pattern_is_interpreted():
 
 
 def test_a_first_call_imports_nothing_large():
-    code = ("import sys, torch, tcompile\n"
-            "assert tcompile.compile(lambda x: torch.sin(x) + 1)(torch.zeros(3)).tolist() == [1, 1, 1]\n"
-            "bad = [m for m in ('torch.onnx', 'torch._dynamo', 'torch._inductor', 'sympy', 'triton', 'numpy.testing', 'IPython') if m in sys.modules]\n"
-            "assert not bad, bad")
+    code = (
+        "import sys, torch, tcompile\n"
+        "assert tcompile.compile(lambda x: torch.sin(x) + 1)(torch.zeros(3)).tolist() == [1, 1, 1]\n"
+        "bad = [m for m in ('torch.onnx', 'torch._dynamo', 'torch._inductor', 'sympy', 'triton', 'numpy.testing', 'IPython') if m in sys.modules]\n"
+        "assert not bad, bad"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

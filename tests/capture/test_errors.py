@@ -1,4 +1,7 @@
-"""Exceptions: the same type, words, line and state as eager, whether an operator, a value or the program raises them."""
+"""Exceptions: the same type, words, line and state as eager, whether an operator, a value or the program raises
+them.
+"""
+
 import contextlib
 import traceback
 
@@ -102,8 +105,24 @@ def random_then_fails(x, i, log):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("f", [index_select, getitem, embedding, gather, nll, scatter, put, division, singular, caught, caught_in_callee, random_then_fails],
-                         ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "f",
+    [
+        index_select,
+        getitem,
+        embedding,
+        gather,
+        nll,
+        scatter,
+        put,
+        division,
+        singular,
+        caught,
+        caught_in_callee,
+        random_then_fails,
+    ],
+    ids=lambda f: f.__name__,
+)
 def test_operators_that_fail_for_some_values(f, backend):
     if backend == "tcompile" and f is random_then_fails:
         pytest.skip("compiled code draws other random numbers")
@@ -119,10 +138,25 @@ def test_operators_that_fail_for_some_values(f, backend):
 
 def operator_errors(a, n):
     notes = []
-    for fn in (lambda: a.reshape(3, n + 1), lambda: a @ torch.ones(n + 2, 3), lambda: a + torch.ones(n + 3), lambda: torch.cat([a, torch.ones(4, n, 2)]),
-               lambda: a.to(torch.int32) @ a.t(), lambda: a[n * 3], lambda: a.sum(n), lambda: torch.stack([a, a[:n - 3]]), lambda: a.foo, lambda: a.view(n, n, n),
-               lambda: a.expand(n, 9, 9), lambda: torch.softmax(a, 1, 2, 3), lambda: a.add_("x"), lambda: torch.nn.functional.linear(a, a.t()),
-               lambda: torch.einsum("ij,kl->", a), lambda: torch.nn.functional.conv2d(a, a), lambda: torch.zeros(2, -n)):
+    for fn in (
+        lambda: a.reshape(3, n + 1),
+        lambda: a @ torch.ones(n + 2, 3),
+        lambda: a + torch.ones(n + 3),
+        lambda: torch.cat([a, torch.ones(4, n, 2)]),
+        lambda: a.to(torch.int32) @ a.t(),
+        lambda: a[n * 3],
+        lambda: a.sum(n),
+        lambda: torch.stack([a, a[: n - 3]]),
+        lambda: a.foo,
+        lambda: a.view(n, n, n),
+        lambda: a.expand(n, 9, 9),
+        lambda: torch.softmax(a, 1, 2, 3),
+        lambda: a.add_("x"),
+        lambda: torch.nn.functional.linear(a, a.t()),
+        lambda: torch.einsum("ij,kl->", a),
+        lambda: torch.nn.functional.conv2d(a, a),
+        lambda: torch.zeros(2, -n),
+    ):
         try:
             fn()
         except Exception as e:
@@ -170,7 +204,9 @@ def in_a_loop(b, n):
 
 @pytest.mark.parametrize("f", [exit_sees_the_exception, in_a_loop])
 def test_context_managers_see_exceptions_with_a_traceback(f):
-    """CPython 3.11 gives __exit__ the traceback unchecked: an exception made by an entry without one crashed the process."""
+    """CPython 3.11 gives __exit__ the traceback unchecked: an exception made by an entry without one crashed the
+    process.
+    """
     c = tcompile.compile(f, backend="eager")
     for n in (3, 3, 0, 1):
         same(f(X, n), c(X, n))
@@ -209,15 +245,20 @@ def test_a_caught_exception_keeps_its_lines_context_and_cause():
         except IndexError as e:
             box["f"] = e
         return x * 2
+
     eager, box = {}, {}
     fn(X, eager)
     tcompile.compile(fn, backend="eager")(X, box)
     for name in "ef":
         a, b = eager[name], box[name]
-        assert type(a) is type(b) and type(a.__cause__) is type(b.__cause__) and type(a.__context__) is type(b.__context__)
+        assert (
+            type(a) is type(b) and type(a.__cause__) is type(b.__cause__) and type(a.__context__) is type(b.__context__)
+        )
         assert a.__suppress_context__ == b.__suppress_context__
         while a is not None:
-            assert [(f.name, f.lineno) for f in traceback.extract_tb(a.__traceback__)] == [(f.name, f.lineno) for f in traceback.extract_tb(b.__traceback__)]
+            assert [(f.name, f.lineno) for f in traceback.extract_tb(a.__traceback__)] == [
+                (f.name, f.lineno) for f in traceback.extract_tb(b.__traceback__)
+            ]
             a, b = a.__context__, b.__context__
 
 
@@ -347,12 +388,14 @@ def _made_without_grad(x):
 @pytest.mark.parametrize("f", [_unread_part, _rows, _view_of_a_part, _split, _made_without_grad])
 def test_writes_that_autograd_refuses(f, backend):
     """Whether a view may be written depends on how it was made, not on who reads it."""
+
     def outcome(g, grad):
         x = torch.ones(2, 3, requires_grad=grad)
         try:
             return g(x).tolist()
         except RuntimeError as e:
             return str(e)
+
     compiled = tcompile.compile(f, backend=backend)
     assert [outcome(compiled, grad) for grad in (True, False)] == [outcome(f, grad) for grad in (True, False)]
     assert "modified inplace" in outcome(compiled, True)

@@ -1,8 +1,9 @@
 """Frames without tensors, forced through capture: the language itself, as CPython's own tests found it wanting.
 
-Each program runs eager and with every frame captured (`frames.every_frame`); result or exception, and what it printed into
-`log`, must be the same, on the first call and on those that entries serve.
+Each program runs eager and with every frame captured (`frames.every_frame`); result or exception, and what it printed
+into `log`, must be the same, on the first call and on those that entries serve.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -18,8 +19,9 @@ import torch
 
 import tcompile
 
-from tcompile.compiler import config, frames, hook
-from tcompile.compiler.runtime import hook as runtime_hook
+from tcompile.compiler import config
+from tcompile.compiler.frontend import frames, hook
+from tcompile.compiler.runtime import frame_hook as runtime_hook
 
 pytestmark = pytest.mark.skipif(not runtime_hook.available(), reason="the C extension is not built")
 
@@ -178,7 +180,11 @@ def test_an_object_may_lie_about_its_class():
         __class__ = 413
 
     with config.patch(suppress_errors=True):
-        assert same(lambda: (Proxy().__class__, isinstance(Proxy(), int), type(Proxy()).__name__))[1] == (int, True, "Proxy")
+        assert same(lambda: (Proxy().__class__, isinstance(Proxy(), int), type(Proxy()).__name__))[1] == (
+            int,
+            True,
+            "Proxy",
+        )
         assert same(lambda: Odd().__class__)[1] == 413
 
 
@@ -212,10 +218,29 @@ def test_messages_of_wrong_calls():
             return str(e)
 
     def every():
-        return [said(call) for call in (
-            lambda: f(1, 2, 3), lambda: f(1, 2, 3, k=4), lambda: g(), lambda: g(1, 2), lambda: g(1, c=2), lambda: f(1, a=2), lambda: f(),
-            lambda: list(sequence=[1]), lambda: len(), lambda: len([], 1), lambda: getattr(1), lambda: map(), lambda: range(stop=3),
-            lambda: isinstance(1), lambda: tuple(x=1), lambda: [].index(), lambda: [].__getitem__(), lambda: {}.get())]
+        return [
+            said(call)
+            for call in (
+                lambda: f(1, 2, 3),
+                lambda: f(1, 2, 3, k=4),
+                lambda: g(),
+                lambda: g(1, 2),
+                lambda: g(1, c=2),
+                lambda: f(1, a=2),
+                lambda: f(),
+                lambda: list(sequence=[1]),
+                lambda: len(),
+                lambda: len([], 1),
+                lambda: getattr(1),
+                lambda: map(),
+                lambda: range(stop=3),
+                lambda: isinstance(1),
+                lambda: tuple(x=1),
+                lambda: [].index(),
+                lambda: [].__getitem__(),
+                lambda: {}.get(),
+            )
+        ]
 
     with config.patch(suppress_errors=True):
         assert None not in same(every)[1]

@@ -1,4 +1,7 @@
-"""A graph that fails leaves nothing of itself: modes that it switched, tensors that it wrote. The call runs again as plain Python."""
+"""A graph that fails leaves nothing of itself: modes that it switched, tensors that it wrote. The call runs again as
+plain Python.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -8,8 +11,8 @@ from torch import tensor as T
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tcompile
-from tcompile.compiler.runtime import build
-from tcompile.compiler.torch_modes import TorchModes
+from tcompile.compiler.runtime import build_graph
+from tcompile.compiler.graph.torch_modes import TorchModes
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "tcompile", "aot_eager"])
 
@@ -29,6 +32,7 @@ def test_autocast_is_left(backend, grad):
             return z, True
         except IndexError:
             return torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), (x @ x).dtype
+
     c = tcompile.compile(f, backend=backend)
     x, before = torch.ones(3, 3, requires_grad=grad), modes()
     for i in (T([0, 1]), T([0, 9]), T([0, 9])):
@@ -43,6 +47,7 @@ def test_kernels_of_attention_and_gradients_are_put_back(backend):
         with sdpa_kernel(SDPBackend.MATH), torch.no_grad():
             y = x * 2
             return F.embedding(i, y)
+
     c = tcompile.compile(f, backend=backend)
     x, before = torch.ones(3, 3, requires_grad=True), modes()
     c(x, T([0, 1]))
@@ -54,11 +59,15 @@ def test_kernels_of_attention_and_gradients_are_put_back(backend):
 @BACKENDS
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_write_is_done_once(backend, sparse):
-    """sparse: a graph whose gradients cannot be traced runs by torch's own kernels, call by call, also under backend tcompile."""
+    """sparse: a graph whose gradients cannot be traced runs by torch's own kernels, call by call, also under backend
+    tcompile.
+    """
+
     def f(x, b, i):
         b.add_(1)
         y = x * 2
         return F.embedding(i, y, sparse=sparse) + b.sum()
+
     c = tcompile.compile(f, backend=backend)
     for i in (T([0, 1]), T([0, 9]), T([0, 2])):
         x, b = torch.ones(3, 3, requires_grad=True), torch.zeros(3)
@@ -74,6 +83,7 @@ def test_autocast_warns_of_nothing():
     def f(x):
         with torch.autocast("cpu", dtype=torch.float16):
             return x @ x
+
     assert tcompile.compile(f, backend="eager")(torch.ones(3, 3)).dtype == torch.float16
 
 
@@ -88,6 +98,7 @@ def bang():
             if on:
                 raise RuntimeError("bang")
             return x.clone()
+
         library.impl("bang", run, "CPU")
         library.impl("bang", torch.empty_like, "Meta")
         yield on
@@ -98,7 +109,7 @@ def bang():
 @pytest.mark.parametrize("n", [8, 1 << 20])
 def test_a_write_before_an_error_that_nobody_expects_is_done_once(backend, host, n, bang, monkeypatch):
     if host == "python":
-        monkeypatch.setattr(build, "make_program", lambda *args: None)
+        monkeypatch.setattr(build_graph, "make_program", lambda *args: None)
 
     def early(x, y):
         x.add_(y)
@@ -114,6 +125,7 @@ def test_a_write_before_an_error_that_nobody_expects_is_done_once(backend, host,
         z = torch.ops.failing_graphs.bang(x * 2)
         x.add_(z)
         return z
+
     for f in (early, after, between):
         bang.clear()
         c = tcompile.compile(f, backend=backend)
@@ -125,5 +137,5 @@ def test_a_write_before_an_error_that_nobody_expects_is_done_once(backend, host,
                 g(*args)
         if n == 8 or f is not between:
             assert torch.equal(x, v) and torch.equal(y, w)
-        else:                                  # large inputs are written where it is fastest: then the error leaves some writes undone, none done twice
+        else:  # large inputs are written where it is fastest: then the error leaves some writes undone, none done twice
             assert v[0] in (3, 5) and w[0] in (2, 4)

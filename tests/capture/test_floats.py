@@ -11,11 +11,18 @@ from tcompile.compiler.guards import source as S
 from .runner import Runner, same as same_values
 
 
-
 def same(got, want):
     """As test_basics has it, and NaN is NaN in plain floats too."""
+
     def floats(v):
-        return torch.tensor(v, dtype=torch.float64) if type(v) is float else tuple(map(floats, v)) if type(v) is tuple else v
+        return (
+            torch.tensor(v, dtype=torch.float64)
+            if type(v) is float
+            else tuple(map(floats, v))
+            if type(v) is tuple
+            else v
+        )
+
     same_values(floats(got), floats(want))
 
 
@@ -62,7 +69,7 @@ def test_results_and_dtypes_are_eagers(fn, dtype):
             try:
                 want = fn(x, value)
             except RuntimeError:
-                continue                            # bool tensors have no subtraction
+                continue  # bool tensors have no subtraction
             same(run(fn, x, value), want)
 
 
@@ -131,11 +138,22 @@ def test_number_of_compilations():
 
 EDGES = (1.5, 2.5, -0.0, 0.0, -3.5, float("inf"), float("-inf"), float("nan"), 1e300, -1e-320, 3.0)
 USES = {
-    "floor_division": lambda x, s: s // 2, "negative_divisor": lambda x, s: s // -2, "remainder": lambda x, s: s % -3.0, "divmod": lambda x, s: divmod(s, 2),
-    "power": lambda x, s: s ** -1, "base": lambda x, s: 2 ** s, "round": lambda x, s: (round(s, 1), round(s)), "int": lambda x, s: int(s),
-    "math": lambda x, s: (math.copysign(1.0, s), math.floor(s)), "text": lambda x, s: f"{s} {s:.2f} {s!r}", "plus_zero": lambda x, s: (s + 0, 0 - s, -s, abs(s)),
-    "truth": lambda x, s: (bool(s), s < 0, s == 0, s != s, min(s, 0.0), max(0.0, s)), "scale": lambda x, s: (x * s, s / x, x / s, torch.tensor([1, 2]) * s),
-    "reciprocal": lambda x, s: x * (1 / s), "reciprocal_of": lambda x, s: x * (1 / (s - 1.5)), "floor_tensor": lambda x, s: (torch.tensor([5.0, -5.0]) // s, x % s),
+    "floor_division": lambda x, s: s // 2,
+    "negative_divisor": lambda x, s: s // -2,
+    "remainder": lambda x, s: s % -3.0,
+    "divmod": lambda x, s: divmod(s, 2),
+    "power": lambda x, s: s**-1,
+    "base": lambda x, s: 2**s,
+    "round": lambda x, s: (round(s, 1), round(s)),
+    "int": lambda x, s: int(s),
+    "math": lambda x, s: (math.copysign(1.0, s), math.floor(s)),
+    "text": lambda x, s: f"{s} {s:.2f} {s!r}",
+    "plus_zero": lambda x, s: (s + 0, 0 - s, -s, abs(s)),
+    "truth": lambda x, s: (bool(s), s < 0, s == 0, s != s, min(s, 0.0), max(0.0, s)),
+    "scale": lambda x, s: (x * s, s / x, x / s, torch.tensor([1, 2]) * s),
+    "reciprocal": lambda x, s: x * (1 / s),
+    "reciprocal_of": lambda x, s: x * (1 / (s - 1.5)),
+    "floor_tensor": lambda x, s: (torch.tensor([5.0, -5.0]) // s, x % s),
     "fill": lambda x, s: (torch.full((2,), s, dtype=torch.float64), torch.where(x > 0, s, 0.0)),
 }
 
@@ -149,7 +167,9 @@ def spelled(v):
 
 @pytest.mark.parametrize("name", USES)
 def test_edges_of_a_float_that_varies(name):
-    """Signs of zero, infinities, numbers that are too large for the tensor's type, and errors within the program's reach."""
+    """Signs of zero, infinities, numbers that are too large for the tensor's type, and errors within the program's
+    reach.
+    """
     use = USES[name]
 
     def f(x, s):
@@ -157,6 +177,7 @@ def test_edges_of_a_float_that_varies(name):
             return use(x, s)
         except ArithmeticError as e:
             return type(e).__name__, str(e)
+
     c = tcompile.compile(f, backend="eager", options={"recompile_limit": 64})
     for s in EDGES:
         results = []

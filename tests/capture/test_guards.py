@@ -1,5 +1,6 @@
-"""Completeness of guards: whatever capture relied on is changed between calls; the result must be eager's. What it did not rely on may
-change freely."""
+"""Completeness of guards: whatever capture relied on is changed between calls; the result must be eager's. What it did
+not rely on may change freely."""
+
 import collections
 import types
 
@@ -69,6 +70,7 @@ def test_globals():
 
     def restore():
         globals().update(FLAG=1, TABLE={"k": 2.0, "other": 5}, NAMES=["a", "b"], scale=ORIGINAL)
+
     ORIGINAL = scale
     try:
         check(fn, lambda: (X,), lambda x: globals().update(FLAG=7))
@@ -92,9 +94,17 @@ def test_attributes_of_objects():
         if hasattr(t, "extra"):
             y = y + t.extra
         return y
-    change = [lambda t, x: setattr(t, "n", 4), lambda t, x: t.items.__setitem__(0, 9), lambda t, x: t.opts.update(a=5),
-              lambda t, x: setattr(t, "child", 1), lambda t, x: setattr(t, "extra", 3), lambda t, x: setattr(t, "factor", 9),
-              lambda t, x: setattr(t, "apply", lambda v: v * 100), lambda t, x: setattr(t, "items", [5])]
+
+    change = [
+        lambda t, x: setattr(t, "n", 4),
+        lambda t, x: t.items.__setitem__(0, 9),
+        lambda t, x: t.opts.update(a=5),
+        lambda t, x: setattr(t, "child", 1),
+        lambda t, x: setattr(t, "extra", 3),
+        lambda t, x: setattr(t, "factor", 9),
+        lambda t, x: setattr(t, "apply", lambda v: v * 100),
+        lambda t, x: setattr(t, "items", [5]),
+    ]
     for c in change:
         check(fn, lambda: (Thing(), X), c)
     for c in [lambda t, x: t.items.append(3), lambda t, x: setattr(t, "unrelated", 1), lambda t, x: t.opts.update(z=1)]:
@@ -113,6 +123,7 @@ def test_attributes_of_objects():
 def test_another_instance_of_the_class_needs_no_capture():
     def fn(t, x):
         return t.apply(x) + t.n
+
     run = Runner()
     same(run(fn, Thing(), X), fn(Thing(), X))
     same(run(fn, Thing(), X), fn(Thing(), X))
@@ -120,14 +131,17 @@ def test_another_instance_of_the_class_needs_no_capture():
 
 
 MODULE_CHANGES = {
-    "eval": (lambda m, x: m.eval(), True), "train_again": (lambda m, x: m.train(), False),
-    "attribute": (lambda m, x: setattr(m, "k", 3), True), "function": (lambda m, x: setattr(m, "act", torch.tanh), True),
+    "eval": (lambda m, x: m.eval(), True),
+    "train_again": (lambda m, x: m.train(), False),
+    "attribute": (lambda m, x: setattr(m, "k", 3), True),
+    "function": (lambda m, x: setattr(m, "act", torch.tanh), True),
     "parameter": (lambda m, x: setattr(m.lin, "weight", torch.nn.Parameter(torch.zeros(4, 4))), False),
     "double": (lambda m, x: (m.double(), setattr(x, "data", x.data.double())), True),
     "data": (lambda m, x: setattr(m.lin.weight, "data", torch.zeros(4, 4)), False),
     "requires_grad": (lambda m, x: m.lin.weight.requires_grad_(False), True),
     "submodule": (lambda m, x: setattr(m, "lin", torch.nn.Linear(4, 4, bias=False)), True),
-    "buffer": (lambda m, x: m.buf.add_(1), False), "new_buffer": (lambda m, x: setattr(m, "buf", torch.zeros(1)), True),
+    "buffer": (lambda m, x: m.buf.add_(1), False),
+    "new_buffer": (lambda m, x: setattr(m, "buf", torch.zeros(1)), True),
     "hook": (lambda m, x: m.lin.register_forward_hook(lambda mod, a, out: out * 2), True),
     "pre_hook": (lambda m, x: m.register_forward_pre_hook(lambda mod, a: (a[0] + 1,)), True),
     "forward": (lambda m, x: setattr(m.lin, "forward", lambda v: v * 2), True),
@@ -147,6 +161,7 @@ class OtherNet(Net):
 def test_module_changes(name):
     def fn(m, x):
         return m(x)
+
     change, recaptures = MODULE_CHANGES[name]
     check(fn, lambda: (Net(), X.clone()), change, recaptures)
 
@@ -154,23 +169,43 @@ def test_module_changes(name):
 def test_global_module_hook():
     def fn(m, x):
         return m(x)
+
     handles = []
     try:
-        check(fn, lambda: (Net().eval(), X), lambda m, x: handles.append(
-            torch.nn.modules.module.register_module_forward_hook(lambda mod, a, out: out + 1)))
+        check(
+            fn,
+            lambda: (Net().eval(), X),
+            lambda m, x: handles.append(
+                torch.nn.modules.module.register_module_forward_hook(lambda mod, a, out: out + 1)
+            ),
+        )
     finally:
         for h in handles:
             h.remove()
 
 
-@pytest.mark.parametrize("second,recaptures", [
-    (torch.ones(3, 4), False), (torch.ones(2, 4), True), (torch.ones(3, 4, dtype=torch.float64), True), (torch.ones(4, 3).T, True),
-    (torch.ones(3, 4, requires_grad=True), True), (torch.ones(12), True), (torch.empty(0, 4), True), (torch.tensor(1.0), True),
-    (torch.ones(1, 4), True), (torch.ones(3, 4, dtype=torch.bfloat16), True), (torch.ones(3, 4, dtype=torch.int64), True),
-    (torch.nn.Parameter(torch.ones(3, 4)), True), (torch.ones(6, 4)[::2], True)])
+@pytest.mark.parametrize(
+    "second,recaptures",
+    [
+        (torch.ones(3, 4), False),
+        (torch.ones(2, 4), True),
+        (torch.ones(3, 4, dtype=torch.float64), True),
+        (torch.ones(4, 3).T, True),
+        (torch.ones(3, 4, requires_grad=True), True),
+        (torch.ones(12), True),
+        (torch.empty(0, 4), True),
+        (torch.tensor(1.0), True),
+        (torch.ones(1, 4), True),
+        (torch.ones(3, 4, dtype=torch.bfloat16), True),
+        (torch.ones(3, 4, dtype=torch.int64), True),
+        (torch.nn.Parameter(torch.ones(3, 4)), True),
+        (torch.ones(6, 4)[::2], True),
+    ],
+)
 def test_inputs(second, recaptures):
     def fn(x):
         return (x * 2 + 1).sum(-1)
+
     run = Runner()
     same(run(fn, X), fn(X))
     same(run(fn, second), fn(second))
@@ -183,11 +218,20 @@ def test_python_arguments():
         for i in items:
             y = y + i
         return y + len(name) + d["a"]
+
     base = (X, 3, True, "ab", [1, 2], {"a": 1})
     run = Runner()
-    variants = [base, (X, 4, True, "ab", [1, 2], {"a": 1}), (X, 3, False, "ab", [1, 2], {"a": 1}), (X, 3, True, "abc", [1, 2], {"a": 1}),
-                (X, 3, True, "ab", [1, 2, 3], {"a": 1}), (X, 3, True, "ab", [1, 5], {"a": 1}), (X, 3, True, "ab", [1, 2], {"a": 2}),
-                (X, 3.0, True, "ab", [1, 2], {"a": 1}), (X, 3, 1, "ab", (1, 2), {"a": 1})]
+    variants = [
+        base,
+        (X, 4, True, "ab", [1, 2], {"a": 1}),
+        (X, 3, False, "ab", [1, 2], {"a": 1}),
+        (X, 3, True, "abc", [1, 2], {"a": 1}),
+        (X, 3, True, "ab", [1, 2, 3], {"a": 1}),
+        (X, 3, True, "ab", [1, 5], {"a": 1}),
+        (X, 3, True, "ab", [1, 2], {"a": 2}),
+        (X, 3.0, True, "ab", [1, 2], {"a": 1}),
+        (X, 3, 1, "ab", (1, 2), {"a": 1}),
+    ]
     for v in variants:
         same(run(fn, *v), fn(*v))
     count = len(run.captures)
@@ -208,6 +252,7 @@ def test_closures_and_defaults():
     def set_k(v):
         nonlocal k
         k = v
+
     run = Runner()
     same(run(fn, X), fn(X))
     set_k(5)
@@ -222,6 +267,7 @@ def test_closures_and_defaults():
 def test_function_arguments_are_guarded_by_code_and_closure():
     def fn(f, x):
         return f(x) + 1
+
     run = Runner()
     for k in (1, 1, 2):
         f = lambda v, k=k: v * k  # noqa: E731
@@ -232,6 +278,7 @@ def test_function_arguments_are_guarded_by_code_and_closure():
 def test_state():
     def fn(x):
         return (x * 2).requires_grad, x + 1, torch.is_grad_enabled()
+
     x = X.clone().requires_grad_()
     run = Runner()
     same(run(fn, x), fn(x))
@@ -244,6 +291,7 @@ def test_state():
 
     def mm(x):
         return x @ x.T
+
     run = Runner()
     same(run(mm, X), mm(X))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -252,6 +300,7 @@ def test_state():
 
     def make(x):
         return x + torch.ones(4)
+
     run = Runner()
     same(run(make, X), make(X))
     torch.set_default_dtype(torch.float64)
@@ -266,6 +315,7 @@ def test_identity_of_arguments():
         if a is b:
             return a * 2
         return a + b
+
     run = Runner()
     y = torch.ones(3, 4)
     same(run(fn, X, X), fn(X, X))
@@ -279,6 +329,7 @@ def test_overlapping_inputs_changed_in_place():
     def fn(a, b):
         a.add_(1)
         return a * b
+
     run = Runner()
     for make in (lambda: (torch.ones(4), torch.ones(4)), lambda: (lambda t: (t[:4], t[2:6]))(torch.ones(8))):
         p, q = make(), make()
@@ -289,6 +340,7 @@ def test_overlapping_inputs_changed_in_place():
 def test_containers_of_tensors():
     def fn(ts, d):
         return sum(ts) + d["x"] * len(ts), [t + 1 for t in ts]
+
     run = Runner()
     a = ([X, X + 1], {"x": X})
     same(run(fn, *a), fn(*a))
@@ -304,6 +356,7 @@ def test_namespace_and_module_objects():
 
     def fn(n, x):
         return x * n.a
+
     run = Runner()
     same(run(fn, ns, X), fn(ns, X))
     ns.b = 7
@@ -317,6 +370,7 @@ def test_namespace_and_module_objects():
 def test_a_global_that_hides_a_builtin():
     def fn(x):
         return x * max(2, 3) + helper_module.count([1, 2])
+
     helper_module = types.ModuleType("helper_module")
     exec("def count(v):\n    return len(v)\n", helper_module.__dict__)
     run = Runner()
@@ -336,6 +390,7 @@ def test_a_module_attribute_that_appears():
 
     def fn(x):
         return x + getattr(mod, "not_there", 1)
+
     run = Runner()
     same(run(fn, X), fn(X))
     mod.not_there = 5
@@ -345,8 +400,19 @@ def test_a_module_attribute_that_appears():
         del mod.not_there
 
 
-@pytest.mark.parametrize("first,second", [(slice(0, 1), slice(1, 3)), (frozenset({1}), frozenset({0})), (b"a", b"b"), (range(2), range(3)),
-                                          (torch.float64, torch.int32), (2.0, 3.0), (0.0, -0.0), (1, True)])
+@pytest.mark.parametrize(
+    "first,second",
+    [
+        (slice(0, 1), slice(1, 3)),
+        (frozenset({1}), frozenset({0})),
+        (b"a", b"b"),
+        (range(2), range(3)),
+        (torch.float64, torch.int32),
+        (2.0, 3.0),
+        (0.0, -0.0),
+        (1, True),
+    ],
+)
 def test_constants_of_all_kinds(first, second):
     def fn(x, v):
         if isinstance(v, slice):
@@ -356,6 +422,7 @@ def test_constants_of_all_kinds(first, second):
         if isinstance(v, (bytes, range)):
             return x + v[-1]
         return x.to(v) if isinstance(v, torch.dtype) else torch.copysign(x, x * 0 + v) + v
+
     run = Runner()
     for v in (first, second, first):
         same(run(fn, X, v), fn(X, v))

@@ -1,4 +1,5 @@
 """Custom autograd functions, checkpoints, control-flow operators and torch.func inside captured code, against eager."""
+
 from __future__ import annotations
 
 import contextlib
@@ -50,6 +51,7 @@ def agree(fn, *args, fullgraph=True, backends=BACKENDS):
 # --- torch.autograd.Function
 class WrongSquare(torch.autograd.Function):
     """Its gradient is 3 x, so that it is told from what autograd would make of its forward."""
+
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
@@ -57,7 +59,7 @@ class WrongSquare(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        x, = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
         return 3 * x * grad
 
 
@@ -129,6 +131,7 @@ def test_several_results_and_constants(second):
     def f(x, y):
         a, mask = Pair.apply(x, 2.0, y)
         return a.sin(), mask, mask.requires_grad
+
     agree(f, tensor(4, grad=True), tensor(4, grad=second, seed=1))
 
 
@@ -144,6 +147,7 @@ def test_result_that_is_the_input():
     def f(x):
         y = Reverse.apply(x)
         return y * 2, y is x
+
     agree(f, tensor(4, grad=True))
     agree(f, tensor(4))
 
@@ -153,6 +157,7 @@ def test_input_changed_in_place():
         y = x * 2
         z = AddsInPlace.apply(y)
         return z * 3, y
+
     agree(f, tensor(4, grad=True))
 
 
@@ -162,6 +167,7 @@ def test_inside_a_module_and_twice():
 
     def f(x):
         return WrongSquare.apply(model(WrongSquare.apply(x))).sum()
+
     agree(f, tensor(2, 4, grad=True))
 
 
@@ -176,6 +182,7 @@ def test_closed_over_parameter_gets_no_gradient():
         @staticmethod
         def backward(ctx, grad):
             return grad * weight * 2
+
     agree(lambda x: UsesGlobal.apply(x), tensor(4, grad=True))
     assert weight.grad is None
 
@@ -225,6 +232,7 @@ def test_effects_of_forward_are_kept_and_those_of_backward_break():
         x, log = tensor(3, grad=True), []
         g(x, log).sum().backward()
         return log, x.grad.tolist()
+
     assert run(tcompile.compile(f, backend="eager")) == run(f)
     with pytest.raises(tcompile.FullGraphError, match="side effects"):
         run(tcompile.compile(f, backend="eager", fullgraph=True))
@@ -236,8 +244,9 @@ def test_double_backward():
 
     def second(g):
         x = tensor(3, grad=True)
-        first, = torch.autograd.grad(g(x).sum(), x, create_graph=True)
+        (first,) = torch.autograd.grad(g(x).sum(), x, create_graph=True)
         return torch.autograd.grad(first.sum(), x)[0]
+
     torch.testing.assert_close(second(tcompile.compile(f, backend="eager", fullgraph=True)), second(f))
 
 
@@ -251,15 +260,17 @@ def test_once_differentiable():
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx, grad):
-            x, = ctx.saved_tensors
+            (x,) = ctx.saved_tensors
             return grad * x.exp()
+
     agree(lambda x: Once.apply(x), tensor(3, grad=True))
 
     def second(g):
         x = tensor(3, grad=True)
-        first, = torch.autograd.grad((g(x) * x).sum(), x, create_graph=True)
+        (first,) = torch.autograd.grad((g(x) * x).sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
             first.sum().backward()
+
     f = lambda x: Once.apply(x)
     second(f)
     second(tcompile.compile(f, backend="eager", fullgraph=True))
@@ -279,6 +290,7 @@ def test_wrong_number_of_gradients_raises_as_eager():
         with pytest.raises(RuntimeError) as info:
             g(tensor(3, grad=True), tensor(3)).sum().backward()
         return str(info.value)
+
     f = lambda x, y: Wrong.apply(x, y)
     assert run(tcompile.compile(f, backend="eager")) == run(f)
 
@@ -291,12 +303,14 @@ def test_checkpoint(reentrant):
 
     def f(x, y):
         return checkpoint(lambda a, b: layer(a).sin() * b, x, y, use_reentrant=reentrant) + 1
+
     agree(f, tensor(2, 4, grad=True), tensor(2, 4, seed=1))
 
 
 def test_checkpoint_draws_the_same_numbers():
     def f(x):
         return checkpoint(lambda a: F.dropout(a, 0.5).sin(), x, use_reentrant=False), torch.rand(3)
+
     agree(f, tensor(64, grad=True), backends=("eager",))
 
 
@@ -311,18 +325,20 @@ def test_checkpointed_function_runs_again_in_backward_and_saves_nothing():
 
     def f(x):
         return checkpoint(lambda a: a.sin().exp().cos(), x, use_reentrant=False)
+
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
     x = tensor(8, grad=True)
     compiled(x)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         compiled(x).sum()
-    assert sum(t.numel() for t in saved) <= 8                # (torch 2.11 keeps an empty one beside it)
+    assert sum(t.numel() for t in saved) <= 8  # (torch 2.11 keeps an empty one beside it)
 
 
 # --- torch.cond
 def test_cond_takes_both_branches():
     def f(x):
         return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
     compiled = tcompile.compile(f, fullgraph=True)
     for x in (torch.ones(3), -torch.ones(3)):
         torch.testing.assert_close(compiled(x), x.sin() if x.sum() > 0 else x.cos())
@@ -338,6 +354,7 @@ def test_cond_closures_modules_nesting_and_structure():
         inner = lambda x: torch.cond(x.max() > 1, lambda x: {"v": x * 2}, lambda x: {"v": x * 3}, (x,))
         c = torch.cond(x.sum() > 0, inner, lambda x: {"v": x.cos()}, (x,))
         return a, b, c["v"]
+
     agree(f, tensor(2, 4), tensor(2, 4, seed=1))
     agree(f, tensor(2, 4, grad=True), tensor(2, 4, seed=1))
 
@@ -345,6 +362,7 @@ def test_cond_closures_modules_nesting_and_structure():
 def test_cond_gradient_of_the_other_branch_is_not_seen():
     def f(x):
         return torch.cond((x > 0).all(), lambda x: x.sqrt(), lambda x: x * 2, (x,))
+
     x = torch.zeros(3, requires_grad=True)
     tcompile.compile(f)(x).sum().backward()
     assert x.grad.tolist() == [2.0] * 3
@@ -355,6 +373,7 @@ def test_cond_runs_one_branch():
 
     def f(i):
         return torch.cond((i < 3).all(), lambda i: F.embedding(i, table), lambda i: torch.zeros(2, 2), (i,))
+
     compiled = tcompile.compile(f, fullgraph=True)
     assert compiled(torch.tensor([1, 2])).tolist() == [[2, 3], [4, 5]]
     assert compiled(torch.tensor([1, 99])).tolist() == [[0, 0], [0, 0]]
@@ -365,6 +384,7 @@ def test_cond_with_effects_breaks():
         log = []
         y = torch.cond(x.sum() > 0, lambda x: (log.append(1), x + 1)[1], lambda x: x - 1, (x,))
         return y, log
+
     with pytest.raises(tcompile.FullGraphError, match="side effects"):
         tcompile.compile(f, fullgraph=True)(torch.ones(3))
 
@@ -375,10 +395,11 @@ def test_while_loop_and_closure():
 
     def f(x, i, n):
         return while_loop(lambda i, x: i < n, lambda i, x: (i + 1, x * step), (i, x))
+
     compiled = tcompile.compile(f, fullgraph=True)
     for n in (5, 2, 0):
         i, x = compiled(torch.ones(3), torch.tensor(0), torch.tensor(n))
-        assert (int(i), x.tolist()) == (n, [1.5 ** n] * 3)
+        assert (int(i), x.tolist()) == (n, [1.5**n] * 3)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -394,6 +415,7 @@ def test_scan(reverse, dim):
             ys.append(c * v)
             c = c + v
         return c, torch.stack(ys[::-1] if reverse else ys, dim)
+
     x = tensor(4, 4)
     for backend in BACKENDS:
         torch.testing.assert_close(tcompile.compile(f, backend=backend, fullgraph=True)(x), loop(x))
@@ -404,7 +426,11 @@ def test_map_and_associative_scan():
     for backend in BACKENDS:
         c = tcompile.compile(lambda x: map_op(lambda v: v.sin() + 1, x), backend=backend, fullgraph=True)
         torch.testing.assert_close(c(x), x.sin() + 1)
-        c = tcompile.compile(lambda x: associative_scan(lambda a, b: a + b, x, dim=0, combine_mode="generic"), backend=backend, fullgraph=True)
+        c = tcompile.compile(
+            lambda x: associative_scan(lambda a, b: a + b, x, dim=0, combine_mode="generic"),
+            backend=backend,
+            fullgraph=True,
+        )
         torch.testing.assert_close(c(x), x.cumsum(0))
 
 
@@ -416,19 +442,26 @@ def test_associative_scan_of_any_length(n, reverse):
     def f(x):
         combine = lambda a, b: {"p": a["p"] * b["p"], "s": b["p"] * a["s"] + b["s"]}
         return associative_scan(combine, {"p": x, "s": x * 2}, dim=1, reverse=reverse, combine_mode="generic")
+
     got = tcompile.compile(f, backend="eager", fullgraph=True)(x)
     p, s, ps, ss = None, None, [], []
-    for v in (x.unbind(1)[::-1] if reverse else x.unbind(1)):
+    for v in x.unbind(1)[::-1] if reverse else x.unbind(1):
         p, s = (v, v * 2) if p is None else (p * v, v * s + v * 2)
         ps.append(p)
         ss.append(s)
     order = slice(None, None, -1 if reverse else 1)
-    torch.testing.assert_close(got, {"p": torch.stack(ps[order], 1), "s": torch.stack(ss[order], 1)}, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        got, {"p": torch.stack(ps[order], 1), "s": torch.stack(ss[order], 1)}, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_associative_scan_that_is_not_elementwise():
     x = tensor(6, 3, 3) * 0.5
-    got = tcompile.compile(lambda x: associative_scan(lambda a, b: b @ a, x, dim=0, combine_mode="generic"), backend="eager", fullgraph=True)(x)
+    got = tcompile.compile(
+        lambda x: associative_scan(lambda a, b: b @ a, x, dim=0, combine_mode="generic"),
+        backend="eager",
+        fullgraph=True,
+    )(x)
     want = [x[0]]
     for v in x[1:]:
         want.append(v @ want[-1])
@@ -439,21 +472,27 @@ def test_associative_scan_that_is_not_elementwise():
 W = tensor(4, seed=3)
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: torch.vmap(lambda v: v.sin().sum())(x),
-    lambda x: torch.vmap(lambda v, w: v @ w, in_dims=(0, None))(x, W),
-    lambda x: torch.vmap(lambda d: d["a"] * 2 + d["b"], in_dims=({"a": 0, "b": None},), out_dims=1)({"a": x, "b": W}),
-    lambda x: torch.vmap(torch.vmap(lambda v: v.exp()), in_dims=1)(x),
-    lambda x: torch.func.grad(lambda v: (v ** 3).sum())(x),
-    lambda x: torch.func.grad(lambda a, b: (a * b).sum(), argnums=(0, 1))(x, x * 2),
-    lambda x: torch.func.grad_and_value(lambda a: ((a * a).sum(), a + 1), has_aux=True)(x),
-    lambda x: torch.vmap(torch.func.grad(lambda v: (v * W).sin().sum()))(x),
-    lambda x: torch.func.grad(lambda v: torch.func.grad(lambda u: (u ** 4).sum())(v).sum())(x),
-    lambda x: torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),)),
-    lambda x: torch.func.jacrev(lambda a: a.sin() * W)(x),
-    lambda x: torch.func.jacfwd(lambda a: a.sin() * a)(x),
-    lambda x: torch.func.hessian(lambda a: (a ** 3).sum())(x),
-], ids=range(13))
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: torch.vmap(lambda v: v.sin().sum())(x),
+        lambda x: torch.vmap(lambda v, w: v @ w, in_dims=(0, None))(x, W),
+        lambda x: torch.vmap(lambda d: d["a"] * 2 + d["b"], in_dims=({"a": 0, "b": None},), out_dims=1)(
+            {"a": x, "b": W}
+        ),
+        lambda x: torch.vmap(torch.vmap(lambda v: v.exp()), in_dims=1)(x),
+        lambda x: torch.func.grad(lambda v: (v**3).sum())(x),
+        lambda x: torch.func.grad(lambda a, b: (a * b).sum(), argnums=(0, 1))(x, x * 2),
+        lambda x: torch.func.grad_and_value(lambda a: ((a * a).sum(), a + 1), has_aux=True)(x),
+        lambda x: torch.vmap(torch.func.grad(lambda v: (v * W).sin().sum()))(x),
+        lambda x: torch.func.grad(lambda v: torch.func.grad(lambda u: (u**4).sum())(v).sum())(x),
+        lambda x: torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),)),
+        lambda x: torch.func.jacrev(lambda a: a.sin() * W)(x),
+        lambda x: torch.func.jacfwd(lambda a: a.sin() * a)(x),
+        lambda x: torch.func.hessian(lambda a: (a**3).sum())(x),
+    ],
+    ids=range(13),
+)
 def test_transforms(f):
     agree(f, tensor(4, 4))
 
@@ -462,6 +501,7 @@ def test_vjp_and_its_function_used_twice():
     def f(x):
         out, pullback = torch.func.vjp(lambda a: (a.sin(), a * 2), x)
         return out, pullback((torch.ones_like(x), x)), pullback((x, x))
+
     agree(f, tensor(4))
 
 
@@ -469,13 +509,19 @@ def test_pullback_that_leaves_the_function():
     def f(x):
         y, pullback = torch.func.vjp(torch.sin, x * 2)
         return y + 1, pullback
+
     x = tensor(4)
     y, pullback = tcompile.compile(f)(x)
     torch.testing.assert_close(pullback(torch.ones(4))[0], (x * 2).cos())
 
 
-OUTSIDE = [torch.vmap(lambda v: v.sin().sum()), torch.func.grad(lambda v: (v ** 3).sum()), torch.func.jacrev(lambda v: v.sin()),
-           torch.func.hessian(lambda v: (v ** 3).sum()), torch.func.grad_and_value(lambda v: (v * 2).sum())]
+OUTSIDE = [
+    torch.vmap(lambda v: v.sin().sum()),
+    torch.func.grad(lambda v: (v**3).sum()),
+    torch.func.jacrev(lambda v: v.sin()),
+    torch.func.hessian(lambda v: (v**3).sum()),
+    torch.func.grad_and_value(lambda v: (v * 2).sum()),
+]
 
 
 @pytest.mark.parametrize("index", range(len(OUTSIDE)))
@@ -493,7 +539,12 @@ def test_functional_call_and_per_sample_gradients():
         return torch.func.functional_call(layer, p, (x[None],)).pow(2).sum()
 
     def f(x):
-        return torch.func.functional_call(layer, params, (x,)), layer(x), torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(params, x)
+        return (
+            torch.func.functional_call(layer, params, (x,)),
+            layer(x),
+            torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(params, x),
+        )
+
     agree(f, tensor(3, 4))
 
 
@@ -508,6 +559,7 @@ def test_functional_call_ties_weights():
 
         def forward(self, x):
             return self.b(self.a(x))
+
     model, weight = Tied(), tensor(4, 4, seed=5)
     agree(lambda x: torch.func.functional_call(model, {"a.weight": weight}, (x,)), tensor(2, 4))
 
@@ -520,19 +572,23 @@ def test_random_numbers_in_vmap_raise_as_eager():
         with pytest.raises(RuntimeError) as info:
             g(tensor(3, 4))
         return str(info.value)
+
     assert message(tcompile.compile(f, backend="eager")) == message(f)
 
 
 def test_stock_compiler_is_not_imported():
     import subprocess
     import sys
-    code = ("import sys, torch, tcompile\n"
-            "def f(x):\n"
-            "    with torch.no_grad():\n"
-            "        y = torch.vmap(lambda v: v.sin().sum())(x)\n"
-            "    return y + torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)\n"
-            "import torch.utils.checkpoint\n"
-            "print(tcompile.compile(f, fullgraph=True)(torch.ones(2, 2)).shape, 'torch._dynamo' in sys.modules)\n")
+
+    code = (
+        "import sys, torch, tcompile\n"
+        "def f(x):\n"
+        "    with torch.no_grad():\n"
+        "        y = torch.vmap(lambda v: v.sin().sum())(x)\n"
+        "    return y + torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False)\n"
+        "import torch.utils.checkpoint\n"
+        "print(tcompile.compile(f, fullgraph=True)(torch.ones(2, 2)).shape, 'torch._dynamo' in sys.modules)\n"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert out.returncode == 0, out.stderr[-2000:]
     assert out.stdout.split()[-1] == "False", out.stdout
@@ -552,10 +608,17 @@ class Noisy(torch.autograd.Function):
         return g * torch.rand(3) + torch.arange(g.shape[0])[:, None]
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x: checkpoint(lambda y: y.sin() * torch.rand(3), x, use_reentrant=False), Noisy.apply, lambda x: torch.func.grad(lambda y: (y.sin() * torch.randn(3)).sum())(x),
-    lambda x: torch.vmap(lambda y: y * torch.rand(3), randomness="different")(x), lambda x: torch.vmap(lambda y: y * torch.rand(3), randomness="same")(x),
-    lambda x: torch.vmap(torch.func.grad(lambda y: (y * torch.rand(3)).sum()), randomness="different")(x)])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: checkpoint(lambda y: y.sin() * torch.rand(3), x, use_reentrant=False),
+        Noisy.apply,
+        lambda x: torch.func.grad(lambda y: (y.sin() * torch.randn(3)).sum())(x),
+        lambda x: torch.vmap(lambda y: y * torch.rand(3), randomness="different")(x),
+        lambda x: torch.vmap(lambda y: y * torch.rand(3), randomness="same")(x),
+        lambda x: torch.vmap(torch.func.grad(lambda y: (y * torch.rand(3)).sum()), randomness="different")(x),
+    ],
+)
 def test_random_numbers_of_a_body_are_drawn_in_each_call(fn):
     def twice(f):
         torch.manual_seed(3)
@@ -564,6 +627,7 @@ def test_random_numbers_of_a_body_are_drawn_in_each_call(fn):
             y = f(x)
             out += [y, *torch.autograd.grad(y.sum(), x)] if y.requires_grad else [y]
         return out
+
     got, want = twice(tcompile.compile(fn)), twice(fn)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
@@ -586,14 +650,27 @@ class Scaled(torch.autograd.Function):
         return g * ctx.scale + torch.ones(ctx.n), None, None
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x: Scaled.apply(x, x.shape[0], 1 / x.shape[0] ** 0.5), lambda x: checkpoint(lambda y: y + torch.zeros(y.shape[0]), x, use_reentrant=False),
-    lambda x: torch.func.grad(lambda y: (y * torch.arange(y.shape[0])).sum())(x) + x])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: Scaled.apply(x, x.shape[0], 1 / x.shape[0] ** 0.5),
+        lambda x: checkpoint(lambda y: y + torch.zeros(y.shape[0]), x, use_reentrant=False),
+        lambda x: torch.func.grad(lambda y: (y * torch.arange(y.shape[0])).sum())(x) + x,
+    ],
+)
 def test_sizes_that_vary_inside_of_bodies(fn):
     compiled = tcompile.compile(fn, fullgraph=True)
     with tcompile.record() as builder:
         for n in (3, 5, 7, 8, 3):
-            for a, b in zip(*[(y, *torch.autograd.grad(y.sum(), x)) for f in (compiled, fn) for x in [tensor(n, grad=True)] for y in [f(x)]], strict=True):
+            for a, b in zip(
+                *[
+                    (y, *torch.autograd.grad(y.sum(), x))
+                    for f in (compiled, fn)
+                    for x in [tensor(n, grad=True)]
+                    for y in [f(x)]
+                ],
+                strict=True,
+            ):
                 torch.testing.assert_close(a, b)
     assert sum(not g.name.endswith("backward") for g in builder.report().graphs) == 2
 
@@ -639,6 +716,7 @@ def test_a_backward_is_outside_of_autocast():
     def f(x, w):
         with torch.autocast("cpu", torch.bfloat16):
             return UnderAutocast.apply(x, w)
+
     agree(f, tensor(8, 4, grad=True), tensor(4, 6, grad=True, seed=1))
 
 

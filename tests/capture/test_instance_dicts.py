@@ -1,4 +1,7 @@
-"""Attributes and the `__dict__` they lie in: deleters, descriptors that keep their value there, names that lead to the dict itself, order."""
+"""Attributes and the `__dict__` they lie in: deleters, descriptors that keep their value there, names that lead to the
+dict itself, order.
+"""
+
 import pytest
 import torch
 
@@ -101,9 +104,18 @@ def through_dict(o, x):
     return o.a * o.b, hasattr(o, "c")
 
 
-@pytest.mark.parametrize(("make", "f", "full"), [
-    (Described, set_by_descriptor, True), (Described, deleted_descriptor, False), (Deleter, deleted_property, True), (Watched, own_delattr, True),
-    (Watched, not_its_own, False), (Plain, order, True), (Plain, through_dict, True)])
+@pytest.mark.parametrize(
+    ("make", "f", "full"),
+    [
+        (Described, set_by_descriptor, True),
+        (Described, deleted_descriptor, False),
+        (Deleter, deleted_property, True),
+        (Watched, own_delattr, True),
+        (Watched, not_its_own, False),
+        (Plain, order, True),
+        (Plain, through_dict, True),
+    ],
+)
 def test_attributes_in_their_dict(make, f, full):
     o, mine = make(), make()
     compiled = tcompile.compile(f, backend="eager", fullgraph=full)

@@ -1,4 +1,7 @@
-"""Ints of the program that change from call to call, of any sign: eager's results, in two entries where nothing in the code asks for more."""
+"""Ints of the program that change from call to call, of any sign: eager's results, in two entries where nothing in the
+code asks for more.
+"""
+
 from __future__ import annotations
 
 import numpy
@@ -15,7 +18,15 @@ def arithmetic(x, n):
 
 
 def scalars(x, n):
-    return torch.full((3,), n), x.clamp(min=n), x > n, torch.add(x, x, alpha=n), x.roll(n, 1), x.triu(n), x.masked_fill(x > 3, n)
+    return (
+        torch.full((3,), n),
+        x.clamp(min=n),
+        x > n,
+        torch.add(x, x, alpha=n),
+        x.roll(n, 1),
+        x.triu(n),
+        x.masked_fill(x > 3, n),
+    )
 
 
 def extremes(x, n):
@@ -51,7 +62,7 @@ def slices(x, n):
 
 
 def sized(x, n):
-    return torch.zeros(abs(n), 3) + x.sum(), x.expand(3, 4, 6)[:, :, max(n, 0):], torch.arange(n, 9)
+    return torch.zeros(abs(n), 3) + x.sum(), x.expand(3, 4, 6)[:, :, max(n, 0) :], torch.arange(n, 9)
 
 
 def elements(x, n):
@@ -69,14 +80,26 @@ def divided(x, n):
 
 
 def bits(x, n):
-    return x + 2 ** abs(n) + (n | 4), x * (n ^ 5) + (n & 6) + ~n, (1 << abs(n)) // 3, (n ^ n - 1, n | 1, 100 >> abs(n)), torch.zeros(4 ** abs(n) | 8) + n
+    return (
+        x + 2 ** abs(n) + (n | 4),
+        x * (n ^ 5) + (n & 6) + ~n,
+        (1 << abs(n)) // 3,
+        (n ^ n - 1, n | 1, 100 >> abs(n)),
+        torch.zeros(4 ** abs(n) | 8) + n,
+    )
 
 
 def texts(x, n):
     return x + 1, f"{n:03d}", str(n), n.bit_length(), type(n), isinstance(n, bool), {1: 2, 0: 3, -1: 5}.get(n)
 
 
-SWEEPS = {"negative": (-3, -2, -1), "counter": (0, 1, 2, 3), "mixed": (3, -2, 0, 1, -3), "down": (2, 1, 0, -1, -2), "bools": (0, True, 2, False, 1, -1)}
+SWEEPS = {
+    "negative": (-3, -2, -1),
+    "counter": (0, 1, 2, 3),
+    "mixed": (3, -2, 0, 1, -3),
+    "down": (2, 1, 0, -1, -2),
+    "bools": (0, True, 2, False, 1, -1),
+}
 ONE_FOR_ALL = (arithmetic, scalars, extremes, stored, accumulated, bits)
 OTHERS = (as_truth, by_sign, slices, sized, elements, counted, divided, texts)
 
@@ -107,7 +130,7 @@ def test_as_eager(fn, sweep):
     for n in SWEEPS[sweep]:
         agrees(outcome(compiled, X, n), outcome(fn, X, n))
     if fn in ONE_FOR_ALL:
-        assert len(compiled.cache.entries) <= (2 if sweep != "bools" else 5)       # a bool is no int
+        assert len(compiled.cache.entries) <= (2 if sweep != "bools" else 5)  # a bool is no int
 
 
 @pytest.mark.parametrize("fn", [arithmetic, scalars, accumulated, bits, by_sign, slices, sized, divided])
@@ -128,7 +151,8 @@ def test_dynamic_from_the_start(first):
 @pytest.mark.parametrize("n", [-1, 62, 63, 64, 200])
 def test_shifts_beyond_64_bits_are_python_s(n):
     def shifts(x, n):
-        return x + 1, 1 << n, 5 >> n, 2 ** n, (1 << n) % 7, n >> (abs(n) << 9), x * (n >> (abs(n) << 9))
+        return x + 1, 1 << n, 5 >> n, 2**n, (1 << n) % 7, n >> (abs(n) << 9), x * (n >> (abs(n) << 9))
+
     compiled = tcompile.compile(shifts, backend="eager")
     for k in (3, 4, 5, n, 6):
         agrees(outcome(compiled, X, k), outcome(shifts, X, k))
@@ -171,14 +195,16 @@ def test_a_counter_that_is_a_global():
 def test_what_64_bits_do_not_hold(backend):
     def square(x, n):
         return x + n * n
+
     compiled = tcompile.compile(square, backend=backend)
-    for n in (3, 5, 2**31, 2**40, -2**35, 2**62, 2**63, 2**70, 6, -4):
+    for n in (3, 5, 2**31, 2**40, -(2**35), 2**62, 2**63, 2**70, 6, -4):
         agrees(outcome(compiled, X, n), outcome(square, X, n))
 
     def wrapped(x, n):
         return x + n * n * n % 7
+
     compiled = tcompile.compile(wrapped, backend=backend)
-    for n in (3, 5, 2**31 + 3, 2**40 + 1, -2**35 - 1, 2**61 + 7, 6):
+    for n in (3, 5, 2**31 + 3, 2**40 + 1, -(2**35) - 1, 2**61 + 7, 6):
         agrees(compiled(X, n), wrapped(X, n))
 
 
@@ -199,21 +225,51 @@ def test_what_earlier_entries_expected_is_learned_from():
 LARGE = 1e300
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x: torch.full((3,), LARGE), lambda x: x.clamp(min=LARGE), lambda x: x.clone().clamp_(-LARGE, 1), lambda x: torch.full_like(x, LARGE),
-    lambda x: x.masked_fill(x > 0, LARGE), lambda x: torch.add(x, x, alpha=LARGE), lambda x: torch.nn.functional.pad(x, (1, 1), value=LARGE),
-    lambda x: x.addcmul(x, x, value=LARGE), lambda x: torch.nn.functional.leaky_relu(x, LARGE), lambda x: x.new_full((2,), -LARGE),
-    lambda x: torch.full((2,), 300, dtype=torch.int8), lambda x: x.to(torch.uint8).clamp(max=-3), lambda x: torch.full((2,), 2**63),
-    lambda x: x * LARGE, lambda x: LARGE - x, lambda x: x / LARGE, lambda x: x > LARGE, lambda x: x.clamp(max=float("inf"))])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.full((3,), LARGE),
+        lambda x: x.clamp(min=LARGE),
+        lambda x: x.clone().clamp_(-LARGE, 1),
+        lambda x: torch.full_like(x, LARGE),
+        lambda x: x.masked_fill(x > 0, LARGE),
+        lambda x: torch.add(x, x, alpha=LARGE),
+        lambda x: torch.nn.functional.pad(x, (1, 1), value=LARGE),
+        lambda x: x.addcmul(x, x, value=LARGE),
+        lambda x: torch.nn.functional.leaky_relu(x, LARGE),
+        lambda x: x.new_full((2,), -LARGE),
+        lambda x: torch.full((2,), 300, dtype=torch.int8),
+        lambda x: x.to(torch.uint8).clamp(max=-3),
+        lambda x: torch.full((2,), 2**63),
+        lambda x: x * LARGE,
+        lambda x: LARGE - x,
+        lambda x: x / LARGE,
+        lambda x: x > LARGE,
+        lambda x: x.clamp(max=float("inf")),
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_numbers_that_the_type_does_not_hold(fn, dtype):
     agrees(outcome(tcompile.compile(fn), X.to(dtype)), outcome(fn, X.to(dtype)))
 
 
-@pytest.mark.parametrize("fn", [
-    lambda x: x - True, lambda x: True - x, lambda x: torch.sub(x, False), lambda x: x - (x > 0), lambda x: (x > 0) - x, lambda x: (x > 0) - True,
-    lambda x: (x > 0) - 1, lambda x: x + True, lambda x: torch.tensor(SCALAR), lambda x: torch.tensor([SCALAR, 1.0]), lambda x: x * SCALAR,
-    lambda x: torch.tensor([[1, numpy.int32(3)]]) + x[0, 0]])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x - True,
+        lambda x: True - x,
+        lambda x: torch.sub(x, False),
+        lambda x: x - (x > 0),
+        lambda x: (x > 0) - x,
+        lambda x: (x > 0) - True,
+        lambda x: (x > 0) - 1,
+        lambda x: x + True,
+        lambda x: torch.tensor(SCALAR),
+        lambda x: torch.tensor([SCALAR, 1.0]),
+        lambda x: x * SCALAR,
+        lambda x: torch.tensor([[1, numpy.int32(3)]]) + x[0, 0],
+    ],
+)
 def test_bools_and_numpy_numbers(fn):
     agrees(outcome(tcompile.compile(fn), X), outcome(fn, X))
 

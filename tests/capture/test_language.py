@@ -1,4 +1,7 @@
-"""More of the language: each function is captured in one graph, or breaks where its comment says, and always equals eager."""
+"""More of the language: each function is captured in one graph, or breaks where its comment says, and always equals
+eager.
+"""
+
 import abc
 import collections
 import contextlib
@@ -87,6 +90,7 @@ class Described:
 
         def __set__(self, obj, value):
             obj.__dict__[self.name] = value
+
     f = Field()
 
 
@@ -156,7 +160,17 @@ def overloads(x):
     v += 1
     w = 2 * v * 3
     total = sum([v, w], Vector(x, x))
-    return list(-total), w[0], v == w, v < Vector(x, x, x), bool(Vector()), repr(v), v(x), [*v], sorted([Vector(1, 2), Vector(1)])[0].xs
+    return (
+        list(-total),
+        w[0],
+        v == w,
+        v < Vector(x, x, x),
+        bool(Vector()),
+        repr(v),
+        v(x),
+        [*v],
+        sorted([Vector(1, 2), Vector(1)])[0].xs,
+    )
 
 
 def descriptors(x):
@@ -167,8 +181,16 @@ def descriptors(x):
 
 def inheritance(x):
     m = Mixed.create(5)
-    return m.go(x) + Concrete.static(x), m.cached, m.cached, isinstance(m, Abstract), issubclass(Mixed, Concrete), Mixed.__mro__[1].__name__, \
-        type(m).count, m.__class__.__name__
+    return (
+        m.go(x) + Concrete.static(x),
+        m.cached,
+        m.cached,
+        isinstance(m, Abstract),
+        issubclass(Mixed, Concrete),
+        Mixed.__mro__[1].__name__,
+        type(m).count,
+        m.__class__.__name__,
+    )
 
 
 def dataclass_tools(x):
@@ -178,7 +200,14 @@ def dataclass_tools(x):
         f.a = 3
     except dataclasses.FrozenInstanceError:
         y = x + 1
-    return y * g.a, f < g, f == Frozen(1, 2.0), [fl.name for fl in dataclasses.fields(f)], dataclasses.is_dataclass(f), dataclasses.asdict(g)
+    return (
+        y * g.a,
+        f < g,
+        f == Frozen(1, 2.0),
+        [fl.name for fl in dataclasses.fields(f)],
+        dataclasses.is_dataclass(f),
+        dataclasses.asdict(g),
+    )
 
 
 def named_tuples(x):
@@ -213,6 +242,7 @@ def generators_send(x):
             yield 2
         finally:
             log.append("closed")
+
     log = []
     c = catching()
     first = next(c)
@@ -240,6 +270,7 @@ def returning_from_finally(x):
                     return x + i
             finally:
                 seen.append(i)
+
     seen = []
     return f(), seen
 
@@ -292,7 +323,18 @@ def iter_tools(x):
     stars = list(itertools.starmap(pow, [(2, 3), (3, 2)]))
     tw = list(itertools.takewhile(lambda v: v < 3, [1, 2, 3, 1]))
     tensors = list(itertools.chain([x], (t + 1 for t in [x])))
-    return x * acc[-1], pairs, groups, taken, z, stars, tw, tensors, list(itertools.repeat(1, 2)), list(itertools.combinations([1, 2, 3], 2))
+    return (
+        x * acc[-1],
+        pairs,
+        groups,
+        taken,
+        z,
+        stars,
+        tw,
+        tensors,
+        list(itertools.repeat(1, 2)),
+        list(itertools.combinations([1, 2, 3], 2)),
+    )
 
 
 def sets_and_dicts(x):
@@ -306,24 +348,78 @@ def sets_and_dicts(x):
     dq.appendleft(0)
     dd = collections.defaultdict(list)
     dd["k"].append(x)
-    return (a & b, a | b, a - b, a ^ b, a <= b, d["a"] + d["b"], sorted(e), list(f.items()), counts["l"], list(dq), dd["k"][0], {k: len(k) for k in e},
-            [k for k in d.keys() & {"a"}], list(reversed([1, 2])), "a" in d, d.get("zz", 4), max(d, key=lambda k: k))
+    return (
+        a & b,
+        a | b,
+        a - b,
+        a ^ b,
+        a <= b,
+        d["a"] + d["b"],
+        sorted(e),
+        list(f.items()),
+        counts["l"],
+        list(dq),
+        dd["k"][0],
+        {k: len(k) for k in e},
+        [k for k in d.keys() & {"a"}],
+        list(reversed([1, 2])),
+        "a" in d,
+        d.get("zz", 4),
+        max(d, key=lambda k: k),
+    )
 
 
 def strings(x):
     s = "Hello,World"
-    return (x + len(s), s.split(","), s.lower().replace("l", "L"), s[::-1], s.startswith("He"), " ".join(["a", "b"]), "%05.1f" % 2.345, f"{3.14159:.{2}f}",
-            s.encode().hex(), "abc".join("xy"), s.partition(","), f"{x.dtype}", "x" * 3, repr("q"), f"{[1, 2]} {dict(a=1)}")
+    return (
+        x + len(s),
+        s.split(","),
+        s.lower().replace("l", "L"),
+        s[::-1],
+        s.startswith("He"),
+        " ".join(["a", "b"]),
+        "%05.1f" % 2.345,
+        f"{3.14159:.{2}f}",
+        s.encode().hex(),
+        "abc".join("xy"),
+        s.partition(","),
+        f"{x.dtype}",
+        "x" * 3,
+        repr("q"),
+        f"{[1, 2]} {dict(a=1)}",
+    )
 
 
 def numbers(x):
-    return (x * math.pi + math.floor(2.7) + math.log2(8), divmod(7, 2), round(2.567, 1), abs(-3), pow(2, 5, 7), int("12"), float("1.5"), complex(1, 2), 7 // 2,
-            -7 % 3, 2 ** 0.5, ~5, 6 & 3, 1 << 4, bin(5), sum([1, 2.5]), math.isnan(float("nan")), bool([]), min(3, 1), hash("a") == hash("a"), ord("a"))
+    return (
+        x * math.pi + math.floor(2.7) + math.log2(8),
+        divmod(7, 2),
+        round(2.567, 1),
+        abs(-3),
+        pow(2, 5, 7),
+        int("12"),
+        float("1.5"),
+        complex(1, 2),
+        7 // 2,
+        -7 % 3,
+        2**0.5,
+        ~5,
+        6 & 3,
+        1 << 4,
+        bin(5),
+        sum([1, 2.5]),
+        math.isnan(float("nan")),
+        bool([]),
+        min(3, 1),
+        hash("a") == hash("a"),
+        ord("a"),
+    )
 
 
 def recursion(x):
     def depth(n):
         return x if n == 0 else depth(n - 1) + n
+
     return depth(6)
 
 
@@ -337,7 +433,9 @@ def decorators(x):
             @functools.wraps(fn)
             def wrapper(*args, **kwargs):
                 return fn(*args, **kwargs) * n
+
             return wrapper
+
         return deco
 
     @times(3)
@@ -349,18 +447,21 @@ def decorators(x):
     @torch.no_grad()
     def g(v):
         return v * 2
+
     return f(x, bias=4), f.__name__, f.__doc__, g(x)
 
 
 def keyword_only(x):
     def f(a, /, b, *rest, c, d=4, **kw):
         return a + b + sum(rest) + c + d + sum(kw.values())
+
     return f(x, 1, 2, 3, c=4, e=5), f(*[x, 1], **{"c": 2})
 
 
 def wrong_calls(x):
     def f(a, b):
         return a
+
     out = []
     for args, kw in [((1,), {}), ((1, 2, 3), {}), ((1, 2), {"b": 3}), ((1,), {"c": 1})]:
         try:
@@ -371,9 +472,24 @@ def wrong_calls(x):
 
 
 def type_checks(x):
-    return (x + 1, isinstance(x, torch.Tensor), type(x) is torch.Tensor, isinstance(3, (int, str)), callable(len), isinstance([], list), type(3).__name__,
-            hasattr(x, "shape"), hasattr(x, "nope"), getattr(x, "nope", 7), isinstance(x, torch.nn.Parameter), torch.is_tensor(x), x is not None,
-            isinstance(x.shape, tuple), isinstance(x.shape[0], int), torch.is_floating_point(x))
+    return (
+        x + 1,
+        isinstance(x, torch.Tensor),
+        type(x) is torch.Tensor,
+        isinstance(3, (int, str)),
+        callable(len),
+        isinstance([], list),
+        type(3).__name__,
+        hasattr(x, "shape"),
+        hasattr(x, "nope"),
+        getattr(x, "nope", 7),
+        isinstance(x, torch.nn.Parameter),
+        torch.is_tensor(x),
+        x is not None,
+        isinstance(x.shape, tuple),
+        isinstance(x.shape[0], int),
+        torch.is_floating_point(x),
+    )
 
 
 def deep_unpacking(x):
@@ -386,13 +502,32 @@ def deep_unpacking(x):
 
 def comprehension_scopes(x):
     k = 2
-    return [[i * j * k for j in range(2)] for i in range(3) if i], {(i, j) for i in range(2) for j in range(2) if i != j}, \
-        [y for i in range(3) if (y := i * 2) > 1], x * k
+    return (
+        [[i * j * k for j in range(2)] for i in range(3) if i],
+        {(i, j) for i in range(2) for j in range(2) if i != j},
+        [y for i in range(3) if (y := i * 2) > 1],
+        x * k,
+    )
 
 
 def chained(x):
-    return x[0].unsqueeze(-1).expand(4, 2).transpose(0, 1).contiguous().view(-1).chunk(2)[0].clamp(min=0).pow(2), torch.stack([x, x]).mean((0, 1)), \
-        x[:, None, ::2], x[[0, 2]], x[torch.tensor([1, 0])], x[..., -1], x.gt(0).any(), (x > 0) & (x < 1), -x, ~(x > 0), x @ x.T, x ** 2, 2 ** x, 1 - x, x // 2
+    return (
+        x[0].unsqueeze(-1).expand(4, 2).transpose(0, 1).contiguous().view(-1).chunk(2)[0].clamp(min=0).pow(2),
+        torch.stack([x, x]).mean((0, 1)),
+        x[:, None, ::2],
+        x[[0, 2]],
+        x[torch.tensor([1, 0])],
+        x[..., -1],
+        x.gt(0).any(),
+        (x > 0) & (x < 1),
+        -x,
+        ~(x > 0),
+        x @ x.T,
+        x**2,
+        2**x,
+        1 - x,
+        x // 2,
+    )
 
 
 def out_arguments(x):
@@ -408,8 +543,16 @@ def out_arguments(x):
 
 
 def einsum_and_friends(x):
-    return torch.einsum("ij,kj->ik", x, x), torch.split(x, 2, dim=1)[0], torch.meshgrid(x[0], x[1], indexing="ij")[0], torch.norm(x), torch.where(x > 0, x, 0.0), \
-        torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]), torch.cdist(x, x), torch.broadcast_tensors(x, x[0])[1]
+    return (
+        torch.einsum("ij,kj->ik", x, x),
+        torch.split(x, 2, dim=1)[0],
+        torch.meshgrid(x[0], x[1], indexing="ij")[0],
+        torch.norm(x),
+        torch.where(x > 0, x, 0.0),
+        torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]),
+        torch.cdist(x, x),
+        torch.broadcast_tensors(x, x[0])[1],
+    )
 
 
 def autocast_inside(x):
@@ -433,11 +576,16 @@ def grad_modes(x):
 def local_imports(x):
     import math as m
     from collections import OrderedDict as OD
+
     return x * m.sqrt(4), OD(a=1)
 
 
 def global_functions(x):
-    return functools.reduce(operator.add, map(lambda t: t.sum(), [x, x + 1])), operator.itemgetter(1)([1, 2]), operator.attrgetter("shape")(x)
+    return (
+        functools.reduce(operator.add, map(lambda t: t.sum(), [x, x + 1])),
+        operator.itemgetter(1)([1, 2]),
+        operator.attrgetter("shape")(x),
+    )
 
 
 def while_else_loops(x):
@@ -465,6 +613,7 @@ def conditional_expressions(x):
 
 def copies(x):
     import copy
+
     a = [1, [2, 3]]
     b = copy.copy(a)
     c = copy.deepcopy(a)
@@ -472,10 +621,41 @@ def copies(x):
     return x + len(a[1]), a, b, c
 
 
-FUNCTIONS = [slots, overloads, descriptors, inheritance, dataclass_tools, named_tuples, generators_send, with_tools, returning_from_finally, nested_try,
-             own_exceptions, iter_tools, sets_and_dicts, strings, numbers, recursion, caching, decorators, keyword_only, wrong_calls, type_checks,
-             deep_unpacking, comprehension_scopes, chained, out_arguments, einsum_and_friends, autocast_inside, grad_modes, local_imports,
-             global_functions, while_else_loops, conditional_expressions, copies]
+FUNCTIONS = [
+    slots,
+    overloads,
+    descriptors,
+    inheritance,
+    dataclass_tools,
+    named_tuples,
+    generators_send,
+    with_tools,
+    returning_from_finally,
+    nested_try,
+    own_exceptions,
+    iter_tools,
+    sets_and_dicts,
+    strings,
+    numbers,
+    recursion,
+    caching,
+    decorators,
+    keyword_only,
+    wrong_calls,
+    type_checks,
+    deep_unpacking,
+    comprehension_scopes,
+    chained,
+    out_arguments,
+    einsum_and_friends,
+    autocast_inside,
+    grad_modes,
+    local_imports,
+    global_functions,
+    while_else_loops,
+    conditional_expressions,
+    copies,
+]
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)

@@ -1,4 +1,7 @@
-"""Numbers read from tensors and results of unknown size under fullgraph: numbers stay in one graph, sizes part it, branches are refused."""
+"""Numbers read from tensors and results of unknown size under fullgraph: numbers stay in one graph, sizes part it,
+branches are refused.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -12,7 +15,7 @@ SHAPES = {"capture_dynamic_output_shape_ops": False}
 
 
 def sized(x, n):
-    return torch.zeros(n.item()) + x.sum(), x[:n.item()] * 2
+    return torch.zeros(n.item()) + x.sum(), x[: n.item()] * 2
 
 
 def split(x, sizes):
@@ -43,7 +46,7 @@ def masked(x, n):
     return x[x > n].sum() * 2, torch.unique(x).numel() + x
 
 
-X = torch.arange(12.).reshape(6, 2)
+X = torch.arange(12.0).reshape(6, 2)
 
 
 def alike(a, b):
@@ -55,7 +58,9 @@ def alike(a, b):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("fn,options", [(sized, SCALARS), (checked, SCALARS), (scaled, SCALARS), (experts, SHAPES), (masked, SHAPES)])
+@pytest.mark.parametrize(
+    "fn,options", [(sized, SCALARS), (checked, SCALARS), (scaled, SCALARS), (experts, SHAPES), (masked, SHAPES)]
+)
 def test_values_differ_from_call_to_call(fn, options):
     compiled = tcompile.compile(fn, fullgraph=True)
     for n in (3, 2, 5, 1, 4, 0, 6, 3):
@@ -72,7 +77,9 @@ def test_split_by_sizes():
 
 def test_sizes_become_symbols():
     graphs = []
-    compiled = tcompile.compile(lambda x, n: x[:n.item()] * 2, fullgraph=True, backend=lambda gm, ex: graphs.append(gm) or gm.forward)
+    compiled = tcompile.compile(
+        lambda x, n: x[: n.item()] * 2, fullgraph=True, backend=lambda gm, ex: graphs.append(gm) or gm.forward
+    )
     for n in (2, 3, 4, 5, 2):
         compiled(X, torch.tensor(n))
     assert len(graphs) <= 3
@@ -94,5 +101,6 @@ def test_the_other_breaks_are_still_refused():
         if x.sum() > 0:
             return x + n.item()
         return x
+
     with pytest.raises(FullGraphError):
         tcompile.compile(fn, fullgraph=True, options={**SCALARS, **SHAPES})(X, torch.tensor(2))

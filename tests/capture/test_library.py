@@ -1,5 +1,6 @@
-"""The standard library inside captured functions: native functions interpreted from their Python form, classes made inside, generators,
-exception groups. Each function is captured in one graph and equals eager."""
+"""The standard library inside captured functions: native functions interpreted from their Python form, classes made
+inside, generators, exception groups. Each function is captured in one graph and equals eager."""
+
 import abc
 import bisect
 import collections
@@ -45,7 +46,14 @@ def heaps(x):
     first = heapq.heappop(heap), heapq.heappushpop(heap, 0), heapq.heapreplace(heap, 9)
     ranked = [Ranked(3, x), Ranked(1, x + 1)]
     heapq.heapify(ranked)
-    return heap, first, ranked[0].value * 2, heapq.nsmallest(2, [4, 1, 3]), heapq.nlargest(2, [4, 1, 3]), list(heapq.merge([1, 4], [2, 3]))
+    return (
+        heap,
+        first,
+        ranked[0].value * 2,
+        heapq.nsmallest(2, [4, 1, 3]),
+        heapq.nlargest(2, [4, 1, 3]),
+        list(heapq.merge([1, 4], [2, 3])),
+    )
 
 
 def empty_heaps(x):
@@ -62,7 +70,13 @@ def bisecting(x):
     values = [1, 3, 3, 7]
     bisect.insort(values, 4)
     bisect.insort_left(values, 3, key=lambda v: v)
-    return x + 1, values, bisect.bisect(values, 3), bisect.bisect_left(values, 3), bisect.bisect_right([Ranked(1), Ranked(2)], Ranked(1))
+    return (
+        x + 1,
+        values,
+        bisect.bisect(values, 3),
+        bisect.bisect_left(values, 3),
+        bisect.bisect_right([Ranked(1), Ranked(2)], Ranked(1)),
+    )
 
 
 def counting(x):
@@ -83,19 +97,41 @@ def sorting(x):
 def iterating(x):
     a, b = itertools.tee([x, x + 1])
     sizes = iter(lambda it=iter([1, 2, 0, 5]): next(it), 0)
-    return (list(itertools.accumulate([x, x, x])), list(itertools.accumulate([1, 2, 3], operator.mul, initial=10)), next(a) + next(b), list(a), list(b),
-            list(itertools.starmap(torch.add, [(x, x), (x, 1)])), list(sizes), list(itertools.accumulate([])))
+    return (
+        list(itertools.accumulate([x, x, x])),
+        list(itertools.accumulate([1, 2, 3], operator.mul, initial=10)),
+        next(a) + next(b),
+        list(a),
+        list(b),
+        list(itertools.starmap(torch.add, [(x, x), (x, 1)])),
+        list(sizes),
+        list(itertools.accumulate([])),
+    )
 
 
 def operators(x):
     total = operator.methodcaller("sum", 0)
-    return (total(x), operator.methodcaller("add", 1, alpha=2)(x), operator.countOf([1, 2, 1], 1), operator.indexOf("abc", "c"),
-            operator.concat([1], [2]), operator.iconcat([1], [2]), operator.abs(x))
+    return (
+        total(x),
+        operator.methodcaller("add", 1, alpha=2)(x),
+        operator.countOf([1, 2, 1], 1),
+        operator.indexOf("abc", "c"),
+        operator.concat([1], [2]),
+        operator.iconcat([1], [2]),
+        operator.abs(x),
+    )
 
 
 def strings_of_constants(x):
     table = str.maketrans("ab", "xy")
-    return x + 1, "aabb".translate(table), json.dumps({"a": [1, None]}), json.loads('{"b": 2}'), textwrap.dedent("  a"), os.path.join("a", "b.c")
+    return (
+        x + 1,
+        "aabb".translate(table),
+        json.dumps({"a": [1, None]}),
+        json.loads('{"b": 2}'),
+        textwrap.dedent("  a"),
+        os.path.join("a", "b.c"),
+    )
 
 
 def constants_made(x):
@@ -121,6 +157,7 @@ def local_names(x):
     def inner(b, *rest):
         c = b + a
         return sorted(locals().items()), sorted(vars())
+
     return x + 1, inner(2, 3), sorted(locals())
 
 
@@ -128,6 +165,7 @@ def rounding(x):
     class Price:
         def __round__(self, digits=None):
             return ("rounded", digits)
+
     try:
         whole = round(x)
     except TypeError as error:
@@ -192,14 +230,20 @@ def named_tuples_inside(x):
         b: typing.Any = 3
 
     p = Pair(x)
-    return p.left * p.right, Pair._fields, p._replace(right=1).right, Named(1).b, tuple(Named(1, 2)), Named.__annotations__ == {"a": int, "b": typing.Any}
+    return (
+        p.left * p.right,
+        Pair._fields,
+        p._replace(right=1).right,
+        Named(1).b,
+        tuple(Named(1, 2)),
+        Named.__annotations__ == {"a": int, "b": typing.Any},
+    )
 
 
 def abstract_inside(x):
     class Shape(abc.ABC):
         @abc.abstractmethod
-        def area(self):
-            ...
+        def area(self): ...
 
     class Square(Shape):
         def area(self):
@@ -241,6 +285,7 @@ def generic_classes_inside(x):
     class Indexed:
         def __class_getitem__(cls, key):
             return (cls.__name__, key)
+
     return Box(x).v + 1, Box[int](x).v * 2, Indexed["k"], typing.List[int] == typing.List[int]
 
 
@@ -264,8 +309,14 @@ def modules_inside(x):
 
 
 def activations_inside(x):
-    return (torch.nn.ReLU()(x), torch.nn.Softmax(dim=-1)(x), torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Flatten(0))(x),
-            torch.nn.MSELoss()(x, x + 1), torch.nn.Dropout(0.5).eval()(x), len(torch.nn.Sequential(torch.nn.Identity())))
+    return (
+        torch.nn.ReLU()(x),
+        torch.nn.Softmax(dim=-1)(x),
+        torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Flatten(0))(x),
+        torch.nn.MSELoss()(x, x + 1),
+        torch.nn.Dropout(0.5).eval()(x),
+        len(torch.nn.Sequential(torch.nn.Identity())),
+    )
 
 
 @functools.singledispatch
@@ -291,14 +342,22 @@ def dispatching(x):
 def generator_protocol(x):
     def one():
         yield x
+
     made = one()
-    return next(made) + 1, inspect.isgenerator(made), isinstance(made, types.GeneratorType), isinstance(made, collections.abc.Generator), type(made).__name__
+    return (
+        next(made) + 1,
+        inspect.isgenerator(made),
+        isinstance(made, types.GeneratorType),
+        isinstance(made, collections.abc.Generator),
+        type(made).__name__,
+    )
 
 
 def stopping_inside_a_generator(x):
     def one():
         yield 1
         raise StopIteration("early")
+
     try:
         list(one())
     except RuntimeError as error:
@@ -366,10 +425,36 @@ def groups_must_not_be_named(x):
         return x + 1, str(error)
 
 
-FUNCTIONS = [heaps, empty_heaps, bisecting, counting, sorting, iterating, operators, strings_of_constants, constants_made, leaving, ids, local_names,
-             rounding, classes_with_descriptors, dataclasses_inside, named_tuples_inside, abstract_inside, enums_inside, user_dicts_inside,
-             generic_classes_inside, modules_inside, activations_inside, dispatching, generator_protocol, stopping_inside_a_generator,
-             context_managers_see_the_traceback, exception_groups, groups_must_not_be_named]
+FUNCTIONS = [
+    heaps,
+    empty_heaps,
+    bisecting,
+    counting,
+    sorting,
+    iterating,
+    operators,
+    strings_of_constants,
+    constants_made,
+    leaving,
+    ids,
+    local_names,
+    rounding,
+    classes_with_descriptors,
+    dataclasses_inside,
+    named_tuples_inside,
+    abstract_inside,
+    enums_inside,
+    user_dicts_inside,
+    generic_classes_inside,
+    modules_inside,
+    activations_inside,
+    dispatching,
+    generator_protocol,
+    stopping_inside_a_generator,
+    context_managers_see_the_traceback,
+    exception_groups,
+    groups_must_not_be_named,
+]
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
@@ -400,7 +485,11 @@ def test_modules_made_inside_leave():
     run = Runner()
     y, net = run(fn, X)
     same(y, fn(X)[0])
-    assert type(net) is torch.nn.Sequential and [type(m) for m in net] == [torch.nn.ReLU, torch.nn.Identity] and net.training
+    assert (
+        type(net) is torch.nn.Sequential
+        and [type(m) for m in net] == [torch.nn.ReLU, torch.nn.Identity]
+        and net.training
+    )
     same(net(X), X.relu())
     assert not run.breaks and not run.skips
 
@@ -443,9 +532,13 @@ def uses_partials(x, f, g):
 
 def test_partials_from_outside_are_guarded_by_what_they_hold():
     run = Runner()
-    cases = [(functools.partial(scaled, by=3), functools.partial(scaled, shift=X * 2)), (functools.partial(scaled, by=3), functools.partial(scaled, shift=X + 1)),
-             (functools.partial(scaled, by=4), functools.partial(scaled, shift=X)), (functools.partial(scaled, by=3), functools.partial(scaled, by=3, shift=X)),
-             (functools.partial(functools.partial(scaled, by=5), shift=1), functools.partial(scaled))]
+    cases = [
+        (functools.partial(scaled, by=3), functools.partial(scaled, shift=X * 2)),
+        (functools.partial(scaled, by=3), functools.partial(scaled, shift=X + 1)),
+        (functools.partial(scaled, by=4), functools.partial(scaled, shift=X)),
+        (functools.partial(scaled, by=3), functools.partial(scaled, by=3, shift=X)),
+        (functools.partial(functools.partial(scaled, by=5), shift=1), functools.partial(scaled)),
+    ]
     for i, (f, g) in enumerate(cases):
         same(run(uses_partials, X, f, g), uses_partials(X, f, g))
         assert len(run.captures) == (1, 1, 2, 3, 4)[i]
@@ -469,17 +562,35 @@ def test_numpy_constants():
     np = pytest.importorskip("numpy")
 
     def fn(x, scalar, dtype):
-        return (x * scalar, x.view(-1)[int(scalar)], np.finfo(dtype).eps,
-                np.iinfo("int8").max, dtype.itemsize, scalar, np.dtype("int32"))
+        return (
+            x * scalar,
+            x.view(-1)[int(scalar)],
+            np.finfo(dtype).eps,
+            np.iinfo("int8").max,
+            dtype.itemsize,
+            scalar,
+            np.dtype("int32"),
+        )
 
     run = Runner()
-    for scalar, dtype in ((np.float64(2.5), np.dtype("float32")), (np.int64(3), np.dtype("float64")), (np.float16(1.5), np.dtype("float32"))):
+    for scalar, dtype in (
+        (np.float64(2.5), np.dtype("float32")),
+        (np.int64(3), np.dtype("float64")),
+        (np.float16(1.5), np.dtype("float32")),
+    ):
         same(run(fn, X, scalar, dtype), fn(X, scalar, dtype))
     assert not run.breaks and not run.skips
 
 
 def legacy_constructors(x):
-    return torch.Tensor([[1, 2], [3, 4]]), torch.Tensor(2, 3).shape, torch.LongTensor([1, 2]), torch.FloatTensor((0.5,)), x[range(2)], torch.Tensor(x.shape).shape
+    return (
+        torch.Tensor([[1, 2], [3, 4]]),
+        torch.Tensor(2, 3).shape,
+        torch.LongTensor([1, 2]),
+        torch.FloatTensor((0.5,)),
+        x[range(2)],
+        torch.Tensor(x.shape).shape,
+    )
 
 
 def methods_as_objects(x):
@@ -487,9 +598,18 @@ def methods_as_objects(x):
         def by(self, v):
             "doc"
             return v * 2
+
     s = Scaler()
     f = s.by
-    return f.__call__(x), f.__name__, f.__doc__, scaled.__call__(x), f == s.by, f.__func__ is Scaler.by, "{0.shape} {1}".format(x, 2)
+    return (
+        f.__call__(x),
+        f.__name__,
+        f.__doc__,
+        scaled.__call__(x),
+        f == s.by,
+        f.__func__ is Scaler.by,
+        "{0.shape} {1}".format(x, 2),
+    )
 
 
 @pytest.mark.parametrize("fn", [legacy_constructors, methods_as_objects], ids=lambda f: f.__name__)
@@ -500,6 +620,7 @@ def test_more_in_one_graph(fn):
 def test_modules_made_inside_beside_stock():
     import subprocess
     import sys as system
+
     text = """
 import torch, torch._dynamo.mutation_guard
 torch._dynamo.mutation_guard.install_generation_tagging_init()
@@ -514,6 +635,7 @@ torch.testing.assert_close(f(x), x.softmax(-1) + x.relu())
 # --- unittest's assertions inside of captured code
 def assertions(x):
     import unittest
+
     case = unittest.TestCase()
 
     class Odd(Exception):
@@ -556,7 +678,10 @@ class Settings(types.ModuleType):
 settings = Settings("settings")
 settings._values = {"scale": 2}
 lazy = types.ModuleType("lazy")
-exec("_values = {'scale': 3}\ndef __getattr__(name):\n    if name in _values:\n        return _values[name]\n    raise AttributeError(name)", vars(lazy))
+exec(
+    "_values = {'scale': 3}\ndef __getattr__(name):\n    if name in _values:\n        return _values[name]\n    raise AttributeError(name)",
+    vars(lazy),
+)
 
 
 def test_modules_with_getattr():
@@ -577,6 +702,7 @@ def test_modules_with_getattr():
 def test_attributes_of_thread_locals_and_proxies():
     import threading
     import weakref
+
     local = threading.local()
     local.scale = 3
     target = Ranked(4)
@@ -616,7 +742,13 @@ answering = Answering()
 
 
 def names_that_only_classes_have(x):
-    return x + answering.known, hasattr(answering, "__name__"), hasattr(answering, "mro"), hasattr(len, "__annotations__"), hasattr(x, "__name__")
+    return (
+        x + answering.known,
+        hasattr(answering, "__name__"),
+        hasattr(answering, "mro"),
+        hasattr(len, "__annotations__"),
+        hasattr(x, "__name__"),
+    )
 
 
 def test_names_that_only_classes_have():
@@ -645,6 +777,7 @@ def test_the_cache_of_patterns_is_not_relied_on():
 
     def fn(x, pattern):
         return x + 1, re.sub(pattern, lambda m: m[0] * 2, "a1b2"), re.subn("b", lambda m: "z", "abc")
+
     run = Runner()
     for _ in range(2):
         same(run(fn, X, r"\d"), fn(X, r"\d"))

@@ -1,5 +1,6 @@
-"""Lookups that classes do in their own way: torch.ops makes what it is asked for, modules with a __getattribute__, paths that keep parts in slots,
-modules that learn their shapes from the first call."""
+"""Lookups that classes do in their own way: torch.ops makes what it is asked for, modules with a __getattribute__,
+paths that keep parts in slots, modules that learn their shapes from the first call."""
+
 import pathlib
 from unittest import mock
 
@@ -31,6 +32,7 @@ def test_an_operator_that_nobody_has_looked_up_yet(backend):
     def f(x):
         operators = torch.ops.__getattr__(space) if backend == "eager" else getattr(torch.ops, space)
         return operators.times(x, 3) + operators.times.default(x, 2) + torch.ops.tcompile_test_lookups.scaled(x, 2)
+
     compiled = tcompile.compile(f, backend=backend, fullgraph=backend == "tcompile")
     for _ in range(2):
         assert torch.equal(compiled(X), X * 7)
@@ -59,7 +61,13 @@ def test_a_module_that_looks_up_attributes_itself():
 
 def test_paths():
     def f(x, name):
-        return x + 1, pathlib.PurePosixPath("a") / name, pathlib.Path(name).with_suffix(".z"), pathlib.PureWindowsPath("c:/", name)
+        return (
+            x + 1,
+            pathlib.PurePosixPath("a") / name,
+            pathlib.Path(name).with_suffix(".z"),
+            pathlib.PureWindowsPath("c:/", name),
+        )
+
     compiled = tcompile.compile(f, backend="eager")
     assert compiled(X, "b.y")[1:] == f(X, "b.y")[1:] and compiled(X, "c.y")[1:] == f(X, "c.y")[1:]
 
@@ -76,8 +84,14 @@ class LearnsItsSize(torch.nn.modules.lazy.LazyModuleMixin, torch.nn.Module):
         return x * self.w
 
 
-@pytest.mark.parametrize("make", [
-    LearnsItsSize, lambda: torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU(), torch.nn.LazyLinear(3)), lambda: torch.nn.LazyBatchNorm1d()])
+@pytest.mark.parametrize(
+    "make",
+    [
+        LearnsItsSize,
+        lambda: torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU(), torch.nn.LazyLinear(3)),
+        lambda: torch.nn.LazyBatchNorm1d(),
+    ],
+)
 def test_lazy_modules(make):
     """The first call learns the shapes and runs as it is, fullgraph or not; the second is compiled."""
     graphs = []
@@ -85,6 +99,7 @@ def test_lazy_modules(make):
     def backend(gm, examples):
         graphs.append(gm)
         return gm.forward
+
     torch.manual_seed(0)
     module = make()
     compiled = tcompile.compile(module, backend=backend, fullgraph=True)
@@ -116,6 +131,7 @@ def test_descriptors_whose_methods_are_mocks():
         def f(x, owner):
             owner.value = 3
             return x + owner.value + HasMocked.value
+
         compiled = tcompile.compile(f, backend="eager")
         for n in range(1, 4):
             assert torch.equal(compiled(X, owner), X + 10)

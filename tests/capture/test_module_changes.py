@@ -1,4 +1,7 @@
-"""Modules that change between calls of compiled code: every change is seen. Each program is run eager and compiled, on twins."""
+"""Modules that change between calls of compiled code: every change is seen. Each program is run eager and compiled, on
+twins.
+"""
+
 from __future__ import annotations
 
 import copy
@@ -49,86 +52,242 @@ class Block(nn.Module):
         return self.norm(x)
 
 
-def set_weight(m): m.first.weight = nn.Parameter(torch.full((4, 4), 0.5))
-def set_data(m): m.first.weight.data = torch.full((4, 4), 0.25)
+def set_weight(m):
+    m.first.weight = nn.Parameter(torch.full((4, 4), 0.5))
+
+
+def set_data(m):
+    m.first.weight.data = torch.full((4, 4), 0.25)
+
+
 def change_in_place(m):
     with torch.no_grad():
         m.second.bias.add_(3)
 
 
-def load_assign(m): m.load_state_dict({k: v.clone() * 0.5 if v.is_floating_point() else v.clone() for k, v in m.state_dict().items()}, assign=True)
-def tie(m): m.second.weight = m.first.weight
-def swap(m): m.first, m.second = m.second, m.first
-def replace(m): m.act = nn.GELU()
-def to_identity(m): m.named["b"] = nn.Identity()
-def append(m): m.parts.append(nn.Softplus())
-def insert(m): m.parts.insert(0, nn.ReLU())
-def pop(m): m.parts.pop(0)
-def set_item(m): m.parts[1] = nn.ReLU()
-def add_named(m): m.named["c"] = nn.ReLU()
-def drop_named(m): del m.named["a"]
-def reorder(m): m.named["a"] = m.named.pop("a")
-def append_weight(m): m.weights.append(nn.Parameter(torch.full((4,), 2.0)))
-def set_weight_item(m): m.weights[0] = nn.Parameter(torch.full((4,), 3.0))
-def add_table(m): m.table["w"] = nn.Parameter(torch.full((4,), 3.0))
-def replace_plain(m): m.plain[0] = nn.Identity()
-def grow_plain(m): m.plain.insert(0, nn.Tanh())
-def factor(m): m.factor = 3.0
-def buffer(m): m.shift = torch.ones(4)
-def buffer_in_place(m): m.shift.add_(2)
-def extra(m): m.extra = nn.Tanh()
-def late(m): m.late = 2.0
-def late_buffer(m): m.register_buffer("late", torch.ones(4))
-def late_parameter(m): m.late = nn.Parameter(torch.ones(4))
-def evaluate(m): m.eval()
-def evaluate_part(m): m.norm.eval()
-def momentum(m): m.norm.momentum, m.norm.eps = 0.5, 0.1
-def no_stats(m): m.norm.track_running_stats = False
-def freeze(m): m.requires_grad_(False)
-def freeze_one(m): m.first.weight.requires_grad_(False)
-def double(m): nn.ModuleList([m, *m.plain]).double()
-def bfloat(m): nn.ModuleList([m, *m.plain]).to(torch.bfloat16)
-def layout(m): m.first.weight.data = m.first.weight.data.t().contiguous().t()
-def patch_forward(m): m.act.forward = lambda x: x * 5
-def patch_class(m): m.act.__class__ = nn.Tanh
-def hook(m): m.first.register_forward_hook(lambda mod, args, out: out * 2)
-def hook_kwargs(m): m.second.register_forward_hook(lambda mod, args, kwargs, out: out + len(kwargs), with_kwargs=True)
+def load_assign(m):
+    m.load_state_dict(
+        {k: v.clone() * 0.5 if v.is_floating_point() else v.clone() for k, v in m.state_dict().items()}, assign=True
+    )
+
+
+def tie(m):
+    m.second.weight = m.first.weight
+
+
+def swap(m):
+    m.first, m.second = m.second, m.first
+
+
+def replace(m):
+    m.act = nn.GELU()
+
+
+def to_identity(m):
+    m.named["b"] = nn.Identity()
+
+
+def append(m):
+    m.parts.append(nn.Softplus())
+
+
+def insert(m):
+    m.parts.insert(0, nn.ReLU())
+
+
+def pop(m):
+    m.parts.pop(0)
+
+
+def set_item(m):
+    m.parts[1] = nn.ReLU()
+
+
+def add_named(m):
+    m.named["c"] = nn.ReLU()
+
+
+def drop_named(m):
+    del m.named["a"]
+
+
+def reorder(m):
+    m.named["a"] = m.named.pop("a")
+
+
+def append_weight(m):
+    m.weights.append(nn.Parameter(torch.full((4,), 2.0)))
+
+
+def set_weight_item(m):
+    m.weights[0] = nn.Parameter(torch.full((4,), 3.0))
+
+
+def add_table(m):
+    m.table["w"] = nn.Parameter(torch.full((4,), 3.0))
+
+
+def replace_plain(m):
+    m.plain[0] = nn.Identity()
+
+
+def grow_plain(m):
+    m.plain.insert(0, nn.Tanh())
+
+
+def factor(m):
+    m.factor = 3.0
+
+
+def buffer(m):
+    m.shift = torch.ones(4)
+
+
+def buffer_in_place(m):
+    m.shift.add_(2)
+
+
+def extra(m):
+    m.extra = nn.Tanh()
+
+
+def late(m):
+    m.late = 2.0
+
+
+def late_buffer(m):
+    m.register_buffer("late", torch.ones(4))
+
+
+def late_parameter(m):
+    m.late = nn.Parameter(torch.ones(4))
+
+
+def evaluate(m):
+    m.eval()
+
+
+def evaluate_part(m):
+    m.norm.eval()
+
+
+def momentum(m):
+    m.norm.momentum, m.norm.eps = 0.5, 0.1
+
+
+def no_stats(m):
+    m.norm.track_running_stats = False
+
+
+def freeze(m):
+    m.requires_grad_(False)
+
+
+def freeze_one(m):
+    m.first.weight.requires_grad_(False)
+
+
+def double(m):
+    nn.ModuleList([m, *m.plain]).double()
+
+
+def bfloat(m):
+    nn.ModuleList([m, *m.plain]).to(torch.bfloat16)
+
+
+def layout(m):
+    m.first.weight.data = m.first.weight.data.t().contiguous().t()
+
+
+def patch_forward(m):
+    m.act.forward = lambda x: x * 5
+
+
+def patch_class(m):
+    m.act.__class__ = nn.Tanh
+
+
+def hook(m):
+    m.first.register_forward_hook(lambda mod, args, out: out * 2)
+
+
+def hook_kwargs(m):
+    m.second.register_forward_hook(lambda mod, args, kwargs, out: out + len(kwargs), with_kwargs=True)
+
+
 def hook_first(m):
     m.act.register_forward_hook(lambda mod, args, out: out * 2)
     m.act.register_forward_hook(lambda mod, args, out: out + 1, prepend=True)
 
 
-def hook_always(m): m.first.register_forward_hook(lambda mod, args, out: None, always_call=True)
-def pre_hook(m): m.second.register_forward_pre_hook(lambda mod, args: (args[0] + 1,))
-def own_hook(m): m.register_forward_hook(lambda mod, args, out: out - 1)
-def own_pre_hook(m): m.register_forward_pre_hook(lambda mod, args: (args[0] * 2,))
-def hook_removed(m): m.first.register_forward_hook(lambda mod, args, out: out * 2).remove()
+def hook_always(m):
+    m.first.register_forward_hook(lambda mod, args, out: None, always_call=True)
+
+
+def pre_hook(m):
+    m.second.register_forward_pre_hook(lambda mod, args: (args[0] + 1,))
+
+
+def own_hook(m):
+    m.register_forward_hook(lambda mod, args, out: out - 1)
+
+
+def own_pre_hook(m):
+    m.register_forward_pre_hook(lambda mod, args: (args[0] * 2,))
+
+
+def hook_removed(m):
+    m.first.register_forward_hook(lambda mod, args, out: out * 2).remove()
+
+
 def parametrized(m):
     class Symmetric(nn.Module):
         def forward(self, w):
             return w.triu() + w.triu(1).T
+
     parametrize.register_parametrization(m.first, "weight", Symmetric())
 
 
-def weight_norm(m): nn.utils.parametrizations.weight_norm(m.second)
-def old_weight_norm(m): nn.utils.weight_norm(m.first)
+def weight_norm(m):
+    nn.utils.parametrizations.weight_norm(m.second)
+
+
+def old_weight_norm(m):
+    nn.utils.weight_norm(m.first)
+
+
 def pruned(m):
     from torch.nn.utils import prune
+
     prune.l1_unstructured(m.first, "weight", amount=0.5)
 
 
-def own_dict(m): m.first.__dict__ = dict(m.second.__dict__)
-def modules_dict(m): m._modules["act"] = nn.Tanh()
-def parameters_dict(m): m.first._parameters["bias"] = nn.Parameter(torch.full((4,), 9.0))
+def own_dict(m):
+    m.first.__dict__ = dict(m.second.__dict__)
+
+
+def modules_dict(m):
+    m._modules["act"] = nn.Tanh()
+
+
+def parameters_dict(m):
+    m.first._parameters["bias"] = nn.Parameter(torch.full((4,), 9.0))
+
+
 def delete(m):
     del m.extra
     m.extra = None
 
 
-def nested_attribute(m): m.first.in_features = 99
+def nested_attribute(m):
+    m.first.in_features = 99
 
 
-CHANGES = [v for v in list(globals().values()) if callable(v) and getattr(v, "__module__", "") == __name__ and not isinstance(v, type)]
+CHANGES = [
+    v
+    for v in list(globals().values())
+    if callable(v) and getattr(v, "__module__", "") == __name__ and not isinstance(v, type)
+]
 
 
 def twins():
@@ -154,12 +313,27 @@ def run(fn, m, grad):
 def same(a, b):
     torch.testing.assert_close(a[0], b[0], rtol=1e-3, atol=1e-4)
     assert a[3] == b[3] and list(a[1]) == list(b[1])
-    torch.testing.assert_close([g for g in a[1].values() if g is not None], [g for g in b[1].values() if g is not None], rtol=2e-2, atol=1e-3)
+    torch.testing.assert_close(
+        [g for g in a[1].values() if g is not None], [g for g in b[1].values() if g is not None], rtol=2e-2, atol=1e-3
+    )
     torch.testing.assert_close(a[2], b[2], rtol=1e-3, atol=1e-4)
 
 
 # What a gradient may depend on is run with gradients, the rest without.
-TRAINED = {"set_weight", "set_data", "tie", "evaluate_part", "freeze", "freeze_one", "hook", "pre_hook", "parametrized", "weight_norm", "pruned", "load_assign"}
+TRAINED = {
+    "set_weight",
+    "set_data",
+    "tie",
+    "evaluate_part",
+    "freeze",
+    "freeze_one",
+    "hook",
+    "pre_hook",
+    "parametrized",
+    "weight_norm",
+    "pruned",
+    "load_assign",
+}
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda c: c.__name__)
@@ -197,7 +371,9 @@ def test_global_hooks_that_come_and_go():
     eager, mine = twins()
     compiled = tcompile.compile(mine, backend="eager")
     for _ in range(2):
-        handle = nn.modules.module.register_module_forward_hook(lambda mod, args, out: out * 2 if isinstance(mod, nn.Tanh) else None)
+        handle = nn.modules.module.register_module_forward_hook(
+            lambda mod, args, out: out * 2 if isinstance(mod, nn.Tanh) else None
+        )
         try:
             same(run(compiled, mine, False), run(eager, eager, False))
         finally:
@@ -212,7 +388,11 @@ def test_backward_hooks_that_come_and_go(register):
     same(run(compiled, mine, True), run(eager, eager, True))
     handles = []
     for m in (eager, mine):
-        hook = (lambda mod, gi, go: tuple(g * 3 for g in gi)) if register.endswith("backward_hook") else (lambda mod, go: tuple(g * 3 for g in go))
+        hook = (
+            (lambda mod, gi, go: tuple(g * 3 for g in gi))
+            if register.endswith("backward_hook")
+            else (lambda mod, go: tuple(g * 3 for g in go))
+        )
         handles.append(getattr(m.second, register)(hook))
     same(run(compiled, mine, True), run(eager, eager, True))
     for h in handles:
@@ -224,6 +404,7 @@ def test_class_forward_is_replaced():
     class Local(nn.Module):
         def forward(self, x):
             return x + 1
+
     m = Local()
     compiled, inside = tcompile.compile(m, backend="eager"), tcompile.compile(lambda x: m(x) * 1, backend="eager")
     x = torch.zeros(2)
@@ -235,6 +416,7 @@ def test_class_forward_is_replaced():
 def test_modules_handed_over_as_arguments():
     def f(m, x):
         return m(x) + 1
+
     compiled = tcompile.compile(f, backend="eager")
     x = torch.ones(2, 4)
     for m in (nn.Linear(4, 4), nn.Linear(4, 2), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 4)):
@@ -257,6 +439,7 @@ def test_state_made_while_running():
             self.log.append(self.count)
             self.mask = self.mask * 2
             return x * self.mask + self.seen + (self.last if self.count > 1 else 0)
+
     eager, mine = Cache(), Cache()
     compiled = tcompile.compile(mine)
     for i in range(4):
@@ -278,6 +461,7 @@ def test_parts_replaced_while_running():
             self.a, self.b = self.b, self.a
             self.w = nn.Parameter(self.w.detach() * 2)
             return self.a(x) * self.w - self.b(x)
+
     eager, mine = Swapper(), Swapper()
     compiled = tcompile.compile(mine)
     for _ in range(3):
@@ -294,6 +478,7 @@ def test_lazy_modules():
 
         def forward(self, x):
             return self.body(x)
+
     m = Lazy()
     compiled = tcompile.compile(m)
     x = torch.randn(5, 3)
@@ -317,6 +502,7 @@ def test_getattr_of_a_module_class():
 
         def forward(self, x):
             return nn.functional.linear(x, self.weight, self.bias) + self.in_features
+
     inner = nn.Linear(4, 4)
     m = Wrapper(inner)
     compiled = tcompile.compile(m, fullgraph=True)

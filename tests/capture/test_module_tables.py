@@ -1,4 +1,7 @@
-"""Buffers, parameters and submodules that forward itself exchanges, by every way that reaches them, read again in the same call."""
+"""Buffers, parameters and submodules that forward itself exchanges, by every way that reaches them, read again in the
+same call.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -123,13 +126,33 @@ def dict_and_deleted(s, x):
     return "k" in vars(s), x + 1
 
 
-PROGRAMS = [set_and_named, set_and_listed, table_and_attribute, registered_again, registered, none_becomes_a_tensor, past_setattr, through_dict,
-            table_replaced, table_of_another, popped, default_and_in_place, updated, part_added, parameter_replaced, dict_read_before, dict_listed, dict_and_deleted]
+PROGRAMS = [
+    set_and_named,
+    set_and_listed,
+    table_and_attribute,
+    registered_again,
+    registered,
+    none_becomes_a_tensor,
+    past_setattr,
+    through_dict,
+    table_replaced,
+    table_of_another,
+    popped,
+    default_and_in_place,
+    updated,
+    part_added,
+    parameter_replaced,
+    dict_read_before,
+    dict_listed,
+    dict_and_deleted,
+]
 
 
 def state(m):
-    return [(table, {n: v if isinstance(v, torch.Tensor) else type(v).__name__ for n, v in getattr(m, table).items()})
-            for table in ("_buffers", "_parameters", "_modules")]
+    return [
+        (table, {n: v if isinstance(v, torch.Tensor) else type(v).__name__ for n, v in getattr(m, table).items()})
+        for table in ("_buffers", "_parameters", "_modules")
+    ]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
@@ -141,8 +164,22 @@ def test_reads_see_the_writes(program):
         same(state(module), state(plain))
 
 
-@pytest.mark.parametrize("program", [set_and_named, table_and_attribute, registered_again, none_becomes_a_tensor, through_dict, table_replaced,
-                                     default_and_in_place, updated, part_added, dict_read_before], ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    "program",
+    [
+        set_and_named,
+        table_and_attribute,
+        registered_again,
+        none_becomes_a_tensor,
+        through_dict,
+        table_replaced,
+        default_and_in_place,
+        updated,
+        part_added,
+        dict_read_before,
+    ],
+    ids=lambda p: p.__name__,
+)
 def test_in_one_graph(program):
     plain, module = Holder(program), Holder(program)
     compiled = tcompile.compile(module, backend="eager", fullgraph=True)

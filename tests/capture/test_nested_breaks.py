@@ -1,4 +1,5 @@
 """Breaks inside of calls: what lies before the break in all the frames is one graph, and so is what follows it."""
+
 import functools
 import itertools
 import sys
@@ -9,9 +10,9 @@ import pytest
 import torch
 
 import tcompile
-from tcompile.compiler.torch_modes import autocast_nesting
+from tcompile.compiler.graph.torch_modes import autocast_nesting
 
-stop = tcompile.disable(lambda *args: args[0] if args else None)      # every call of it is a break
+stop = tcompile.disable(lambda *args: args[0] if args else None)  # every call of it is a break
 
 
 def _graphs(fn, *args, calls=1):
@@ -21,6 +22,7 @@ def _graphs(fn, *args, calls=1):
     def backend(gm, inputs):
         sizes.append(sum(n.op == "call_function" or n.op == "call_method" for n in gm.graph.nodes))
         return gm.forward
+
     compiled = tcompile.compile(fn, backend=backend)
     for _ in range(calls):
         result = compiled(*args)
@@ -54,6 +56,7 @@ def test_the_same_function_twice():
 
     def outer(x):
         return twice(x) + 1
+
     x = torch.ones(3)
     result, sizes = _graphs(outer, x, calls=2)
     assert len(sizes) == 3
@@ -70,6 +73,7 @@ def test_every_level_breaks():
         x = x * 2
         stop()
         return middle(x + 32) + 64
+
     x = torch.ones(3)
     result, sizes = _graphs(outer, x, calls=2)
     assert sizes == [1, 2, 2, 3]
@@ -109,12 +113,13 @@ def test_modules_that_branch_on_values():
     def backend(gm, inputs):
         sizes.append(1)
         return gm.forward
+
     compiled = tcompile.compile(model, backend=backend)
     for k in range(12):
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(k)) * 3
         torch.testing.assert_close(compiled(x), model2(x))
     assert len(model.first.calls) == len(model.second.calls) == 12
-    assert len(sizes) <= 7                                           # of the tree of two branches: no block on its own
+    assert len(sizes) <= 7  # of the tree of two branches: no block on its own
 
 
 def test_closures_keep_their_cells():
@@ -134,9 +139,12 @@ def test_closures_keep_their_cells():
                 stop()
                 count[0] += 1
                 return z + total + own
+
             return inner(y + own), own
+
         result = middle(x + 64)
         return (*result, total, count)
+
     x = torch.zeros(3)
     result, sizes = _graphs(outer, x, calls=2)
     assert len(sizes) == 2
@@ -146,11 +154,16 @@ def test_closures_keep_their_cells():
 
 def test_globals_of_another_module():
     other = types.ModuleType("nested_breaks_other")
-    exec("def calls(fn, x):\n    global seen\n    seen = seen + 1\n    y = fn(x * 2)\n    return y + seen\nseen = 1", other.__dict__)
+    exec(
+        "def calls(fn, x):\n    global seen\n    seen = seen + 1\n    y = fn(x * 2)\n    return y + seen\nseen = 1",
+        other.__dict__,
+    )
     sys.modules["nested_breaks_other"] = other
     try:
+
         def outer(x):
             return other.calls(_inner, x) * 3
+
         x = torch.ones(3)
         expected = outer(x)
         other.seen = 1
@@ -162,7 +175,9 @@ def test_globals_of_another_module():
 
 
 def _trace(fn, *args):
-    """What a call raises: type, words, and the functions and lines of the test's own that it passed (a function that was parted stands there twice)."""
+    """What a call raises: type, words, and the functions and lines of the test's own that it passed (a function that
+    was parted stands there twice).
+    """
     try:
         fn(*args)
     except Exception as error:
@@ -191,6 +206,7 @@ def test_tracebacks_name_every_caller(where):
 
     def outer(x):
         return middle(x) * 3
+
     x = torch.ones(3)
     assert _trace(tcompile.compile(outer), x) == _trace(outer, x)
 
@@ -217,6 +233,7 @@ def test_handlers_at_every_level(level, failing):
         def body(x):
             x = x + 1
             return _fails(x) if failing else stop(x) * 5
+
         return guarded("inner", body, x) + 2
 
     def middle(x):
@@ -224,6 +241,7 @@ def test_handlers_at_every_level(level, failing):
 
     def outer(x):
         return guarded("outer", middle, x * 3) + 8
+
     x = torch.ones(3)
     if failing:
         expected, words = outer(x), log[:]
@@ -234,7 +252,7 @@ def test_handlers_at_every_level(level, failing):
     log.clear()
     result, sizes = _graphs(outer, x)
     assert torch.equal(result, expected) and log == words
-    assert len(sizes) == 4                                           # what lies under a handler goes on there
+    assert len(sizes) == 4  # what lies under a handler goes on there
 
 
 def test_with_statements_within():
@@ -258,6 +276,7 @@ def test_with_statements_within():
             y = middle(x @ x)
         modes.append(torch.is_autocast_enabled("cpu"))
         return y
+
     x = torch.eye(3)
     expected, words = outer(x), modes[:]
     modes.clear()
@@ -276,10 +295,11 @@ def test_a_loop_within():
     def outer(x):
         z = x + 1
         return middle(z + 1).relu() + z
+
     x = torch.ones(3)
     result, sizes = _graphs(outer, x, calls=2)
     assert torch.equal(result, outer(x))
-    assert sizes == [3, 1, 1, 3]                                # before the loop, the two parts of its body, behind it
+    assert sizes == [3, 1, 1, 3]  # before the loop, the two parts of its body, behind it
 
 
 def test_a_comprehension_within():
@@ -288,6 +308,7 @@ def test_a_comprehension_within():
 
     def outer(x):
         return sum(middle(x + 1)) + 1
+
     x = torch.ones(3)
     result, _ = _graphs(outer, x, calls=2)
     assert torch.equal(result, outer(x))
@@ -302,6 +323,7 @@ def test_recursion():
 
     def outer(x):
         return deep(x, 6) * 2
+
     x = torch.ones(3)
     result, sizes = _graphs(outer, x, calls=2)
     assert torch.equal(result, outer(x)) and len(sizes) == 2
@@ -336,11 +358,25 @@ class _Managed:
         return stop(x + self.x) * 2
 
 
-@pytest.mark.parametrize("use", [
-    lambda x: _Managed(x).x, lambda x: _Managed(x).doubled, lambda x: _Managed(x) + x, lambda x: _Managed(x)[0], lambda x: _Managed(x)(x),
-    lambda x: sorted([3, 1, 2], key=lambda k: stop(-k))[0] + x, lambda x: sum(map(lambda k: stop(k) * x, [1, 2])), lambda x: max([x, x + 1], key=lambda t: float(stop(t).sum())),
-    lambda x: functools.partial(_inner)(x=x), lambda x: functools.reduce(lambda a, b: stop(a) + b, [x, x, x]), lambda x: _inner(*[x]), lambda x: _inner(**{"x": x}),
-    lambda x: functools.lru_cache(lambda k: stop(k) * 2)(3) * x, lambda x: next(stop(x) * k for k in [5])])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: _Managed(x).x,
+        lambda x: _Managed(x).doubled,
+        lambda x: _Managed(x) + x,
+        lambda x: _Managed(x)[0],
+        lambda x: _Managed(x)(x),
+        lambda x: sorted([3, 1, 2], key=lambda k: stop(-k))[0] + x,
+        lambda x: sum(map(lambda k: stop(k) * x, [1, 2])),
+        lambda x: max([x, x + 1], key=lambda t: float(stop(t).sum())),
+        lambda x: functools.partial(_inner)(x=x),
+        lambda x: functools.reduce(lambda a, b: stop(a) + b, [x, x, x]),
+        lambda x: _inner(*[x]),
+        lambda x: _inner(**{"x": x}),
+        lambda x: functools.lru_cache(lambda k: stop(k) * 2)(3) * x,
+        lambda x: next(stop(x) * k for k in [5]),
+    ],
+)
 def test_results_that_go_through_other_code(use):
     def managed(x):
         return use(x + 1) * 2
@@ -349,6 +385,7 @@ def test_results_that_go_through_other_code(use):
         with _Managed(x) as m:
             y = managed(x)
         return y + m.x
+
     x = torch.ones(3)
     expected = outer(x)
     compiled = tcompile.compile(outer)
@@ -359,14 +396,16 @@ def test_results_that_go_through_other_code(use):
 def test_sizes_that_vary():
     def outer(x):
         return _middle(x.sum(0, keepdim=True) * x) + x.shape[0]
+
     graphs = []
 
     def backend(gm, inputs):
         graphs.append(gm)
         return gm.forward
+
     compiled = tcompile.compile(outer, backend=backend)
     for n in range(3, 12):
-        x = torch.arange(2. * n).reshape(n, 2)
+        x = torch.arange(2.0 * n).reshape(n, 2)
         assert torch.equal(compiled(x), outer(x))
     assert len(graphs) <= 4
 
@@ -374,6 +413,7 @@ def test_sizes_that_vary():
 def test_gradients_go_through():
     def outer(x):
         return (_middle(x * x) * x).sum()
+
     x, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
     tcompile.compile(outer)(x).backward()
     outer(y).backward()
@@ -391,6 +431,7 @@ def test_a_result_that_nobody_uses():
         inner(x)
         inner(x * 2)
         return x * 3
+
     x = torch.ones(3)
     result, _ = _graphs(outer, x)
     assert torch.equal(result, outer(x))
@@ -413,12 +454,16 @@ def test_a_break_that_asks_for_its_callers():
 
     def outer(x):
         return middle(x)
+
     x = torch.ones(3)
     assert tcompile.compile(outer)(x)[0] == outer(x)[0]
 
 
 def test_state_that_no_entry_can_make():
-    """A generator that lives across the break, in the frame within: the call of that frame is the break, and many such breaks are no reason to give up."""
+    """A generator that lives across the break, in the frame within: the call of that frame is the break, and many such
+    breaks are no reason to give up.
+    """
+
     def inner(x, k):
         numbers = (stop(n) for n in (k, k + 1))
         first = next(numbers)
@@ -431,6 +476,7 @@ def test_state_that_no_entry_can_make():
         for k in (1, 2, 3):
             x = middle(x, k)
         return middle(middle(x, 4), 5)
+
     x = torch.ones(3)
     with tcompile.record() as record:
         compiled = tcompile.compile(outer)
@@ -442,7 +488,9 @@ def test_state_that_no_entry_can_make():
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
 @pytest.mark.parametrize("in_a_loop", [False, True])
 def test_a_break_in_an_autocast_region_leaves_none_open(backend, in_a_loop):
-    """One left open keeps the casts of weights for good: what an optimizer writes into them would not be seen under autocast any more."""
+    """One left open keeps the casts of weights for good: what an optimizer writes into them would not be seen under
+    autocast any more.
+    """
     linear = torch.nn.Linear(3, 3)
 
     def fn(x):
@@ -452,6 +500,7 @@ def test_a_break_in_an_autocast_region_leaves_none_open(backend, in_a_loop):
                 stop()
                 x = linear(x)
         return x * 2
+
     compiled, x = tcompile.compile(fn, backend=backend), torch.eye(3)
     for _ in range(2):
         torch.testing.assert_close(compiled(x), fn(x), rtol=0.02, atol=0.02)

@@ -1,4 +1,7 @@
-"""What native code reads deep inside of containers of every class is guarded: a list in a deque, in a list of a subclass, in a named tuple."""
+"""What native code reads deep inside of containers of every class is guarded: a list in a deque, in a list of a
+subclass, in a named tuple.
+"""
+
 from __future__ import annotations
 
 import array
@@ -45,15 +48,36 @@ class Speaking(list):
 
 
 HOLDERS = {
-    "deque": lambda v: collections.deque([v]), "OrderedDict": lambda v: collections.OrderedDict(a=v), "defaultdict": lambda v: collections.defaultdict(list, a=v),
-    "Counter": lambda v: collections.Counter(a=v), "Pair": Pair, "OwnList": lambda v: OwnList([v]), "OwnDict": lambda v: OwnDict(a=v),
-    "OwnTuple": lambda v: OwnTuple([v]), "Speaking": lambda v: Speaking([v]), "nested": lambda v: [{"a": (collections.deque([Pair(v)]),)}],
-    "objects": lambda v: collections.deque([Shown(v)]), "errors": lambda v: [ValueError(v)], "partial": lambda v: functools.partial(len, v),
-    "mappingproxy": lambda v: types.MappingProxyType({"a": v}), "values": lambda v: {"a": v}.values()}
+    "deque": lambda v: collections.deque([v]),
+    "OrderedDict": lambda v: collections.OrderedDict(a=v),
+    "defaultdict": lambda v: collections.defaultdict(list, a=v),
+    "Counter": lambda v: collections.Counter(a=v),
+    "Pair": Pair,
+    "OwnList": lambda v: OwnList([v]),
+    "OwnDict": lambda v: OwnDict(a=v),
+    "OwnTuple": lambda v: OwnTuple([v]),
+    "Speaking": lambda v: Speaking([v]),
+    "nested": lambda v: [{"a": (collections.deque([Pair(v)]),)}],
+    "objects": lambda v: collections.deque([Shown(v)]),
+    "errors": lambda v: [ValueError(v)],
+    "partial": lambda v: functools.partial(len, v),
+    "mappingproxy": lambda v: types.MappingProxyType({"a": v}),
+    "values": lambda v: {"a": v}.values(),
+}
 
 READERS = {
-    "str": str, "format": lambda v: f"{v} {v!r}", "percent": lambda v: "%s" % (v,), "json": json.dumps, "list": lambda v: str(list(v)), "dict": lambda v: dict(v),
-    "print": lambda v: print(v), "in": lambda v: [1] in v, "copy": copy.copy, "deepcopy": copy.deepcopy, "map": lambda v: list(map(str, v))}
+    "str": str,
+    "format": lambda v: f"{v} {v!r}",
+    "percent": lambda v: "%s" % (v,),
+    "json": json.dumps,
+    "list": lambda v: str(list(v)),
+    "dict": lambda v: dict(v),
+    "print": lambda v: print(v),
+    "in": lambda v: [1] in v,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "map": lambda v: list(map(str, v)),
+}
 
 
 def _said(function, *args):
@@ -74,6 +98,7 @@ def test_a_list_deep_inside_changes_between_calls(hold, read):
 
     def f(x, v):
         return x + 1, reader(v)
+
     compiled, x = tcompile.compile(f, backend="eager"), torch.ones(1)
     for step in range(3):
         assert _said(compiled, x, value) == _said(f, x, value)
@@ -87,6 +112,7 @@ def test_what_has_no_hash_is_in_no_dict(container):
             return x, [1] in c
         except TypeError as e:
             return x, str(e)
+
     compiled = tcompile.compile(f, backend="eager")
     assert compiled(torch.ones(1), container)[1] == f(torch.ones(1), container)[1]
 
@@ -97,7 +123,9 @@ def _last_is(values):
             return last
 
 
-@pytest.mark.parametrize("read", [len, lambda v: list(reversed(v)), bytes, _last_is, lambda v: torch.full((len(v),), 2.0).shape])
+@pytest.mark.parametrize(
+    "read", [len, lambda v: list(reversed(v)), bytes, _last_is, lambda v: torch.full((len(v),), 2.0).shape]
+)
 @pytest.mark.parametrize("make", [lambda: array.array("i", [1]), lambda: bytearray([1])])
 def test_arrays_of_python_grow_between_calls(make, read):
     value, compiled = make(), tcompile.compile(lambda x, v: (x + 1, read(v)), backend="eager")
@@ -125,6 +153,7 @@ def test_numbers_that_objects_are():
 def test_a_list_in_the_dict_of_a_class():
     class Table:
         rows = [1]
+
     compiled = tcompile.compile(lambda x, c: (x + len(c.__dict__["rows"]), c.__dict__.get("rows")), backend="eager")
     for step in range(3):
         total, rows = compiled(torch.zeros(1), Table)
@@ -158,15 +187,24 @@ def _shrunk(v):
     return v
 
 
-@pytest.mark.parametrize(("make", "change"), [
-    (lambda: OwnList([3, 1]), _doubled), (lambda: OwnList([3, 1]), _extended), (lambda: Speaking([3]), _extended), (lambda: OwnDict(a=1), _united),
-    (lambda: OwnSet({1, 2, 3}), _united), (lambda: OwnSet({1, 2, 3}), _shrunk)])
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: OwnList([3, 1]), _doubled),
+        (lambda: OwnList([3, 1]), _extended),
+        (lambda: Speaking([3]), _extended),
+        (lambda: OwnDict(a=1), _united),
+        (lambda: OwnSet({1, 2, 3}), _united),
+        (lambda: OwnSet({1, 2, 3}), _shrunk),
+    ],
+)
 @pytest.mark.parametrize("inside", [False, True])
 def test_operators_in_place_change_the_object_itself(make, change, inside):
     def f(x, v):
         v = make() if inside else v
         alias = v
         return x + 1, change(v), alias
+
     compiled, mine, theirs = tcompile.compile(f, backend="eager"), make(), make()
     for _ in range(3):
         _, changed, alias = compiled(torch.ones(1), mine)
@@ -180,6 +218,7 @@ def test_a_slice_of_a_dict():
             return x, d[1:]
         except (TypeError, KeyError) as e:
             return x, str(e)
+
     assert tcompile.compile(f, backend="eager")(torch.ones(1), {"a": 1})[1] == f(torch.ones(1), {"a": 1})[1]
 
 
@@ -187,6 +226,7 @@ def test_a_list_that_holds_itself():
     def f(x, v):
         v.append(v)
         return x + 1, v[-1] is v, len(v)
+
     compiled, values = tcompile.compile(f, backend="eager"), [1]
-    for n in range(2, 5):                                    # each call says how the list differs from the last one
+    for n in range(2, 5):  # each call says how the list differs from the last one
         assert compiled(torch.ones(1), values)[1:] == (True, n)

@@ -1,4 +1,7 @@
-"""Where symbols stand for integers: as keys, as tensors, in branches on remainders, in sizes of resampling. Eager's results, and no more entries than needed."""
+"""Where symbols stand for integers: as keys, as tensors, in branches on remainders, in sizes of resampling. Eager's
+results, and no more entries than needed.
+"""
+
 from __future__ import annotations
 
 import collections
@@ -19,7 +22,7 @@ def parity(x, n):
 
 def divisible(x, n):
     assert (n * 4) % 2 == 0
-    return x[:, :n * 2 // 2].reshape(-1, n) if x[:, :n].shape[1] % 3 else x * 2
+    return x[:, : n * 2 // 2].reshape(-1, n) if x[:, :n].shape[1] % 3 else x * 2
 
 
 def member(x, n):
@@ -32,8 +35,13 @@ def tensors(x, n):
 
 def resampled(x, n):
     y = x[None, None, :, :n]
-    return (F.interpolate(y, scale_factor=2.0), F.interpolate(y, size=(4, n), mode="bicubic", antialias=True), F.interpolate(y, size=x.shape, mode="bilinear"),
-            F.interpolate(y, scale_factor=(1.5, 2), mode="bilinear"), F.interpolate(y[0], scale_factor=0.5, mode="linear", align_corners=False))
+    return (
+        F.interpolate(y, scale_factor=2.0),
+        F.interpolate(y, size=(4, n), mode="bicubic", antialias=True),
+        F.interpolate(y, size=x.shape, mode="bilinear"),
+        F.interpolate(y, scale_factor=(1.5, 2), mode="bilinear"),
+        F.interpolate(y[0], scale_factor=0.5, mode="linear", align_corners=False),
+    )
 
 
 def keys(x, n):
@@ -42,10 +50,14 @@ def keys(x, n):
     made[n + 1] = 3
     kinds = {n, 3, 4}
     kinds.add(n)
-    return x * TABLE.get(n, 0.5) * counted[n] + made[n] + len(kinds) + len(grouped) + {k: 1 for k in (n, 2)}[n], TABLE[n] if n in TABLE else x
+    return x * TABLE.get(n, 0.5) * counted[n] + made[n] + len(kinds) + len(grouped) + {k: 1 for k in (n, 2)}[n], TABLE[
+        n
+    ] if n in TABLE else x
 
 
-@pytest.mark.parametrize("fn,entries", [(parity, 3), (divisible, 3), (member, 5), (tensors, 2), (resampled, 2), (keys, 8)])
+@pytest.mark.parametrize(
+    "fn,entries", [(parity, 3), (divisible, 3), (member, 5), (tensors, 2), (resampled, 2), (keys, 8)]
+)
 @pytest.mark.parametrize("backend", ["eager", "tcompile"])
 def test_as_eager(fn, entries, backend):
     if backend == "tcompile" and fn is keys:
@@ -59,15 +71,23 @@ def test_as_eager(fn, entries, backend):
 
 def test_a_remainder_that_is_a_size():
     def fn(x, n):
-        rest = x[:n % 4]
+        rest = x[: n % 4]
         return (rest + x[:1]).sum(0) if n % 4 == 1 else rest * 2 if n % 4 else rest.sum(0)
+
     compiled = tcompile.compile(fn, fullgraph=True)
     for n in (3, 6, 5, 9, 13, 4, 8, 12, 7):
         torch.testing.assert_close(compiled(X, n), fn(X, n))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.float16])
-@pytest.mark.parametrize("fn", [lambda x, n, v: x.clone().index_put_((torch.tensor(n),), x.new_full((), v)), lambda x, n, v: x.clone().fill_(v), lambda x, n, v: torch.full((3,), v, dtype=x.dtype)])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, n, v: x.clone().index_put_((torch.tensor(n),), x.new_full((), v)),
+        lambda x, n, v: x.clone().fill_(v),
+        lambda x, n, v: torch.full((3,), v, dtype=x.dtype),
+    ],
+)
 def test_what_a_type_does_not_hold_is_refused_as_in_eager(dtype, fn):
     def outcome(f, *args):
         try:
@@ -79,16 +99,24 @@ def test_what_a_type_does_not_hold_is_refused_as_in_eager(dtype, fn):
         y = x.clone()
         y[n] = v
         return y
+
     for program in (fn, written):
         compiled = tcompile.compile(program)
-        for n, v in ((2, 3), (3, 4), (4, 5), (2, 300), (3, 70000), (2, -1), (3, 2 ** 40)):
+        for n, v in ((2, 3), (3, 4), (4, 5), (2, 300), (3, 70000), (2, -1), (3, 2**40)):
             x = torch.zeros(6, dtype=dtype)
             assert outcome(compiled, x, n, v) == outcome(program, x, n, v)
 
 
-@pytest.mark.parametrize("expression", ["torch.eye(n) + 1, torch.eye(n, 3), torch.eye(3, n, dtype=torch.int64)", "torch.where(x > 0, n, x), torch.where(x > 0, x, n)",
-                                        "write(x.clone(), n), write(x.clone().long(), n), write(x > 0, n)", "divmod(n, 3), divmod(20, n), x * divmod(n, 2)[0]",
-                                        "torch.arange(n, 0, -1), torch.arange(0, -n, -2), torch.arange(end=n), torch.arange(1, n, 3)"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "torch.eye(n) + 1, torch.eye(n, 3), torch.eye(3, n, dtype=torch.int64)",
+        "torch.where(x > 0, n, x), torch.where(x > 0, x, n)",
+        "write(x.clone(), n), write(x.clone().long(), n), write(x > 0, n)",
+        "divmod(n, 3), divmod(20, n), x * divmod(n, 2)[0]",
+        "torch.arange(n, 0, -1), torch.arange(0, -n, -2), torch.arange(end=n), torch.arange(1, n, 3)",
+    ],
+)
 def test_ints_in_operators(expression):
     scope: dict = {"torch": torch, "write": write}
     exec(f"def fn(x, n):\n    return {expression}", scope)

@@ -1,4 +1,5 @@
 """numpy on plain numbers inside captured code."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,11 +8,20 @@ import tcompile
 import torch
 
 
-@pytest.mark.parametrize("f", [
-    lambda x: x * np.sqrt(64), lambda x: x / np.sqrt(x.shape[-1]) + np.log(2.0), lambda x: np.sqrt(2.0) * x, lambda x: x[: int(np.ceil(1.5))],
-    lambda x: x * float(np.exp(1.0)) ** 2, lambda x: (x + np.float64(1.5), np.sqrt(16.0)), lambda x: x * (np.pi * np.float32(2)),
-    lambda x: x + 1 if np.maximum(2, 3) == 3 else x,
-], ids=range(8))
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x * np.sqrt(64),
+        lambda x: x / np.sqrt(x.shape[-1]) + np.log(2.0),
+        lambda x: np.sqrt(2.0) * x,
+        lambda x: x[: int(np.ceil(1.5))],
+        lambda x: x * float(np.exp(1.0)) ** 2,
+        lambda x: (x + np.float64(1.5), np.sqrt(16.0)),
+        lambda x: x * (np.pi * np.float32(2)),
+        lambda x: x + 1 if np.maximum(2, 3) == 3 else x,
+    ],
+    ids=range(8),
+)
 def test_numbers(f):
     x = torch.arange(4.0)
     got, want = tcompile.compile(f, backend="eager", fullgraph=True)(x), f(x)
@@ -31,4 +41,5 @@ def test_what_varies_is_guarded():
 def test_tensors_go_to_numpy_natively():
     def f(x):
         return torch.from_numpy(np.sqrt((x * 4).numpy())) + 1
+
     torch.testing.assert_close(tcompile.compile(f, backend="eager")(torch.ones(2)), torch.full((2,), 3.0))

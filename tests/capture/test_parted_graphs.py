@@ -1,4 +1,5 @@
 """What only tensors outside of graphs have: fullgraph parts the graph there, in the program's order."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,11 +9,13 @@ import torch.nn as nn
 
 from .runner import same
 
-X = torch.arange(6.).reshape(2, 3) / 5
+X = torch.arange(6.0).reshape(2, 3) / 5
 
 
 def both(make, *inputs, backend="eager"):
-    """What eager and compiled code give for inputs that want gradients: results, gradients and what `make`'s function noted."""
+    """What eager and compiled code give for inputs that want gradients: results, gradients and what `make`'s function
+    noted.
+    """
     out = []
     for compile in (lambda f: f, lambda f: tcompile.compile(f, backend=backend, fullgraph=True)):
         noted: list = []
@@ -39,7 +42,9 @@ def test_hooks_on_tensors(backend):
             handle = y.register_hook(lambda g: g + 1)
             handle.remove()
             return y.sin() * y
+
         return fn
+
     eager, compiled = both(make, X, X + 1, backend=backend)
     same(compiled, eager)
 
@@ -53,7 +58,9 @@ def test_hooks_read_what_there_is_when_they_run():
             y.register_hook(lambda g: g * scale[0])
             scale[0] = 5.0 if scale[0] == 2.0 else 2.0
             return y.sin()
+
         return fn
+
     eager, compiled = both(make, X, X, X, X)
     same(compiled, eager)
 
@@ -66,7 +73,9 @@ def test_retained_gradients_and_hooks_behind_accumulation():
             y.retain_grad()
             noted.append(y)
             return y.cos()
+
         return fn
+
     eager, compiled = both(make, X)
     same(compiled, eager)
 
@@ -81,6 +90,7 @@ def test_parameters_made_inside():
             self.w = nn.Parameter(self.w.detach() * 2)
             self.late = nn.Parameter(x.sum(0).detach(), requires_grad=False)
             return x * self.w + self.late + len(list(self.parameters()))
+
     plain, module = Grows(), Grows()
     compiled = tcompile.compile(module, backend="eager", fullgraph=True)
     for x in (X, X + 1):
@@ -88,7 +98,10 @@ def test_parameters_made_inside():
         y.sum().backward()
         z.sum().backward()
         same(z, y)
-        same([(n, p.detach(), p.grad) for n, p in module.named_parameters()], [(n, p.detach(), p.grad) for n, p in plain.named_parameters()])
+        same(
+            [(n, p.detach(), p.grad) for n, p in module.named_parameters()],
+            [(n, p.detach(), p.grad) for n, p in plain.named_parameters()],
+        )
 
 
 def test_a_module_made_inside():
@@ -96,6 +109,7 @@ def test_a_module_made_inside():
         torch.manual_seed(0)
         layer = nn.Linear(3, 2)
         return layer(x), layer.weight, sorted(layer.state_dict())
+
     compiled = tcompile.compile(fn, backend="eager", fullgraph=False)
     for _ in range(2):
         (y, w, names), (y2, w2, names2) = fn(X), compiled(X)
@@ -110,6 +124,7 @@ def test_memory_that_is_exchanged(backend):
         z = x * 2
         x.data = y
         return z + x
+
     compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
     for _ in range(2):
         a, b, other = X.clone(), X.clone(), X + 5
@@ -130,6 +145,7 @@ def test_an_exception_that_leaves_is_the_programs_own():
     def checks(x):
         torch._check(x.shape[1] > 10, lambda: f"no {x.shape[1]} columns")
         return x
+
     for backend in ("eager", "tcompile"):
         with pytest.raises(Own, match="own") as got:
             tcompile.compile(raises, backend=backend, fullgraph=True)(X)
@@ -184,12 +200,15 @@ def in_a_loop(x):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
-@pytest.mark.parametrize("fn", [part_of_a_function, whole_function, within, switched_off, left_by_an_exception, in_a_loop])
+@pytest.mark.parametrize(
+    "fn", [part_of_a_function, whole_function, within, switched_off, left_by_an_exception, in_a_loop]
+)
 def test_tensors_made_in_inference_mode(fn, backend):
     c = tcompile.compile(fn, backend=backend, fullgraph=True)
     for x in (torch.ones(3), torch.ones(3, requires_grad=True)):
         for _ in range(2):
             want, got = fn(x), c(x)
             torch.testing.assert_close(got, want)
-            assert [(v.is_inference(), v.requires_grad) for v in got if isinstance(v, torch.Tensor)] == \
-                [(v.is_inference(), v.requires_grad) for v in want if isinstance(v, torch.Tensor)]
+            assert [(v.is_inference(), v.requires_grad) for v in got if isinstance(v, torch.Tensor)] == [
+                (v.is_inference(), v.requires_grad) for v in want if isinstance(v, torch.Tensor)
+            ]

@@ -1,4 +1,5 @@
 """Numbers of Python's and numpy's generators: drawn at each call, in the program's order, never fixed."""
+
 from __future__ import annotations
 
 import random
@@ -9,7 +10,7 @@ import torch
 import tcompile
 
 np = pytest.importorskip("numpy")
-X = torch.arange(3., dtype=torch.float64)
+X = torch.arange(3.0, dtype=torch.float64)
 
 
 def scaled(x):
@@ -43,7 +44,12 @@ def broken(x):
 
 
 def as_numbers(x):
-    return x * (1 / random.uniform(1, 2)), [random.random() for _ in range(3)], float(random.random()), x[random.randint(0, 2)]
+    return (
+        x * (1 / random.uniform(1, 2)),
+        [random.random() for _ in range(3)],
+        float(random.random()),
+        x[random.randint(0, 2)],
+    )
 
 
 def fails(x):
@@ -83,6 +89,7 @@ def test_draws_around_breaks_and_failures(fn):
 def test_generators_of_the_users_own():
     def fn(x, generator):
         return x * generator.random() + random.random()
+
     compiled = tcompile.compile(fn, backend="eager")
     seen = []
     for f in (fn, compiled):

@@ -1,4 +1,5 @@
 """Numbers read from tensors stay in one graph until Python itself needs them."""
+
 from __future__ import annotations
 
 import pytest
@@ -13,12 +14,29 @@ N = torch.tensor([3, 1, 4])
 
 def arithmetic(x, n):
     s = x.sum().item()
-    return x * s, s * 2 + 1 - x.mean().item(), -s, abs(s) / 4, s // 2, s % 3, x / s, s - x, 2.0 ** 3 * s
+    return x * s, s * 2 + 1 - x.mean().item(), -s, abs(s) / 4, s // 2, s % 3, x / s, s - x, 2.0**3 * s
 
 
 def integers(x, n):
     k, j = n.sum().item(), n[1].item()
-    return n * k, x + k, k * j + 2, x * (k * j - 7), n + abs(k - j * 3), k // 3, k % 5, k / 4, k + s_of(x), float(k), int(n[0]), -k, n + j, torch.tensor([k, j]), max(k, 2), min(k, j)
+    return (
+        n * k,
+        x + k,
+        k * j + 2,
+        x * (k * j - 7),
+        n + abs(k - j * 3),
+        k // 3,
+        k % 5,
+        k / 4,
+        k + s_of(x),
+        float(k),
+        int(n[0]),
+        -k,
+        n + j,
+        torch.tensor([k, j]),
+        max(k, 2),
+        min(k, j),
+    )
 
 
 def s_of(x):
@@ -46,7 +64,18 @@ def input_read(x, n):
 
 def operators(x, n):
     m = x.mean().item()
-    return torch.where(x > m, x, m), x.clamp(max=m), torch.full((2,), m), torch.tensor(m), x.masked_fill(x < m, m), x > m, m <= x, x.abs() ** m, x // m, x.lerp(x + 1, m)
+    return (
+        torch.where(x > m, x, m),
+        x.clamp(max=m),
+        torch.full((2,), m),
+        torch.tensor(m),
+        x.masked_fill(x < m, m),
+        x > m,
+        m <= x,
+        x.abs() ** m,
+        x // m,
+        x.lerp(x + 1, m),
+    )
 
 
 def halves(x, n):
@@ -94,7 +123,9 @@ def test_one_graph(fn, backend):
             wanted, got = fn((X + i).clone(), N + i), compiled((X + i).clone(), N + i)
             same(wanted, got)
             if backend == "eager":
-                assert str([v for v in wanted if not isinstance(v, torch.Tensor)]) == str([v for v in got if not isinstance(v, torch.Tensor)])
+                assert str([v for v in wanted if not isinstance(v, torch.Tensor)]) == str(
+                    [v for v in got if not isinstance(v, torch.Tensor)]
+                )
     report = recorded.report()
     assert len(report.entries) == 1 and not report.graph_breaks and not graphs
 
@@ -103,6 +134,7 @@ def test_gradients_stop_at_numbers():
     def fn(x):
         s = (x * 3).sum().item()
         return (x * s).sum()
+
     grads = []
     for f in (fn, tcompile.compile(fn, fullgraph=True)):
         x = X.clone().requires_grad_()
@@ -119,6 +151,7 @@ def test_a_training_step_returns_its_loss_as_a_number():
         optimizer.step()
         history.append(loss.item())
         return loss.item()
+
     results = []
     for compiled in (False, True):
         torch.manual_seed(0)
@@ -135,7 +168,9 @@ def test_a_training_step_returns_its_loss_as_a_number():
     assert not report.graph_breaks and len(report.entries) == 1
 
 
-@pytest.mark.parametrize("use", ["x + 1 if v > 0 else x - 1", "x + 1 if v else x", "x + (v and 1)", "[x for _ in range(9) if v < 0] or x"])
+@pytest.mark.parametrize(
+    "use", ["x + 1 if v > 0 else x - 1", "x + 1 if v else x", "x + (v and 1)", "[x for _ in range(9) if v < 0] or x"]
+)
 def test_a_branch_is_refused_with_its_line(use):
     scope: dict = {}
     exec(f"def fn(x):\n    v = x.sum().item()\n    return {use}", scope)
@@ -148,8 +183,25 @@ def test_a_branch_is_refused_with_its_line(use):
         torch.testing.assert_close(compiled(X + i), fn(X + i))
 
 
-@pytest.mark.parametrize("use", ["torch.zeros(k)", "x[:k]", "x[k]", "x.expand(k, 4)", "[x] * k", "list(range(k))", "x.sum() + {k: 1}[k]", "torch.arange(k)", "x * (1 / k)", "x * 2 ** k",
-                                 "(x, k & 3, k << 1, bin(k), hash(k), k.bit_length(), divmod(k, 2))", "torch.split(x, [k, 4 - k])", "x.roll(k)", "(x, [1, 2, 3, 4][k], 'ab' * k)"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        "torch.zeros(k)",
+        "x[:k]",
+        "x[k]",
+        "x.expand(k, 4)",
+        "[x] * k",
+        "list(range(k))",
+        "x.sum() + {k: 1}[k]",
+        "torch.arange(k)",
+        "x * (1 / k)",
+        "x * 2 ** k",
+        "(x, k & 3, k << 1, bin(k), hash(k), k.bit_length(), divmod(k, 2))",
+        "torch.split(x, [k, 4 - k])",
+        "x.roll(k)",
+        "(x, [1, 2, 3, 4][k], 'ab' * k)",
+    ],
+)
 def test_sizes_and_native_code_part_the_graph(use):
     scope: dict = {"torch": torch}
     exec(f"def fn(x, n):\n    k = n.sum().item()\n    y = x * 2\n    x = y + k\n    return {use}", scope)
@@ -190,6 +242,7 @@ def test_checks_are_part_of_the_graph():
 def test_division_by_a_number_that_may_be_zero():
     def fn(x):
         return x + 1, 1 / x.sum().item()
+
     compiled = tcompile.compile(fn)
     same(fn(X), compiled(X))
     with pytest.raises(ZeroDivisionError):
@@ -200,8 +253,9 @@ def test_large_integers_are_pythons():
     def fn(x, n):
         k = n.item()
         return k * k * k, k + 1, x + 1, (k * k) % 1000
+
     compiled = tcompile.compile(fn, fullgraph=True)
-    for n in (3, 2 ** 40, -2 ** 62, 2 ** 63 - 1):
+    for n in (3, 2**40, -(2**62), 2**63 - 1):
         same(fn(X, torch.tensor(n)), compiled(X, torch.tensor(n)))
 
 
@@ -212,6 +266,7 @@ def test_loops_that_read_are_not_unrolled():
             x = torch.sin(x) + i
             out += x.sum().item()
         return x, out
+
     with tcompile.record() as recorded:
         compiled = tcompile.compile(fn)
         for n in (3, 5, 40):
@@ -220,9 +275,19 @@ def test_loops_that_read_are_not_unrolled():
 
 
 def test_shapes_that_read_at_once():
-    for t in (torch.zeros(0), torch.tensor([[1.5]]), torch.tensor(True), torch.tensor(1j), torch.zeros(2), torch.tensor(float("nan")), torch.tensor(7, dtype=torch.uint8)):
+    for t in (
+        torch.zeros(0),
+        torch.tensor([[1.5]]),
+        torch.tensor(True),
+        torch.tensor(1j),
+        torch.zeros(2),
+        torch.tensor(float("nan")),
+        torch.tensor(7, dtype=torch.uint8),
+    ):
+
         def fn(x, t):
             return x + 1, t.item()
+
         compiled = tcompile.compile(fn)
         try:
             wanted = fn(X, t)

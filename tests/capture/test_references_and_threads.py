@@ -1,4 +1,7 @@
-"""What is reached in other ways than by names: weak references, attributes of threads, tensors as keys, callables that the program wants in graphs."""
+"""What is reached in other ways than by names: weak references, attributes of threads, tensors as keys, callables that
+the program wants in graphs.
+"""
+
 from __future__ import annotations
 
 import collections
@@ -12,7 +15,7 @@ import torch._dynamo
 
 import tcompile
 
-Y = torch.arange(4.)
+Y = torch.arange(4.0)
 
 
 class Owner:
@@ -28,6 +31,7 @@ def test_the_target_of_a_weak_reference_is_followed_while_it_lives(make):
     def fn(reference, y):
         target = reference()
         return y - 1 if target is None else y * getattr(target, "factor", target)
+
     c, targets = whole(fn), [make(), make()]
     first, second = map(weakref.ref, targets)
     if isinstance(targets[1], Owner):
@@ -49,6 +53,7 @@ def test_a_weak_reference_made_inside():
     def fn(x, y):
         box.reference = weakref.ref(x)
         return weakref.ref(x)() * y, box.reference
+
     x = torch.ones(4)
     product, reference = whole(fn)(x, Y)
     assert reference is box.reference is weakref.ref(x)
@@ -60,6 +65,7 @@ def test_a_weak_reference_to_what_is_made_inside_breaks():
         y = x + 1
         reference = weakref.ref(y)
         return reference() is y, x * 2
+
     assert tcompile.compile(fn, backend="eager")(Y)[0]
     with pytest.raises(tcompile.FullGraphError, match="weak reference"):
         whole(fn)(Y)
@@ -72,6 +78,7 @@ def test_attributes_of_a_thread():
         local.last = y
         local.count = local.count + 1
         return y * local.scale + local.count
+
     c, errors = whole(fn), []
 
     def run(scale):
@@ -83,6 +90,7 @@ def test_attributes_of_a_thread():
                 assert local.last is Y and local.count == 10 * i + 1
         except BaseException as e:
             errors.append(e)
+
     for scale in (2, 7):
         thread = threading.Thread(target=run, args=(scale,))
         thread.start()
@@ -102,6 +110,7 @@ def test_a_tensor_as_a_new_key(factory):
             d["a"] = x + 2
             d[1] = x
             return d["b"], d["a"], d[1]
+
         run = whole(fn) if compiled else fn
         made.append(([run(Y * i) for i in range(3)], d))
     (want, d), (got, e) = made
@@ -131,6 +140,7 @@ def test_callables_allowed_in_graphs(backend, monkeypatch):
     def fn(x):
         a, b = unfollowed(x, [x], k=3)
         return a * b + twice(x)
+
     c, x = tcompile.compile(fn, backend=backend, fullgraph=True), torch.rand(4, requires_grad=True)
     for _ in range(2):
         torch.testing.assert_close(c(x), fn(x))

@@ -1,4 +1,7 @@
-"""Calls that Python refuses, and exceptions of the program on their way through native code: eager's type and words, at the program's own handlers."""
+"""Calls that Python refuses, and exceptions of the program on their way through native code: eager's type and words, at
+the program's own handlers.
+"""
+
 from __future__ import annotations
 
 import collections
@@ -64,6 +67,7 @@ def get():
 
 def chain():
     import itertools
+
     return list(itertools.chain.from_iterable())
 
 
@@ -89,6 +93,7 @@ def thrown_into_a_generator():
             yield 1
         except TypeError as e:
             yield str(e)
+
     g = numbers()
     next(g)
     return g.throw(NoException)
@@ -98,6 +103,7 @@ def refused_in_a_class_body():
     class C(metaclass=Choosy):
         taken = 1
         refused = 2
+
     return C.taken
 
 
@@ -163,6 +169,7 @@ def itself():
 def key_twice():
     class K:
         a = "k"
+
     match {"k": 1}:
         case {K.a: _, "k": _}:
             return 1
@@ -183,9 +190,27 @@ def outcome(f, x):
         return type(e), str(e), (x + 1).tolist()
 
 
-CASES = (fromkeys, getitem, get, chain, update_from_failing_keys, unpack_failing_keys, reversed_failing, any_of_a_failing_generator,
-         thrown_into_a_generator, refused_in_a_class_body, deleted_in_a_class_body, flag_that_gives_a_number,
-         mapping_and_sequence, attribute_twice, match_args_in_a_list, too_many_parts, itself, key_twice, a_default_is_not_made)
+CASES = (
+    fromkeys,
+    getitem,
+    get,
+    chain,
+    update_from_failing_keys,
+    unpack_failing_keys,
+    reversed_failing,
+    any_of_a_failing_generator,
+    thrown_into_a_generator,
+    refused_in_a_class_body,
+    deleted_in_a_class_body,
+    flag_that_gives_a_number,
+    mapping_and_sequence,
+    attribute_twice,
+    match_args_in_a_list,
+    too_many_parts,
+    itself,
+    key_twice,
+    a_default_is_not_made,
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)

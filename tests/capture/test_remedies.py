@@ -1,4 +1,7 @@
-"""The table of causes: each break names its line, says what to write instead in the user's names, and mechanical fixes do remove it."""
+"""The table of causes: each break names its line, says what to write instead in the user's names, and mechanical fixes
+do remove it.
+"""
+
 import itertools
 import linecache
 import math
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tcompile.compiler.capture.breaks import CAUSES
+from tcompile.compiler.capture.breaks.causes import CAUSES
 
 from ..fuzz.oracle import same
 from .runner import Runner
@@ -21,7 +24,14 @@ def function(source):
     """The function `f` of a text whose lines are known to tracebacks."""
     name = f"/tmp/user_code_{next(_numbers)}.py"
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    namespace = {"torch": torch, "np": np, "math": math, "random": random, "weights": torch.nn.Parameter(torch.ones(3, 3)), "__name__": "user"}
+    namespace = {
+        "torch": torch,
+        "np": np,
+        "math": math,
+        "random": random,
+        "weights": torch.nn.Parameter(torch.ones(3, 3)),
+        "__name__": "user",
+    }
     exec(compile(source, name, "exec"), namespace)
     return namespace["f"], name
 
@@ -56,7 +66,7 @@ FIXES = {
     "t = 0.0\nfor i in range(2):\n    t += (x * 2).sum().item()\nreturn x * t": "        t += (x * 2).sum().detach()",
     "k = int(x.sum())\nreturn x + k": "    k = x.sum().int()",
     "return x + math.sqrt(x.abs().sum())": "    return x + torch.sqrt(x.abs().sum())",
-    "return x + max(x.sum(), x.mean())": "    return x + torch.maximum(x.sum(), x.mean())",
+    "return x + max(x.sum(), x.double().mean())": "    return x + torch.maximum(x.sum(), x.double().mean())",
     "return x[x > 0].sum()": "    return torch.where(x > 0, x, 0).sum()",
     "return torch.masked_select(x, x > 0).mean() + x": "    return (torch.where(x > 0, x, 0).sum() / (x > 0).sum()) + x",
     "return torch.from_numpy(np.argsort(x.numpy())) + 1": "    return torch.argsort(x) + 1",
@@ -74,11 +84,11 @@ def test_fixes_remove_the_break(body):
     fix = brk.fix
     assert fix is not None, (brk.reason, brk.remedy)
     lines = source.split("\n")
-    assert "\n".join(lines[fix.start - 1:fix.end]) == fix.old
+    assert "\n".join(lines[fix.start - 1 : fix.end]) == fix.old
     assert fix.diff().startswith("- ") and "+ " in fix.diff()
     if FIXES[body] is not None:
         assert fix.new == FIXES[body]
-    fixed, _ = function("\n".join([*lines[:fix.start - 1], fix.new, *lines[fix.end:]]))
+    fixed, _ = function("\n".join([*lines[: fix.start - 1], fix.new, *lines[fix.end :]]))
     run = Runner()
     got = run(fixed, X.clone())
     assert not run.breaks and not run.skips, run.breaks
@@ -88,9 +98,21 @@ def test_fixes_remove_the_break(body):
 
 # body -> (kind, words of the reason, words of the remedy)
 TABLE = {
-    "if x.sum() > 0 and len(x) > 2:\n    x = x + 1\nreturn x": ("data_dependent_branch", "branch depends", "torch.where((x.sum() > 0) & (len(x) > 2), x + 1, x)"),
-    "a, b = x, x * 2\nif a.sum() > 0:\n    a, b = b, a\nreturn a": ("data_dependent_branch", "branch depends", "torch.cond(a.sum() > 0, f, g, (a, b,))"),
-    "while x.sum() < 100:\n    x = x + 1\nreturn x": ("data_dependent_branch", "as long as the value", "torch.while_loop(lambda x: x.sum() < 100, body, (x,))"),
+    "if x.sum() > 0 and len(x) > 2:\n    x = x + 1\nreturn x": (
+        "data_dependent_branch",
+        "branch depends",
+        "torch.where((x.sum() > 0) & (len(x) > 2), x + 1, x)",
+    ),
+    "a, b = x, x * 2\nif a.sum() > 0:\n    a, b = b, a\nreturn a": (
+        "data_dependent_branch",
+        "branch depends",
+        "torch.cond(a.sum() > 0, f, g, (a, b,))",
+    ),
+    "while x.sum() < 100:\n    x = x + 1\nreturn x": (
+        "data_dependent_branch",
+        "as long as the value",
+        "torch.while_loop(lambda x: x.sum() < 100, body, (x,))",
+    ),
     "return x + sorted([x.sum(), x.mean()])[0]": ("data_dependent_branch", "compares the values", "torch.sort"),
     "print(x.sum())\nreturn x + 1": ("print", "printed", "x.shape"),
     "z = f'{x.sum()}'\nreturn x + 1, z": ("print", "made into text", "return the tensor"),
@@ -120,7 +142,9 @@ def test_reasons_and_remedies(body):
     kind, reason, remedy = TABLE[body]
     brk = first_break("def f(x):\n" + "".join(f"    {line}\n" for line in body.split("\n")), X.clone())
     assert brk.kind == kind and reason in brk.reason and remedy in brk.remedy, brk
-    assert brk.reason.endswith(".") and not any(vague in brk.reason for vague in ("this operation", "left no value", "{"))
+    assert brk.reason.endswith(".") and not any(
+        vague in brk.reason for vague in ("this operation", "left no value", "{")
+    )
 
 
 def test_the_table_is_complete():

@@ -1,4 +1,7 @@
-"""Special methods of user classes are called as often as eager calls them, in its order, and with its operands: each call is logged."""
+"""Special methods of user classes are called as often as eager calls them, in its order, and with its operands: each
+call is logged.
+"""
+
 from __future__ import annotations
 
 import bisect
@@ -23,6 +26,7 @@ def logged(function):
     def method(self, *args):
         LOG.append((function.__name__, *(type(a).__name__ for a in args)))
         return function(self, *args)
+
     return method
 
 
@@ -43,23 +47,61 @@ def define(name, function):
 
 
 def define_binary(name, op, make):
-    define(name, lambda self, other: make(op(self.value, value_of(other))) if isinstance(other, (int, float, Number)) else NotImplemented)
-    define("__r" + name[2:], lambda self, other: make(op(value_of(other), self.value)) if isinstance(other, (int, float, Number)) else NotImplemented)
+    define(
+        name,
+        lambda self, other: (
+            make(op(self.value, value_of(other))) if isinstance(other, (int, float, Number)) else NotImplemented
+        ),
+    )
+    define(
+        "__r" + name[2:],
+        lambda self, other: (
+            make(op(value_of(other), self.value)) if isinstance(other, (int, float, Number)) else NotImplemented
+        ),
+    )
 
 
 for _name in ("add", "sub", "mul", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift", "rshift", "truediv"):
     define_binary(f"__{_name.strip('_')}__", getattr(operator, _name), Number)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    define(f"__{_name}__", lambda self, other, op=getattr(operator, _name): op(self.value, value_of(other)) if isinstance(other, (int, float, Number)) else NotImplemented)
+    define(
+        f"__{_name}__",
+        lambda self, other, op=getattr(operator, _name): (
+            op(self.value, value_of(other)) if isinstance(other, (int, float, Number)) else NotImplemented
+        ),
+    )
 for _name, _function in {
-        "hash": lambda s: hash(s.value), "bool": lambda s: bool(s.value), "len": lambda s: abs(int(s.value)), "index": lambda s: int(s.value),
-        "int": lambda s: int(s.value), "float": lambda s: float(s.value), "iter": lambda s: iter(range(s.value)), "contains": lambda s, o: value_of(o) < s.value,
-        "getitem": lambda s, i: (i, s.value), "setitem": lambda s, i, v: None, "delitem": lambda s, i: None, "call": lambda s: s.value,
-        "neg": lambda s: Number(-s.value), "abs": lambda s: Number(abs(s.value)), "invert": lambda s: Number(~s.value), "round": lambda s, n=0: s.value,
-        "trunc": lambda s: s.value, "floor": lambda s: s.value, "ceil": lambda s: s.value, "str": lambda s: f"N({s.value})", "repr": lambda s: f"<N {s.value}>",
-        "format": lambda s, spec: f"[{s.value}:{spec}]", "bytes": lambda s: b"x", "reversed": lambda s: iter([1, 2]), "enter": lambda s: s,
-        "exit": lambda s, *a: False, "divmod": lambda s, o: (s.value, value_of(o)), "length_hint": lambda s: 3, "copy": lambda s: Number(s.value),
-        "deepcopy": lambda s, memo: Number(s.value)}.items():
+    "hash": lambda s: hash(s.value),
+    "bool": lambda s: bool(s.value),
+    "len": lambda s: abs(int(s.value)),
+    "index": lambda s: int(s.value),
+    "int": lambda s: int(s.value),
+    "float": lambda s: float(s.value),
+    "iter": lambda s: iter(range(s.value)),
+    "contains": lambda s, o: value_of(o) < s.value,
+    "getitem": lambda s, i: (i, s.value),
+    "setitem": lambda s, i, v: None,
+    "delitem": lambda s, i: None,
+    "call": lambda s: s.value,
+    "neg": lambda s: Number(-s.value),
+    "abs": lambda s: Number(abs(s.value)),
+    "invert": lambda s: Number(~s.value),
+    "round": lambda s, n=0: s.value,
+    "trunc": lambda s: s.value,
+    "floor": lambda s: s.value,
+    "ceil": lambda s: s.value,
+    "str": lambda s: f"N({s.value})",
+    "repr": lambda s: f"<N {s.value}>",
+    "format": lambda s, spec: f"[{s.value}:{spec}]",
+    "bytes": lambda s: b"x",
+    "reversed": lambda s: iter([1, 2]),
+    "enter": lambda s: s,
+    "exit": lambda s, *a: False,
+    "divmod": lambda s, o: (s.value, value_of(o)),
+    "length_hint": lambda s: 3,
+    "copy": lambda s: Number(s.value),
+    "deepcopy": lambda s, memo: Number(s.value),
+}.items():
     define(f"__{_name}__", _function)
 
 
@@ -141,25 +183,125 @@ def matched(a):
 
 
 USES = {
-    "equal": lambda a, b: (a == b, a != b, a == 1, 1 == a, a == "x", "x" == a, a != None), "order": lambda a, b: (a < b, 1 < a, 1 >= a, 0 < a < b),  # noqa: E711
-    "arithmetic": lambda a, b: (a + b - 1 * 2 // 1, 1 + a, 7 // a, 2 ** a, 1 << a, 1 / a, operator.iadd(a, b)), "derived": lambda a, b: (a + Derived(2), Derived(2) + a, a == Derived(1), a < Derived(5)),
-    "refused": lambda a, b: [words(f) for f in (lambda: a + "s", lambda: "s" + a, lambda: a < "s", lambda: [] + a, lambda: () + a, lambda: "s" * a, lambda: [1] * a, lambda: a * (1,), lambda: a + [1])],
-    "percent": lambda a, b: ("%s" % a, "%r %s" % (a, b)), "truth": lambda a, b: (bool(a), not a, 1 if a else 2, a and 3, a or 4, any([a, b]), all([a, b])),
-    "filter": lambda a, b: list(filter(None, [a, b])), "in": lambda a, b: (0 in b, b in [a, b], a in (1, 2), a in {1: 2}, a in {1, 2}, Number(1) in [1], 1 in (b, a), a not in [b]),
-    "index": lambda a, b: ([1, 2, 3][a], [1, 2, 3][a:b], "abc"[a], range(5)[a], range(a, b), "abcdef"[a:Number(4):b]), "search": lambda a, b: ([3, b, a].index(a), [a, b, 1].count(a), removed([b, a], Number(1)), [b, a].index(1)),
-    "hash": lambda a, b: (hash(a), {a: 1, b: 2}[a], {1: 1}.get(a), len({a, b, a}), len({a} | {b, Number(1)}), len(frozenset([a, b])), {a} == {b}, len({a, b} & {Number(1)})),
-    "keys": filled, "fromkeys": lambda a, b: len(dict.fromkeys([a, b])), "counter": lambda a, b: collections.Counter([a, b, a])[a], "dicts": lambda a, b: ({1: a} == {1: b}, {a: 1} == {Number(1): 1}, len({a: 1} | {b: 1})),
-    "iterate": lambda a, b: ([x for x in b], list(b), tuple(b), [*b, *a], sum(b), list(zip(b, a)), list(enumerate(b)), list(map(abs, b)), sorted(set(b))), "star": lambda a, b: (lambda *x: x)(*b),
-    "unpack": lambda a, b: unpacked(b), "extend": lambda a, b: extended(b), "extremes": lambda a, b: (max(a, b), min([a, b, Number(0)]), max([a, b], key=operator.neg), max(Countdown(3))),
-    "sorted": lambda a, b: (sorted([b, a, Number(5), Number(0)]), sorted([b, a], reverse=True)), "sum": lambda a, b: (sum([a, b], Number(0)), sum([a, b])), "reversed": lambda a, b: list(reversed(a)),
-    "iterator": lambda a, b: ([n for n in Countdown(3)], len(list(Countdown(3))), 1 in Countdown(3), len(list(zip(Countdown(3), Countdown(2)))), any(Countdown(3)), unpacked(Countdown(2))),
-    "items": lambda a, b: (list(Items()), 2 in Items(), (lambda *x: x)(*Items()), [x for x in Items()], list(enumerate(Items(), 1)), tuple(Items()), sum(Items())),
-    "itertools": lambda a, b: (list(itertools.chain(a, b)), list(itertools.islice(b, 1)), list(itertools.accumulate([a, b])), len(list(itertools.product(b, b))), functools.reduce(operator.add, [a, b])),
-    "subscript": lambda a, b: (a[1], a[1:2], a["x"], a[1, 2], operator.setitem(a, 1, 2), operator.delitem(a, 1), a()), "unary": lambda a, b: (-a, abs(a), ~a, round(a), round(a, 2), math.floor(a), math.trunc(a)),
-    "convert": lambda a, b: (int(a), float(a), math.sqrt(a), math.gcd(a, 2), chr(a), bin(a), bytes(a), bytes([a, b]), operator.index(a), operator.length_hint(a)),
-    "text": lambda a, b: (str(a), repr(a), f"{a}", f"{a!r}", f"{a:>5}", format(a, "x"), "{} {!r} {:x}".format(a, a, a)), "text_inside": lambda a, b: (str([a, b]), f"{ {1: a, a: (b,)} }", repr((a, [b]))),
-    "with": lambda a, b: entered(a), "divmod": lambda a, b: divmod(a, b), "copy": lambda a, b: (copy.copy(a), copy.deepcopy([a])), "match": lambda a, b: matched(a), "sequences": lambda a, b: ((a, 1) == (b, 1), (a,) < (b,), [a] == [a], [a] == [1]),
-    "bisect": lambda a, b: bisect.bisect([Number(0), b], a), "tensors": lambda a, b: (torch.zeros(a, b).shape, torch.arange(4)[a], words(lambda: torch.ones(2) + a)),
+    "equal": lambda a, b: (a == b, a != b, a == 1, 1 == a, a == "x", "x" == a, a != None),
+    "order": lambda a, b: (a < b, 1 < a, 1 >= a, 0 < a < b),  # noqa: E711
+    "arithmetic": lambda a, b: (a + b - 1 * 2 // 1, 1 + a, 7 // a, 2**a, 1 << a, 1 / a, operator.iadd(a, b)),
+    "derived": lambda a, b: (a + Derived(2), Derived(2) + a, a == Derived(1), a < Derived(5)),
+    "refused": lambda a, b: [
+        words(f)
+        for f in (
+            lambda: a + "s",
+            lambda: "s" + a,
+            lambda: a < "s",
+            lambda: [] + a,
+            lambda: () + a,
+            lambda: "s" * a,
+            lambda: [1] * a,
+            lambda: a * (1,),
+            lambda: a + [1],
+        )
+    ],
+    "percent": lambda a, b: ("%s" % a, "%r %s" % (a, b)),
+    "truth": lambda a, b: (bool(a), not a, 1 if a else 2, a and 3, a or 4, any([a, b]), all([a, b])),
+    "filter": lambda a, b: list(filter(None, [a, b])),
+    "in": lambda a, b: (
+        0 in b,
+        b in [a, b],
+        a in (1, 2),
+        a in {1: 2},
+        a in {1, 2},
+        Number(1) in [1],
+        1 in (b, a),
+        a not in [b],
+    ),
+    "index": lambda a, b: (
+        [1, 2, 3][a],
+        [1, 2, 3][a:b],
+        "abc"[a],
+        range(5)[a],
+        range(a, b),
+        "abcdef"[a : Number(4) : b],
+    ),
+    "search": lambda a, b: ([3, b, a].index(a), [a, b, 1].count(a), removed([b, a], Number(1)), [b, a].index(1)),
+    "hash": lambda a, b: (
+        hash(a),
+        {a: 1, b: 2}[a],
+        {1: 1}.get(a),
+        len({a, b, a}),
+        len({a} | {b, Number(1)}),
+        len(frozenset([a, b])),
+        {a} == {b},
+        len({a, b} & {Number(1)}),
+    ),
+    "keys": filled,
+    "fromkeys": lambda a, b: len(dict.fromkeys([a, b])),
+    "counter": lambda a, b: collections.Counter([a, b, a])[a],
+    "dicts": lambda a, b: ({1: a} == {1: b}, {a: 1} == {Number(1): 1}, len({a: 1} | {b: 1})),
+    "iterate": lambda a, b: (
+        [x for x in b],
+        list(b),
+        tuple(b),
+        [*b, *a],
+        sum(b),
+        list(zip(b, a)),
+        list(enumerate(b)),
+        list(map(abs, b)),
+        sorted(set(b)),
+    ),
+    "star": lambda a, b: (lambda *x: x)(*b),
+    "unpack": lambda a, b: unpacked(b),
+    "extend": lambda a, b: extended(b),
+    "extremes": lambda a, b: (max(a, b), min([a, b, Number(0)]), max([a, b], key=operator.neg), max(Countdown(3))),
+    "sorted": lambda a, b: (sorted([b, a, Number(5), Number(0)]), sorted([b, a], reverse=True)),
+    "sum": lambda a, b: (sum([a, b], Number(0)), sum([a, b])),
+    "reversed": lambda a, b: list(reversed(a)),
+    "iterator": lambda a, b: (
+        [n for n in Countdown(3)],
+        len(list(Countdown(3))),
+        1 in Countdown(3),
+        len(list(zip(Countdown(3), Countdown(2)))),
+        any(Countdown(3)),
+        unpacked(Countdown(2)),
+    ),
+    "items": lambda a, b: (
+        list(Items()),
+        2 in Items(),
+        (lambda *x: x)(*Items()),
+        [x for x in Items()],
+        list(enumerate(Items(), 1)),
+        tuple(Items()),
+        sum(Items()),
+    ),
+    "itertools": lambda a, b: (
+        list(itertools.chain(a, b)),
+        list(itertools.islice(b, 1)),
+        list(itertools.accumulate([a, b])),
+        len(list(itertools.product(b, b))),
+        functools.reduce(operator.add, [a, b]),
+    ),
+    "subscript": lambda a, b: (a[1], a[1:2], a["x"], a[1, 2], operator.setitem(a, 1, 2), operator.delitem(a, 1), a()),
+    "unary": lambda a, b: (-a, abs(a), ~a, round(a), round(a, 2), math.floor(a), math.trunc(a)),
+    "convert": lambda a, b: (
+        int(a),
+        float(a),
+        math.sqrt(a),
+        math.gcd(a, 2),
+        chr(a),
+        bin(a),
+        bytes(a),
+        bytes([a, b]),
+        operator.index(a),
+        operator.length_hint(a),
+    ),
+    "text": lambda a, b: (str(a), repr(a), f"{a}", f"{a!r}", f"{a:>5}", format(a, "x"), "{} {!r} {:x}".format(a, a, a)),
+    "text_inside": lambda a, b: (str([a, b]), f"{ {1: a, a: (b,)} }", repr((a, [b]))),
+    "with": lambda a, b: entered(a),
+    "divmod": lambda a, b: divmod(a, b),
+    "copy": lambda a, b: (copy.copy(a), copy.deepcopy([a])),
+    "match": lambda a, b: matched(a),
+    "sequences": lambda a, b: ((a, 1) == (b, 1), (a,) < (b,), [a] == [a], [a] == [1]),
+    "bisect": lambda a, b: bisect.bisect([Number(0), b], a),
+    "tensors": lambda a, b: (torch.zeros(a, b).shape, torch.arange(4)[a], words(lambda: torch.ones(2) + a)),
 }
 
 
@@ -192,6 +334,7 @@ def test_calls_of_special_methods(name, inside):
     def given(x, a, b):
         y = x * 2
         return use(a, b), y
+
     f, args = (made, (torch.ones(2),)) if inside else (given, (torch.ones(2), Number(1), Number(2)))
     c = tcompile.compile(f, backend="eager")
     for _ in range(3):
@@ -211,6 +354,7 @@ def test_reflected_method_of_the_same_class_is_not_asked():
     def f(x, a):
         y = x * 2
         return words(lambda: a + a), y
+
     args = torch.ones(2), A()
     c = tcompile.compile(f, backend="eager")
     for _ in range(2):
@@ -227,6 +371,7 @@ def test_text_of_what_a_container_holds_is_read_again():
 
     def f(x, items):
         return x * 2, str(items), f"{items}"
+
     items = [A(1), {"k": A(2)}]
     c = tcompile.compile(f, backend="eager")
     for v in (1, 2, 3, 1):

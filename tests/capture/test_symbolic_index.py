@@ -1,4 +1,5 @@
 """x[..., n, ...] with an integer that varies: one entry for every n, eager's results and errors."""
+
 from __future__ import annotations
 
 import pytest
@@ -16,7 +17,7 @@ def row(x, n):
 
 
 def from_behind(x, n):
-    return x[:, n:n + 1] * x[:, -n]
+    return x[:, n : n + 1] * x[:, -n]
 
 
 def between_tensors(x, n):
@@ -37,7 +38,7 @@ def written(x, n):
 def key_value_cache(x, n):
     cache = torch.zeros(2, 12, 3)
     cache[:, n] = x[:2, :3]
-    return cache[:, :n + 1].sum(1)
+    return cache[:, : n + 1].sum(1)
 
 
 X = torch.randn(9, 9)
@@ -57,7 +58,7 @@ def test_one_entry_serves_every_index(fn, backend):
         compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
         for n in (2, 3, 4, 5, 7, 6):
             torch.testing.assert_close(compiled(X, n), fn(X, n))
-    assert len(recorded.report().entries) == 2             # the first index alone, and one that varies
+    assert len(recorded.report().entries) == 2  # the first index alone, and one that varies
 
 
 @pytest.mark.parametrize("fn", [column, row, from_behind, between_tensors, written, key_value_cache])
@@ -74,6 +75,7 @@ def test_the_ends_and_what_is_beyond_them(fn):
 def test_comparisons_given_to_torch_functions():
     def fn(x, limit):
         return torch.full((x.shape[0],), x.shape[1] >= limit, dtype=torch.bool) | (x[:, 0] > 0)
+
     compiled = tcompile.compile(fn, fullgraph=True)
     for columns in (5, 6, 7, 2, 8, 3):
         torch.testing.assert_close(compiled(X[:, :columns], 4), fn(X[:, :columns], 4))

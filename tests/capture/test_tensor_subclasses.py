@@ -1,4 +1,7 @@
-"""Tensors of the program's own classes: what `__torch_function__` hears, in which order, and what comes of it, is as in eager."""
+"""Tensors of the program's own classes: what `__torch_function__` hears, in which order, and what comes of it, is as in
+eager.
+"""
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,27 +79,73 @@ class Like:
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         def plain(v):
             return v.t if isinstance(v, Like) else v
+
         return Like(func(*map(plain, args), **{k: plain(v) for k, v in (kwargs or {}).items()}))
 
 
 def show(v):
     if isinstance(v, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            return type(v).__name__, v.dtype, v.shape, v.requires_grad, v.tolist(), {k: show(x) for k, x in v.__dict__.items()}
+            return (
+                type(v).__name__,
+                v.dtype,
+                v.shape,
+                v.requires_grad,
+                v.tolist(),
+                {k: show(x) for k, x in v.__dict__.items()},
+            )
     if isinstance(v, (list, tuple)):
         return [show(x) for x in v]
     return v
 
 
 def operations(s):
-    return (s + 1, 1 + s, 2 - s, s ** 2, -s, abs(s), s @ s.T, s == s, s > 1, s[0], s[:, 1], s.sum(), s.mean(0), F.relu(s), torch.add(s, 1),
-            torch.cat([s, s]), torch.stack([s, s]), s.view(-1), s.clone(), s.to(torch.float64), F.softmax(s, -1), s.max(0), s.chunk(2),
-            torch.where(s > 1, s, 0), torch.einsum("ij->i", s), [r * 2 for r in s])
+    return (
+        s + 1,
+        1 + s,
+        2 - s,
+        s**2,
+        -s,
+        abs(s),
+        s @ s.T,
+        s == s,
+        s > 1,
+        s[0],
+        s[:, 1],
+        s.sum(),
+        s.mean(0),
+        F.relu(s),
+        torch.add(s, 1),
+        torch.cat([s, s]),
+        torch.stack([s, s]),
+        s.view(-1),
+        s.clone(),
+        s.to(torch.float64),
+        F.softmax(s, -1),
+        s.max(0),
+        s.chunk(2),
+        torch.where(s > 1, s, 0),
+        torch.einsum("ij->i", s),
+        [r * 2 for r in s],
+    )
 
 
 def facts(s):
-    return (s.shape, s.dtype, s.ndim, s.requires_grad, s.is_leaf, len(s), type(s), isinstance(s, torch.Tensor), s.numel(), s.size(0), s.stride(),
-            s.contiguous() is s, hasattr(s, "nothing"))
+    return (
+        s.shape,
+        s.dtype,
+        s.ndim,
+        s.requires_grad,
+        s.is_leaf,
+        len(s),
+        type(s),
+        isinstance(s, torch.Tensor),
+        s.numel(),
+        s.size(0),
+        s.stride(),
+        s.contiguous() is s,
+        hasattr(s, "nothing"),
+    )
 
 
 def in_place(s):
@@ -111,8 +160,14 @@ def with_plain(s):
     return s + x, x + s, x * s, torch.add(x, s), x == s, F.linear(x, s), (x, s)
 
 
-KINDS = {"plain": lambda: X.clone().as_subclass(Plain), "logged": lambda: X.clone().as_subclass(Logged), "sub": lambda: X.clone().as_subclass(Sub),
-         "unit": lambda: WithUnit(X.clone(), "m"), "quiet": lambda: X.clone().as_subclass(Quiet), "exp": lambda: X.clone().as_subclass(Exponential)}
+KINDS = {
+    "plain": lambda: X.clone().as_subclass(Plain),
+    "logged": lambda: X.clone().as_subclass(Logged),
+    "sub": lambda: X.clone().as_subclass(Sub),
+    "unit": lambda: WithUnit(X.clone(), "m"),
+    "quiet": lambda: X.clone().as_subclass(Quiet),
+    "exp": lambda: X.clone().as_subclass(Exponential),
+}
 
 
 @pytest.mark.parametrize("backend", ["eager", "tcompile"])
@@ -120,8 +175,10 @@ KINDS = {"plain": lambda: X.clone().as_subclass(Plain), "logged": lambda: X.clon
 @pytest.mark.parametrize("f", [operations, facts, in_place, with_plain])
 def test_operations(f, make, backend):
     if make is KINDS["unit"] and f is operations:
+
         def f(s):
             return s + 1, s * 2, s.sum(), s.text, (s * 2).text, s[0].unit, F.relu(s).unit
+
     compiled = tcompile.compile(f, backend=backend, fullgraph=True)
     for _ in range(2):
         a, b = make(), make()
@@ -148,6 +205,7 @@ def show_close(a, b):
 def test_types_come_in_torch_s_order():
     def f(a, b, x):
         return torch.add(x, torch.mul(a, b)), torch.cat([x, a, b]), a + b, b + a, x + b
+
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
     heard = []
     for g in (f, compiled):
@@ -159,6 +217,7 @@ def test_types_come_in_torch_s_order():
 def test_operators_of_the_class():
     def f(s):
         return s + 1, len(s), s.times(3), 1 + s, s - 1
+
     s = X.as_subclass(Operators)
     assert str(show(tcompile.compile(f, backend="eager", fullgraph=True)(s))) == str(show(f(s)))
 
@@ -166,6 +225,7 @@ def test_operators_of_the_class():
 def test_objects_that_answer_torch_functions():
     def f(a, x):
         return torch.add(a, 1).t, torch.mul(x, a).t, torch.add(a, 1, alpha=2.0).t, F.relu(Like(x)).t
+
     assert show(tcompile.compile(f, backend="eager", fullgraph=True)(Like(X), X)) == show(f(Like(X), X))
 
 
@@ -173,7 +233,16 @@ def test_made_inside():
     def f(x):
         a = (x + 1).as_subclass(Plain)
         a.tag, a.other = 3, x
-        return a, Plain(x * 2), torch.Tensor._make_subclass(Quiet, x), a * 2, WithUnit(x, "m") * 2, a.as_subclass(torch.Tensor), type(a * 2)
+        return (
+            a,
+            Plain(x * 2),
+            torch.Tensor._make_subclass(Quiet, x),
+            a * 2,
+            WithUnit(x, "m") * 2,
+            a.as_subclass(torch.Tensor),
+            type(a * 2),
+        )
+
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
     assert show(compiled(X)) == show(f(X)) and show(compiled(X + 1)) == show(f(X + 1))
 
@@ -183,6 +252,7 @@ def test_across_a_break(capsys):
         a = WithUnit(x + 1, "k")
         print("here")
         return a * 2, a.unit
+
     assert show(tcompile.compile(f, backend="eager")(X)) == show(f(X))
 
 
@@ -225,6 +295,7 @@ def test_guards():
         def __torch_function__(cls, func, types, args=(), kwargs=None):
             result = super().__torch_function__(func, types, args, kwargs or {})
             return result.as_subclass(torch.Tensor) * cls.k if isinstance(result, Scaled) else result
+
     compiled = tcompile.compile(lambda s: s * 2, backend="eager")
     for s in (X, X.as_subclass(Plain), X.as_subclass(Exponential), X.as_subclass(Scaled), X):
         assert show(compiled(s)) == show(s * 2)
@@ -248,6 +319,7 @@ def test_errors_of_the_class():
             return s * 2
         except ValueError as e:
             return str(e)
+
     s = X.as_subclass(Refuses)
     assert tcompile.compile(caught, backend="eager", fullgraph=True)(s) == "no products"
     for f, error in ((lambda s: s * 2, ValueError), (lambda s: torch.add(s, 1), TypeError)):
@@ -270,6 +342,7 @@ def test_functions_of_subclasses_off(capsys):
             print("inside")
             a = a + 1
         return a, s * 3
+
     s = X.as_subclass(Logged)
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
     assert show(compiled(s)) == show(f(s)) and show(tcompile.compile(breaks, backend="eager")(s)) == show(breaks(s))

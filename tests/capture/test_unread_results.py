@@ -1,4 +1,7 @@
-"""Eager raises whether or not anybody reads what an operator would have given, and whichever part of it is read: so does compiled code."""
+"""Eager raises whether or not anybody reads what an operator would have given, and whichever part of it is read: so
+does compiled code.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -31,7 +34,7 @@ OPERATORS = {
     "setitem": lambda x, i: x.clone().__setitem__(i, 1.0),
     "nll_loss": lambda x, i: F.nll_loss(x[:3], i),
     "cross_entropy": lambda x, i: F.cross_entropy(x[:3], i, label_smoothing=0.1),
-    "binary_cross_entropy": lambda x, i: F.binary_cross_entropy(x + i.max() * .1, x),
+    "binary_cross_entropy": lambda x, i: F.binary_cross_entropy(x + i.max() * 0.1, x),
     "multi_margin_loss": lambda x, i: F.multi_margin_loss(x[:3], i),
     "cholesky": lambda x, i: torch.linalg.cholesky(torch.eye(3) * (5 - i)),
     "solve": lambda x, i: torch.linalg.solve(torch.diag((i - 9).float()), x[:3]),
@@ -94,6 +97,7 @@ def test_unread_result_raises(name, backend):
     def f(x, i):
         operator(x, i)
         return x + 1
+
     check(f, backend)
 
 
@@ -104,7 +108,18 @@ def test_part_that_is_not_read_raises(name, grad):
     check(lambda x, i: (operator(x, i), x + 1), "tcompile", grad)
 
 
-@pytest.mark.parametrize("name", ["index_select_negative", "embedding_negative", "one_hot", "one_hot_negative", "index_add_negative", "binary_cross_entropy", "setitem"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "index_select_negative",
+        "embedding_negative",
+        "one_hot",
+        "one_hot_negative",
+        "index_add_negative",
+        "binary_cross_entropy",
+        "setitem",
+    ],
+)
 def test_read_result_raises(name):
     operator = OPERATORS[name]
     check(lambda x, i: (operator(x, i), x + 1)[1], "tcompile")
@@ -114,9 +129,11 @@ def test_read_result_raises(name):
 
 def test_what_cannot_fail_is_dropped():
     """Division by a number, powers, norms: nothing of them is left where nobody reads them."""
+
     def f(x):
         n = torch.arange(3)
-        n // 2, n % 3, n ** 2, x / x, torch.linalg.vector_norm(x), x.float() % x
+        n // 2, n % 3, n**2, x / x, torch.linalg.vector_norm(x), x.float() % x
         return x + 1
+
     report = tcompile.explain(f)(torch.ones(3))
     assert str(report.graphs[0].aten).count("aten.") == 1

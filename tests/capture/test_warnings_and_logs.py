@@ -1,4 +1,7 @@
-"""Warnings and log records say the program's own lines; what a call may look at is written before it; filters that raise are heeded."""
+"""Warnings and log records say the program's own lines; what a call may look at is written before it; filters that
+raise are heeded.
+"""
+
 import contextlib
 import io
 import logging
@@ -59,6 +62,7 @@ def test_places(records):
             warnings.simplefilter("always")
             value = f(X)
         return value.tolist(), list(records), [(str(w.message), w.category, w.filename, w.lineno) for w in given]
+
     compiled = tcompile.compile(says, backend="eager", fullgraph=True)
     for level in (logging.INFO, logging.DEBUG, logging.ERROR):
         LOG.setLevel(level)
@@ -72,10 +76,12 @@ def test_places(records):
 
 def test_once_per_place():
     """Each place has its own registry entry, as in eager: the default filter shows a warning once."""
+
     def f(x):
         warnings.warn("first place")
         warnings.warn("second place")
         return x + 1
+
     space = {"warnings": warnings, "__name__": "a_module", "__builtins__": __builtins__}
     f = types.FunctionType(f.__code__, space)
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
@@ -94,6 +100,7 @@ def test_a_warning_that_raises_is_caught():
         except UserWarning as e:
             return x - 1, str(e)
         return x + 1, ""
+
     compiled = tcompile.compile(f, backend="eager")
     for action in ("ignore", "error", "ignore", "error"):
         with warnings.catch_warnings():
@@ -108,6 +115,7 @@ def test_the_exception_that_is_logged(records):
     class Formatted(logging.Handler):
         def emit(self, record):
             seen.append(record.exc_info[0])
+
     handler = Formatted()
     LOG.addHandler(handler)
 
@@ -117,6 +125,7 @@ def test_the_exception_that_is_logged(records):
         except KeyError:
             LOG.exception("it failed")
         return x + 1
+
     tcompile.compile(f, backend="eager")(X)
     LOG.removeHandler(handler)
     assert seen == [KeyError]
@@ -130,6 +139,7 @@ def test_print_goes_where_stdout_is_at_that_moment(capsys):
             print("inside")
         print("outside")
         return x + 1
+
     tcompile.compile(f, backend="eager")(X)
     assert text.getvalue() == "inside\n" and capsys.readouterr().out == "outside\n"
 
@@ -141,6 +151,7 @@ def test_a_call_sees_the_writes_before_it(records):
         def filter(self, record):
             record.msg = f"{record.msg} n={state.n}"
             return True
+
     level = Level()
     LOG.addFilter(level)
 
@@ -151,6 +162,7 @@ def test_a_call_sees_the_writes_before_it(records):
         LOG.info("second")
         state.n = 0
         return x + 1
+
     compiled = tcompile.compile(f, backend="eager", fullgraph=True)
     compiled(X)
     compiled(X)
@@ -173,19 +185,28 @@ class Counted:
         return i
 
 
-@pytest.mark.parametrize("use", (
-    lambda s: sorted(s), lambda s: list(reversed(s)), lambda s: bytes(s), lambda s: bytearray(s), lambda s: [].__iadd__(s), lambda s: [*s],
-    lambda s: tuple(s)), ids=("sorted", "reversed", "bytes", "bytearray", "iadd", "star", "tuple"))
+@pytest.mark.parametrize(
+    "use",
+    (
+        lambda s: sorted(s),
+        lambda s: list(reversed(s)),
+        lambda s: bytes(s),
+        lambda s: bytearray(s),
+        lambda s: [].__iadd__(s),
+        lambda s: [*s],
+        lambda s: tuple(s),
+    ),
+    ids=("sorted", "reversed", "bytes", "bytearray", "iadd", "star", "tuple"),
+)
 def test_sequences_are_asked_as_often_as_eager_asks(use):
     def f(x, s):
         for _ in s:
             break
         return x + 1, use(s)
+
     a, b = Counted(), Counted()
     assert f(X, a)[1] == tcompile.compile(f, backend="eager")(X, b)[1]
     assert a.asked == b.asked
-
-
 
 
 def hidden_then_seen(x):
@@ -230,8 +251,46 @@ def turned_into_an_error(x):
     return x
 
 
-@pytest.mark.parametrize("fn, whole", [(hidden_then_seen, True), (filtered_by_text, True), (none_recorded, True), (one_recorded, False),
-                                       (turned_into_an_error, False)])
+def of_an_operator(x):
+    with warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        y = x[:1].std(0)
+    return torch.isnan(y), [str(i.message)[:30] for i in w]
+
+
+def of_a_call(x):
+    def inner(x):
+        return torch.nn.functional.softmax(x) * 2
+
+    with warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        y = inner(x)
+    return y, [i.category for i in w]
+
+
+def an_operators_turned_into_an_error(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            y = x[:1].std(0)
+        except UserWarning:
+            return x - 1
+    return y
+
+
+@pytest.mark.parametrize(
+    "fn, whole",
+    [
+        (hidden_then_seen, True),
+        (filtered_by_text, True),
+        (none_recorded, False),
+        (one_recorded, False),
+        (of_an_operator, False),
+        (of_a_call, False),
+        (turned_into_an_error, False),
+        (an_operators_turned_into_an_error, False),
+    ],
+)
 def test_filters_set_inside(fn, whole):
     def run(f):
         with warnings.catch_warnings(record=True) as w:
@@ -240,6 +299,7 @@ def test_filters_set_inside(fn, whole):
             value = f(X)
             assert list(warnings.filters) == before
             return repr(value), [str(i.message) for i in w]
+
     c = tcompile.compile(fn, backend="eager", fullgraph=whole)
     for _ in range(2):
         assert run(c) == run(fn)

@@ -1,6 +1,7 @@
-"""A product in CUDA C++ (codegen/cuda) run on the CPU: its text as it is, a thread of the host for each thread of the two groups that multiply. What
-names the device's own instructions is written out: products from the matrices themselves, exchanges between lanes, matrices stored to shared memory, and the copy
-engine's swizzled boxes."""
+"""A product in CUDA C++ (codegen/cuda) run on the CPU: its text as it is, a thread of the host for each thread of the
+two groups that multiply. What names the device's own instructions is written out: products from the matrices
+themselves, exchanges between lanes, matrices stored to shared memory, and the copy engine's swizzled boxes."""
+
 from __future__ import annotations
 
 import ctypes
@@ -14,9 +15,10 @@ import torch
 from tcompile.compiler.codegen.cuda import hopper
 from tcompile.compiler.codegen.cuda.product import find_tiles
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
-from tcompile.compiler.codegen.triton.printer import print_kernel, without_locals
+from tcompile.compiler.codegen.triton.print_kernel import print_kernel
+from tcompile.compiler.codegen.triton.printer import without_locals
 
-PRELUDE = r'''
+PRELUDE = r"""
 #include <barrier>
 #include <cmath>
 #include <cstdint>
@@ -67,17 +69,20 @@ static float __int_as_float(u32 x) { float f; memcpy(&f, &x, 4); return f; }
 #define barrier_arrive(...)
 #define matrix(...) 0
 #define multiply(sum, a, b, piece) products(sum, m, n, piece, who, thread, A_BY_COLUMNS, B_BY_ROWS)
-'''
-CONVERSIONS = {torch.bfloat16: r'''
+"""
+CONVERSIONS = {
+    torch.bfloat16: r"""
 static float low_half(u32 w) { w <<= 16; float f; memcpy(&f, &w, 4); return f; }
 static float high_half(u32 w) { return low_half(w >> 16); }
 static u32 rounded(float f) { u32 w; memcpy(&w, &f, 4); return f != f ? 0x7fff : (w + 0x7fff + (w >> 16 & 1)) >> 16; }
-''', torch.float16: r'''
+""",
+    torch.float16: r"""
 static float low_half(u32 w) { _Float16 h; memcpy(&h, &w, 2); return h; }
 static float high_half(u32 w) { return low_half(w >> 16); }
 static u32 rounded(float f) { _Float16 h = f; u16 w; memcpy(&w, &h, 2); return w; }
-'''}
-PRODUCTS = r'''
+""",
+}
+PRODUCTS = r"""
 static u32 pack(float lo, float hi) { return rounded(lo) | rounded(hi) << 16; }
 static float element(const Map *m, bool across, long outer, long k) {   // beyond the matrix the copy engine brings zeros
   long line = across ? k : outer, at = across ? outer : k;
@@ -91,9 +96,13 @@ template <int N> static void products(float (&sum)[N], int m, int n, int piece, 
     sum[i] = x;
   }
 }
-'''
-FUNCTIONS = {"exp2_": "float exp2_(float x) { return exp2f(x); }", "reciprocal": "float reciprocal(float x) { return 1 / x; }",
-             "maximum": "float maximum(float a, float b) { return fmaxf_nan(a, b); }", "minimum": "float minimum(float a, float b) { return -fmaxf_nan(-a, -b); }"}
+"""
+FUNCTIONS = {
+    "exp2_": "float exp2_(float x) { return exp2f(x); }",
+    "reciprocal": "float reciprocal(float x) { return 1 / x; }",
+    "maximum": "float maximum(float a, float b) { return fmaxf_nan(a, b); }",
+    "minimum": "float minimum(float a, float b) { return -fmaxf_nan(-a, -b); }",
+}
 
 
 def run_on_host(kernel: Any, buffers: Sequence[torch.Tensor], columns: int, target: GpuTarget, folder: Path) -> None:
@@ -102,23 +111,44 @@ def run_on_host(kernel: Any, buffers: Sequence[torch.Tensor], columns: int, targ
     t = find_tiles(without_locals(kernel), target)
     assert source.language == "cuda" and t is not None
     dtype, text = t.product.a.dtype, source.text
-    for found, put in ((hopper.PRELUDE, PRELUDE + CONVERSIONS[dtype] + PRODUCTS), (hopper.conversions(dtype), ""),
-                       (hopper.product(dtype, columns, 64, t.a_by_columns, t.b_by_rows), ""), *((hopper.FUNCTIONS[n], f) for n, f in FUNCTIONS.items())):
+    for found, put in (
+        (hopper.PRELUDE, PRELUDE + CONVERSIONS[dtype] + PRODUCTS),
+        (hopper.conversions(dtype), ""),
+        (hopper.product(dtype, columns, 64, t.a_by_columns, t.b_by_rows), ""),
+        *((hopper.FUNCTIONS[n], f) for n, f in FUNCTIONS.items()),
+    ):
         assert found in text or found in hopper.FUNCTIONS.values()
         text = text.replace(found, put)
     text = text.replace('asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));', "rank = blockIdx.x % 2;")
     text = re.sub(r"(if \([^()]*\) )?asm volatile\(.*\);", ";", text)
-    text = re.sub(r"  extern __shared__.*\n", "", text).replace("(u32)__cvta_generic_to_shared(memory)", "0").replace("#pragma unroll", "")
-    for word in ("__device__ __forceinline__", "__global__", "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1)", "__grid_constant__ ", "barrier_init(full + 8 * i, 1);"):
+    text = (
+        re.sub(r"  extern __shared__.*\n", "", text)
+        .replace("(u32)__cvta_generic_to_shared(memory)", "0")
+        .replace("#pragma unroll", "")
+    )
+    for word in (
+        "__device__ __forceinline__",
+        "__global__",
+        "__launch_bounds__(384, 1)",
+        "__cluster_dims__(2, 1, 1)",
+        "__grid_constant__ ",
+        "barrier_init(full + 8 * i, 1);",
+    ):
         text = text.replace(word, "static" if word.startswith("__device__") else "")
     text = re.sub(r"barrier_init\(.*?\);|barrier_expect\(.*?\);|load_tile(_for_all)?\(.*?\);", "", text)
     text = text.replace("group == 0)", "group == 0) return; else if (false)", 1)
     names = [b.name for b in (*t.kernel.inputs, *t.kernel.outputs)]
     place = {id(b): i for i, b in enumerate((*t.kernel.inputs, *t.kernel.outputs))}
     kinds = {torch.float32: "float", torch.bool: "unsigned char", torch.uint8: "unsigned char", torch.int64: "u64"}
-    arguments = ", ".join(f"({kinds.get(torch.uint8 if b.bits else b.dtype, 'u16')} *)given[{i}]" for i, b in enumerate((*t.kernel.inputs, *t.kernel.outputs)))
-    maps = "".join(f"Map map{i} = {{given[{place[id(w.buffer)]}], {w.offset}, {w.length}, {w.lines}, {w.stride}}};" for i, w in enumerate(source.walks))
-    text += f'''
+    arguments = ", ".join(
+        f"({kinds.get(torch.uint8 if b.bits else b.dtype, 'u16')} *)given[{i}]"
+        for i, b in enumerate((*t.kernel.inputs, *t.kernel.outputs))
+    )
+    maps = "".join(
+        f"Map map{i} = {{given[{place[id(w.buffer)]}], {w.offset}, {w.length}, {w.lines}, {w.stride}}};"
+        for i, w in enumerate(source.walks)
+    )
+    text += f"""
 extern "C" void run(void **given) {{
   {maps}
   A = &map0, B = &map1, gridDim.x = 4;
@@ -130,12 +160,29 @@ extern "C" void run(void **given) {{
     for (auto &x : all) x.join();
   }}
 }}
-'''
+"""
     text = text.replace("A_BY_COLUMNS", str(int(t.a_by_columns))).replace("B_BY_ROWS", str(int(t.b_by_rows)))
     assert len(buffers) == len(names) and "asm" not in text
     file = folder / f"k{columns}.cpp"
     file.write_text(text)
     library = file.with_suffix(".so")
-    done = subprocess.run(["g++", "-O1", "-std=c++20", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", str(file), "-o", str(library)], capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            "g++",
+            "-O1",
+            "-std=c++20",
+            "-w",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-shared",
+            "-fPIC",
+            "-pthread",
+            str(file),
+            "-o",
+            str(library),
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert not done.returncode, done.stderr[:4000]
     ctypes.CDLL(str(library)).run((ctypes.c_void_p * len(buffers))(*(b.data_ptr() for b in buffers)))

@@ -1,4 +1,5 @@
 """Hand-built kernels, compiled and run, for each kind of vector that this machine can run."""
+
 from __future__ import annotations
 
 from typing import Any, Callable, Sequence
@@ -11,14 +12,16 @@ from tcompile.compiler.codegen.generated import GeneratedKernel
 from tcompile.compiler.codegen.target import host_target
 from tcompile.compiler.config import Options
 from tcompile.compiler.lowering.ir import Axis, Buffer, Kernel, Stage, Store, Value, load
-from tcompile.compiler.runtime.kernels import load_kernels
+from tcompile.compiler.runtime.cpu_kernels import load_kernels
 from tcompile.compiler.symbolic.expr import symbol
 
 i0, i1, i2, r0, r1, n0, n1 = (symbol(n) for n in ("i0", "i1", "i2", "r0", "r1", "n0", "n1"))
 SIMD = {64: ["auto", "avx2", "none"], 32: ["auto", "none"], 16: ["none"]}[host_target().width]
 
 
-def buffer(name: str, dtype: torch.dtype, shape: Sequence[Any], stride: Sequence[Any] | None = None, kind: str = "input") -> Buffer:
+def buffer(
+    name: str, dtype: torch.dtype, shape: Sequence[Any], stride: Sequence[Any] | None = None, kind: str = "input"
+) -> Buffer:
     """A contiguous buffer, unless strides are given."""
     if stride is None:
         stride, n = [], 1
@@ -34,16 +37,23 @@ def compile_kernel(kernel: Kernel, simd: str = "auto", choices: Choices = Choice
     opts = Options.make(options={"simd": simd})
     target = host_target(opts)
     source = print_kernel(kernel, target, choices)
-    call, = load_kernels([GeneratedKernel(kernel.name, kernel, source)], target, opts)
+    (call,) = load_kernels([GeneratedKernel(kernel.name, kernel, source)], target, opts)
 
     def run(*args: Any) -> None:
         call(*args)
+
     run.text, run.source, run.call = source.text, source, call
     return run
 
 
-def pointwise(fn: Callable[..., Value], *inputs: torch.Tensor, out: torch.dtype, simd: str = "auto", params: Sequence = (),
-              choices: Choices = Choices()) -> torch.Tensor:
+def pointwise(
+    fn: Callable[..., Value],
+    *inputs: torch.Tensor,
+    out: torch.dtype,
+    simd: str = "auto",
+    params: Sequence = (),
+    choices: Choices = Choices(),
+) -> torch.Tensor:
     """fn over loads of 1-d inputs of one length."""
     n = inputs[0].numel()
     ins = [buffer(f"in{k}", t.dtype, (n,)) for k, t in enumerate(inputs)]
@@ -55,7 +65,9 @@ def pointwise(fn: Callable[..., Value], *inputs: torch.Tensor, out: torch.dtype,
     return result
 
 
-def pointwise_many(cases: dict[str, tuple[Callable[..., Value], torch.Tensor]], out: torch.dtype, simd: str = "auto") -> dict[str, torch.Tensor]:
+def pointwise_many(
+    cases: dict[str, tuple[Callable[..., Value], torch.Tensor]], out: torch.dtype, simd: str = "auto"
+) -> dict[str, torch.Tensor]:
     """Several functions of one argument each, all of one length, in one kernel: name -> result."""
     n = next(iter(cases.values()))[1].numel()
     ins = [buffer(f"in{k}", x.dtype, (n,)) for k, (_, x) in enumerate(cases.values())]

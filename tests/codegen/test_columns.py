@@ -1,4 +1,7 @@
-"""Reductions over rows in two phases: every extent around a chunk's, several sums at once, what follows them, threads."""
+"""Reductions over rows in two phases: every extent around a chunk's, several sums at once, what follows them,
+threads.
+"""
+
 from __future__ import annotations
 
 from typing import Callable
@@ -35,7 +38,12 @@ def test_other_types(dtype: torch.dtype) -> None:
     x = torch.randn(2000, 130).to(dtype)
     result, shapes = shapes_of(lambda x: x.sum(0), x)
     assert shapes == ["split"]
-    torch.testing.assert_close(result, x.double().sum(0).to(dtype), rtol=2e-2 if dtype != torch.float64 else 1e-12, atol=1e-1 if dtype != torch.float64 else 1e-10)
+    torch.testing.assert_close(
+        result,
+        x.double().sum(0).to(dtype),
+        rtol=2e-2 if dtype != torch.float64 else 1e-12,
+        atol=1e-1 if dtype != torch.float64 else 1e-10,
+    )
 
 
 def test_mean_and_variance_of_columns_are_used_in_one_graph() -> None:
@@ -58,13 +66,13 @@ def test_groups_of_rows() -> None:
 def test_nan_and_infinity_come_through() -> None:
     x = torch.randn(2048, 128)
     x[700, 3], x[1999, 5], x[0, 7] = float("nan"), float("inf"), float("-inf")
-    f = lambda x: (x.amax(0), x.amin(0), x.sum(0))                                                # noqa: E731
+    f = lambda x: (x.amax(0), x.amin(0), x.sum(0))  # noqa: E731
     for got, want in zip(tcompile.compile(f)(x), f(x), strict=True):
         torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-4)
 
 
 def test_rows_of_any_number() -> None:
-    f = lambda x: x.sum(0)                                                                        # noqa: E731
+    f = lambda x: x.sum(0)  # noqa: E731
     compiled = tcompile.compile(f, dynamic=True)
     for rows in (5000, 2, 31, 257, 4096, 100000):
         x = torch.randn(rows, 40)

@@ -1,4 +1,5 @@
 """Vectors of every type as every other: with the machine's instructions and without, lane counts of each width."""
+
 from __future__ import annotations
 
 import pytest
@@ -37,7 +38,14 @@ def test_every_pair(level: str, simd: str) -> None:
 @pytest.mark.parametrize("simd", ["auto", "avx2"])
 def test_masks_of_one_width_choose_among_values_of_another(simd: str) -> None:
     def f(m: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.where(m, a, b), torch.where(a > 3, m, ~m), (a > b) & m, torch.where(b.double() > 0, b, a.float()), m.any(), (a > 0).all()
+        return (
+            torch.where(m, a, b),
+            torch.where(a > 3, m, ~m),
+            (a > b) & m,
+            torch.where(b.double() > 0, b, a.float()),
+            m.any(),
+            (a > 0).all(),
+        )
 
     m, a, b = torch.rand(517) > 0.5, sample(torch.int16)[:517], torch.randn(517)
     for got, want in zip(tcompile.compile(f, options={"simd": simd})(m, a, b), f(m, a, b), strict=True):
@@ -60,8 +68,22 @@ def test_unsigned_bytes_are_read_with_one_instruction() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_every_number_of_a_short_type_is_stored_as_eager_stores_it(dtype):
     """What rounds and what need not, zeros, denormals, infinities and NaN."""
+
     def f(x):
-        return -x, x.abs(), x.relu(), x.floor(), x.round(), x.clamp(-1.003, 7), x * 1.5, x * 0.5, torch.where(x > 1, x, -x), x / 3, x.sign()
+        return (
+            -x,
+            x.abs(),
+            x.relu(),
+            x.floor(),
+            x.round(),
+            x.clamp(-1.003, 7),
+            x * 1.5,
+            x * 0.5,
+            torch.where(x > 1, x, -x),
+            x / 3,
+            x.sign(),
+        )
+
     x = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
     for got, want in zip(tcompile.compile(f, fullgraph=True)(x), f(x)):
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)

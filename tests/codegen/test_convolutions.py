@@ -1,4 +1,7 @@
-"""Convolutions with kernels of one element as generated products; others as library calls. Against torch and float64."""
+"""Convolutions with kernels of one element as generated products; others as library calls. Against torch and
+float64.
+"""
+
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -38,7 +41,9 @@ def randn(*shape: int, last: bool = False) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("n, c, o, h, w", [(2, 16, 24, 7, 7), (1, 64, 33, 8, 5), (3, 9, 130, 14, 3), (2, 40, 8, 30, 30)])
+@pytest.mark.parametrize(
+    "n, c, o, h, w", [(2, 16, 24, 7, 7), (1, 64, 33, 8, 5), (3, 9, 130, 14, 3), (2, 40, 8, 30, 30)]
+)
 def test_products_over_channels(n, c, o, h, w, last) -> None:
     check(lambda x, k: F.conv2d(x, k), randn(n, c, h, w, last=last), randn(o, c, 1, 1))
 
@@ -63,7 +68,12 @@ def test_images_that_are_not_whole() -> None:
 
 @pytest.mark.parametrize("options", [{"stride": 2}, {"padding": 1}, {"groups": 2}])
 def test_others_are_library_calls(options) -> None:
-    check(lambda x, k: F.conv2d(x, k, **options), randn(2, 16, 9, 9), randn(24, 16 // options.get("groups", 1), 1, 1), calls=2)
+    check(
+        lambda x, k: F.conv2d(x, k, **options),
+        randn(2, 16, 9, 9),
+        randn(24, 16 // options.get("groups", 1), 1, 1),
+        calls=2,
+    )
 
 
 def test_large_kernels_and_the_library_on_request() -> None:
@@ -77,14 +87,16 @@ def test_sizes_that_change() -> None:
     for n, h in ((2, 9), (3, 10), (5, 12)):
         x = randn(n, 16, h, h)
         torch.testing.assert_close(f(x, k), F.conv2d(x, k), rtol=1e-4, atol=1e-4)
-        got, = torch.autograd.grad(f(x, k).sum(), k)
-        want, = torch.autograd.grad(F.conv2d(x, k).sum(), k)
+        (got,) = torch.autograd.grad(f(x, k).sum(), k)
+        (want,) = torch.autograd.grad(F.conv2d(x, k).sum(), k)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-3)
 
 
 def test_a_sum_over_two_axes_that_are_not_one() -> None:
     """Products whose sum runs over rows that lie apart in memory."""
+
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.einsum("bop,bcp->oc", x, y)
+
     x, y = randn(3, 20, 49), randn(3, 33, 49)
     torch.testing.assert_close(tcompile.compile(f, options=OPTIONS)(x, y), f(x, y), rtol=1e-4, atol=1e-4)

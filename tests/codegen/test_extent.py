@@ -1,4 +1,5 @@
 """What is compiled does not depend on names, on where a kernel stands, or on the extent of its outermost loop."""
+
 from __future__ import annotations
 
 import pytest
@@ -31,7 +32,7 @@ def compilers(action) -> list[str]:
 @pytest.fixture(autouse=True)
 def cold(monkeypatch, tmp_path):
     monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
-    monkeypatch.setattr("tcompile.compiler.runtime.kernels._libraries", {})
+    monkeypatch.setattr("tcompile.compiler.runtime.cpu_kernels._libraries", {})
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -75,6 +76,7 @@ def test_other_inner_sizes_are_other_kernels() -> None:
 def test_products_of_other_sizes_start_no_compiler() -> None:
     def layer(n: int, m: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(n, m), torch.nn.ReLU()).eval().requires_grad_(False)
+
     assert compilers(lambda: tcompile.compile(layer(96, 160), dynamic=False)(torch.randn(64, 96)))
     for n, m, rows in ((224, 352, 64), (100, 450, 130)):
         net, x = layer(n, m), torch.randn(rows, n)
@@ -106,7 +108,12 @@ def test_unrolled_steps_share_their_kernels(steps: int) -> None:
 
 def test_parts_of_one_buffer_are_written_at_their_places() -> None:
     def f(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.cat([a * 2, b + 1, a - 3], 0), torch.cat([a, b], 1), torch.nn.functional.pad(a, (1, 2, 3, 1)), a.flip(0)
+        return (
+            torch.cat([a * 2, b + 1, a - 3], 0),
+            torch.cat([a, b], 1),
+            torch.nn.functional.pad(a, (1, 2, 3, 1)),
+            a.flip(0),
+        )
 
     a, b = torch.randn(5, 7), torch.randn(5, 7)
     for got, want in zip(tcompile.compile(f)(a, b), f(a, b), strict=True):

@@ -1,4 +1,5 @@
 """Products with few rows, which are multiplied without packing, and the border to those that are packed."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,7 @@
-"""A position that is read from memory is printed once per guard: where parts of a concatenation are gathered from, each part has its own."""
+"""A position that is read from memory is printed once per guard: where parts of a concatenation are gathered from, each
+part has its own.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -46,9 +49,13 @@ def test_for_the_gpu(function):
 
 @pytest.mark.parametrize("simd", ["auto", "avx2", "none"])
 def test_one_position_for_all_lanes(simd):
-    """In a row that is joined of parts of two tables, each part's row number is read once, where any lane wants the part; a wrong number is an error only there."""
+    """In a row that is joined of parts of two tables, each part's row number is read once, where any lane wants the
+    part; a wrong number is an error only there.
+    """
+
     def f(x, y, i, j):
         return (torch.cat([x[i], y[j], x[j]], 1) * 2).sum(1), torch.nn.functional.pad(x[i], (3, 5)) * 2
+
     g = tcompile.compile(f, fullgraph=True, dynamic=False, options={"simd": simd})
     x, y, i = torch.randn(7, 20), torch.randn(9, 37), torch.randint(0, 7, (50,))
     for got, want in zip(g(x, y, i, i - 7), f(x, y, i, i - 7)):

@@ -1,4 +1,7 @@
-"""Kernels of many operations: the compiler's time stays within bounds, because functions that are used often are called."""
+"""Kernels of many operations: the compiler's time stays within bounds, because functions that are used often are
+called.
+"""
+
 from __future__ import annotations
 
 import re
@@ -16,6 +19,7 @@ def chain(n: int):
         for i in range(n):
             x = steps[i % len(steps)](x.abs() + 0.1)
         return x
+
     return f
 
 
@@ -23,7 +27,15 @@ def test_a_thousand_operations_in_one_kernel(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path))
     sources, seconds = [], []
     f, x = chain(400), torch.randn(500)
-    with events.listen(lambda e: sources.append(e.source) if e.kind == "kernel" else seconds.append(e.seconds) if e.kind == "compile_c" else None):
+    with events.listen(
+        lambda e: (
+            sources.append(e.source)
+            if e.kind == "kernel"
+            else seconds.append(e.seconds)
+            if e.kind == "compile_c"
+            else None
+        )
+    ):
         got = tcompile.compile(f)(x)
     torch.testing.assert_close(got, f(x), rtol=1e-4, atol=1e-5)
     assert len(sources) == 1 and re.search(r"noinline\)\) vf32 sin\(", sources[0])

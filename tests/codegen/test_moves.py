@@ -1,4 +1,5 @@
 """Elements that are moved without arithmetic, and read one by one."""
+
 import pytest
 import torch
 
@@ -6,9 +7,16 @@ import tcompile
 from tcompile.compiler import events
 
 MOVES = {
-    "clone": lambda x, y: x.clone(), "neg": lambda x, y: -x, "abs": lambda x, y: x.abs(), "copysign": torch.copysign,
-    "where": lambda x, y: torch.where(y > 0, x, 0.3), "cat": lambda x, y: torch.cat([x, y], 1), "roll": lambda x, y: x.roll(3, -1),
-    "transpose": lambda x, y: x.t().contiguous(), "masked": lambda x, y: x.masked_fill(y > 0, -0.0), "pad": lambda x, y: torch.nn.functional.pad(x, (1, 2), value=1e-3),
+    "clone": lambda x, y: x.clone(),
+    "neg": lambda x, y: -x,
+    "abs": lambda x, y: x.abs(),
+    "copysign": torch.copysign,
+    "where": lambda x, y: torch.where(y > 0, x, 0.3),
+    "cat": lambda x, y: torch.cat([x, y], 1),
+    "roll": lambda x, y: x.roll(3, -1),
+    "transpose": lambda x, y: x.t().contiguous(),
+    "masked": lambda x, y: x.masked_fill(y > 0, -0.0),
+    "pad": lambda x, y: torch.nn.functional.pad(x, (1, 2), value=1e-3),
 }
 
 
@@ -42,7 +50,9 @@ def test_no_conversion_is_made(dtype):
 def test_zeros_and_small_numbers_in_bfloat16():
     """The machine's conversion takes numbers below the normal ones for 0: they go another way, zeros do not."""
     x = torch.tensor([0.0, -0.0, 1e-39, -1e-39, 9.2e-41, 1e-45, 1.0, float("nan"), float("inf")]).repeat(9)
-    assert torch.equal(tcompile.compile(lambda x: (x * 1.0).bfloat16())(x).view(torch.int16)[:7], x.bfloat16().view(torch.int16)[:7])
+    assert torch.equal(
+        tcompile.compile(lambda x: (x * 1.0).bfloat16())(x).view(torch.int16)[:7], x.bfloat16().view(torch.int16)[:7]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool])
@@ -58,7 +68,7 @@ def test_elements_at_computed_positions(dtype):
     x, i = (torch.randn(37, 41) * 50).to(dtype), torch.randint(-41, 41, (130,))
     assert torch.equal(tcompile.compile(lambda x, i: x[:, i])(x, i), x[:, i])
     assert torch.equal(tcompile.compile(lambda x, i: x.gather(1, i.remainder(41).expand(37, 130)))(x, i), x[:, i])
-    for k in (0, 9, 129):                                        # in whole vectors and in the rest
+    for k in (0, 9, 129):  # in whole vectors and in the rest
         bad = i.clone()
         bad[k] = 41
         with pytest.raises(IndexError):
@@ -73,7 +83,13 @@ def test_reductions_over_rows_of_few_columns(columns, dtype):
         if dtype.is_floating_point:
             x[rows // 2, 0], x[0, -1] = float("nan"), float("inf")
         sums, largest = tcompile.compile(lambda x: (x.sum(0), x.amax(0)))(x)
-        torch.testing.assert_close(sums, x.double().sum(0).to(sums.dtype) if dtype.is_floating_point else x.sum(0), equal_nan=True, rtol=2e-2 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
+        torch.testing.assert_close(
+            sums,
+            x.double().sum(0).to(sums.dtype) if dtype.is_floating_point else x.sum(0),
+            equal_nan=True,
+            rtol=2e-2 if dtype == torch.bfloat16 else 1e-4,
+            atol=1e-3,
+        )
         torch.testing.assert_close(largest, x.amax(0), equal_nan=True, rtol=0, atol=0)
         assert torch.equal(tcompile.compile(lambda x: (x > 0).any(0))(x), (x > 0).any(0))
 

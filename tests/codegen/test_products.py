@@ -1,4 +1,5 @@
 """Matrix products as generated kernels: every layout, ragged sizes, epilogues, batches, attention; against torch."""
+
 from __future__ import annotations
 
 import math
@@ -60,7 +61,9 @@ def test_beta_0_does_not_look_at_the_bias() -> None:
 
 
 def test_residual_and_norm() -> None:
-    report = check(lambda x, w, b, r: F.layer_norm(F.linear(x, w, b) + r, (48,)), R(4, 37, 53), R(48, 53), R(48), R(4, 37, 48))
+    report = check(
+        lambda x, w, b, r: F.layer_norm(F.linear(x, w, b) + r, (48,)), R(4, 37, 53), R(48, 53), R(48), R(4, 37, 48)
+    )
     assert len(report.kernels) == 2
 
 
@@ -112,7 +115,7 @@ def test_attention(b: int, h: int, n: int, s: int, d: int) -> None:
     check(lambda q, k, v: attend(q, k, v, is_causal=True), q, k, v)
     check(lambda q, k, v, m: attend(q, k, v, attn_mask=m, scale=0.3), q, k, v, R(b, 1, n, s))
     mask = torch.rand(b, 1, n, s) > 0.5
-    mask[0, :, 0] = False                                   # a row that sees nothing gives 0
+    mask[0, :, 0] = False  # a row that sees nothing gives 0
     got, report = compiled(lambda q, k, v, m: attend(q, k, v, attn_mask=m), q, k, v, mask)
     torch.testing.assert_close(got, attend(q, k, v, attn_mask=mask), rtol=1e-4, atol=1e-5)
     assert not report.externs
@@ -127,6 +130,7 @@ def test_gradients_of_attention_and_linear() -> None:
     def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return (o.transpose(1, 2).reshape(2, 32, 64) @ w).square().sum()
+
     want = torch.autograd.grad(f(q, k, v, w), (q, k, v, w))
     got = torch.autograd.grad(tcompile.compile(f, fullgraph=True, options=OPTIONS)(q, k, v, w), (q, k, v, w))
     torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
@@ -134,11 +138,14 @@ def test_gradients_of_attention_and_linear() -> None:
 
 @pytest.mark.parametrize("b", (1, 2))
 def test_rows_beyond_the_caches_are_packed_block_by_block(b: int) -> None:
-    """As the gradient of a vocabulary's weights: many rows, a short sum. The rows are packed by the thread that multiplies them."""
+    """As the gradient of a vocabulary's weights: many rows, a short sum. The rows are packed by the thread that
+    multiplies them.
+    """
     x, y = torch.randn(b, 250, 5003), torch.randn(b, 250, 70)
 
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.relu(x.transpose(1, 2) @ y)
+
     source = check(f, x, y).kernels[0].source
     assert "_pack(" not in source and "held_rows" in source
     row_major = x.transpose(1, 2).contiguous()

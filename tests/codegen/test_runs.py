@@ -1,4 +1,7 @@
-"""Loads at positions that mostly follow each other: whole vectors where they lie side by side, up or down, whatever the edges."""
+"""Loads at positions that mostly follow each other: whole vectors where they lie side by side, up or down, whatever the
+edges.
+"""
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,9 +13,24 @@ from tcompile.compiler.symbolic.expr import floordiv, maximum, minimum, mod, sym
 i, n = symbol("i"), symbol("n")
 
 
-@pytest.mark.parametrize("e, directions", [
-    (i + 3, UP), (7 - i, DOWN), (mod(i, n), UP), (mod(i + 5, 30), UP), (minimum(i, 9), UP), (maximum(i - 3, 3 - i), UP | DOWN), (floordiv(i, 2), UP),
-    (2 * i, 0), (i * n, 0), (floordiv(3 * i, 2), 0), (mod(7 - i, 30), 0), (mod(i, 8) + 8 * floordiv(i, 16), 0), (n + 2, 0)])
+@pytest.mark.parametrize(
+    "e, directions",
+    [
+        (i + 3, UP),
+        (7 - i, DOWN),
+        (mod(i, n), UP),
+        (mod(i + 5, 30), UP),
+        (minimum(i, 9), UP),
+        (maximum(i - 3, 3 - i), UP | DOWN),
+        (floordiv(i, 2), UP),
+        (2 * i, 0),
+        (i * n, 0),
+        (floordiv(3 * i, 2), 0),
+        (mod(7 - i, 30), 0),
+        (mod(i, 8) + 8 * floordiv(i, 16), 0),
+        (n + 2, 0),
+    ],
+)
 def test_directions(e, directions):
     assert run_directions(e, "i") == directions
 
@@ -20,8 +38,16 @@ def test_directions(e, directions):
 @pytest.mark.parametrize("width", [1, 2, 7, 15, 16, 17, 30, 31, 33, 64, 100])
 def test_elements(width):
     def f(x):
-        return (x.flip(1), x.repeat(2, 3), x.roll(5, 1), torch.nn.functional.pad(x.float()[None], (2, 3), mode="replicate"), x.repeat_interleave(2, 1),
-                x.flip(0, 1) + x, torch.cat([x, x.flip(1)], 1))
+        return (
+            x.flip(1),
+            x.repeat(2, 3),
+            x.roll(5, 1),
+            torch.nn.functional.pad(x.float()[None], (2, 3), mode="replicate"),
+            x.repeat_interleave(2, 1),
+            x.flip(0, 1) + x,
+            torch.cat([x, x.flip(1)], 1),
+        )
+
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
         x = torch.randn(5, width).mul(9).to(dtype)
         for got, want in zip(tcompile.compile(f, fullgraph=True)(x), f(x)):
@@ -31,7 +57,13 @@ def test_elements(width):
 @pytest.mark.parametrize("width", [1, 2, 15, 16, 17, 32, 33, 63, 100])
 def test_every_second_element(width):
     def f(x):
-        return x[:, ::2] + 1, x[:, 1::2], torch.nn.functional.max_pool1d(x.float(), 2, 2, ceil_mode=True), torch.nn.functional.avg_pool1d(x.float()[None], 3, 2, 1)
+        return (
+            x[:, ::2] + 1,
+            x[:, 1::2],
+            torch.nn.functional.max_pool1d(x.float(), 2, 2, ceil_mode=True),
+            torch.nn.functional.avg_pool1d(x.float()[None], 3, 2, 1),
+        )
+
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8):
         x = torch.randn(5, 2 * width).mul(9).to(dtype)
         for got, want in zip(tcompile.compile(f, fullgraph=True)(x), f(x)):
@@ -40,15 +72,19 @@ def test_every_second_element(width):
 
 def test_nothing_is_read_behind_the_last_element():
     import mmap
+
     page = mmap.PAGESIZE
-    memory = mmap.mmap(-1, 2 * page)                                  # the second page is taken away: to touch it is a fault
+    memory = mmap.mmap(-1, 2 * page)  # the second page is taken away: to touch it is a fault
     import ctypes
+
     libc, at = ctypes.CDLL(None, use_errno=True), ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert libc.mprotect(ctypes.c_void_p(at + page), ctypes.c_size_t(page), 0) == 0
     try:
         x = torch.frombuffer(memory, dtype=torch.float32, count=page // 4)[-66:]
         x.copy_(torch.arange(66.0))
-        f = tcompile.compile(lambda t: (t[::2] * 2, t[1::2] + 1, t.flip(0) + 1, t[:65].view(5, 13).repeat(1, 2)), dynamic=False)
+        f = tcompile.compile(
+            lambda t: (t[::2] * 2, t[1::2] + 1, t.flip(0) + 1, t[:65].view(5, 13).repeat(1, 2)), dynamic=False
+        )
         for got, want in zip(f(x), (x[::2] * 2, x[1::2] + 1, x.flip(0) + 1, x[:65].view(5, 13).repeat(1, 2))):
             assert torch.equal(got, want)
     finally:
@@ -58,7 +94,15 @@ def test_nothing_is_read_behind_the_last_element():
 def test_positions_are_compared_alike_for_any_size():
     def f(x, k):
         i = torch.arange(x.shape[1])
-        return torch.where(i >= x.shape[1] - k, x, 0), x.tril(k), x.triu(-k), torch.where(i == 3, x, -x), torch.where(i - 2 < 5 - i, x, 1), x.roll(k, 1)
+        return (
+            torch.where(i >= x.shape[1] - k, x, 0),
+            x.tril(k),
+            x.triu(-k),
+            torch.where(i == 3, x, -x),
+            torch.where(i - 2 < 5 - i, x, 1),
+            x.roll(k, 1),
+        )
+
     g = tcompile.compile(f, dynamic=True, fullgraph=True)
     for rows, columns, k in ((3, 5, 1), (7, 40, 3), (40, 7, 2), (33, 33, 9)):
         x = torch.randn(rows, columns)
@@ -68,25 +112,37 @@ def test_positions_are_compared_alike_for_any_size():
 
 @pytest.mark.parametrize("simd", ["auto", "avx2", "none"])
 def test_positions_beside_lengths_of_rows(simd):
-    """The lengths are held within what 32 bits can tell apart from positions; no length is too large or too small for that."""
+    """The lengths are held within what 32 bits can tell apart from positions; no length is too large or too small for
+    that.
+    """
+
     def f(x, n):
         i = torch.arange(x.shape[-1])
-        return [torch.softmax(x.masked_fill(i >= n[:, None], -1e30), -1), torch.where(i + 2 == n[:, None], x, 0), torch.where(n[:, None] > 2 * i - 9, x, 1)]
-    least = -2 ** 63
-    n = torch.tensor([0, 1, 17, 70, least, -(least + 1), least + 1, 2 ** 31, -2 ** 31, 2 ** 32 + 5, 2 ** 30, -2 ** 30])
+        return [
+            torch.softmax(x.masked_fill(i >= n[:, None], -1e30), -1),
+            torch.where(i + 2 == n[:, None], x, 0),
+            torch.where(n[:, None] > 2 * i - 9, x, 1),
+        ]
+
+    least = -(2**63)
+    n = torch.tensor([0, 1, 17, 70, least, -(least + 1), least + 1, 2**31, -(2**31), 2**32 + 5, 2**30, -(2**30)])
     x = torch.randn(len(n), 70)
     g = tcompile.compile(f, fullgraph=True, dynamic=False, options={"simd": simd})
     for lengths in (n, n.roll(5), n.remainder(75).to(torch.int32)):
         for got, want in zip(g(x, lengths), f(x, lengths)):
             torch.testing.assert_close(got, want)
-    by_column = torch.arange(70).roll(3)                              # a number for each lane
-    assert torch.equal(tcompile.compile(lambda x, n: torch.where(torch.arange(70) < n, x, 0))(x, by_column), torch.where(torch.arange(70) < by_column, x, 0))
+    by_column = torch.arange(70).roll(3)  # a number for each lane
+    assert torch.equal(
+        tcompile.compile(lambda x, n: torch.where(torch.arange(70) < n, x, 0))(x, by_column),
+        torch.where(torch.arange(70) < by_column, x, 0),
+    )
 
 
 @pytest.mark.parametrize("simd", ["auto", "avx2", "none"])
 def test_reversed_parts_of_a_join(simd):
     def f(x):
         return torch.cat([x.flip(-1), x, x.roll(3, -1)], -1) * 2, torch.nn.functional.pad(x, (9, 5), mode="reflect") + 1
+
     for width in (12, 16, 33, 100):
         x = torch.randn(1, 5, width)
         for got, want in zip(tcompile.compile(f, dynamic=False, options={"simd": simd})(x), f(x)):
@@ -96,14 +152,28 @@ def test_reversed_parts_of_a_join(simd):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
 @pytest.mark.parametrize("width", [40, 256, 301])
 def test_pieces(width, dtype):
-    """Rows long enough to be parted where an index or a condition of reads turns, alone, joined and summed; sizes that vary, too."""
+    """Rows long enough to be parted where an index or a condition of reads turns, alone, joined and summed; sizes that
+    vary, too.
+    """
     pad = torch.nn.functional.pad
 
     def f(x):
         y = x.float()
-        return (x.roll(7, 1), x.roll((3, -9), (0, 1)), x.roll(1001), x.repeat(2, 3), torch.cat([x[:, 5:], x.flip(1), x[:, :3]], 1), pad(x, (9, 2, 1, 3)),
-                pad(y[None], (9, 7), mode="reflect"), pad(y[None, None], (9, 7, 2, 2), mode="replicate") * 2, pad(y[None], (5, 6), mode="circular"),
-                y.roll(5, 1).sum(1), pad(y, (3, 40)).amax(1), (y.roll(1, 1) + y.roll(-1, 1) - y.flip(1)).argmax(1))
+        return (
+            x.roll(7, 1),
+            x.roll((3, -9), (0, 1)),
+            x.roll(1001),
+            x.repeat(2, 3),
+            torch.cat([x[:, 5:], x.flip(1), x[:, :3]], 1),
+            pad(x, (9, 2, 1, 3)),
+            pad(y[None], (9, 7), mode="reflect"),
+            pad(y[None, None], (9, 7, 2, 2), mode="replicate") * 2,
+            pad(y[None], (5, 6), mode="circular"),
+            y.roll(5, 1).sum(1),
+            pad(y, (3, 40)).amax(1),
+            (y.roll(1, 1) + y.roll(-1, 1) - y.flip(1)).argmax(1),
+        )
+
     for dynamic in (False, True):
         x = torch.randn(6, width).mul(9).to(dtype)
         for got, want in zip(tcompile.compile(f, fullgraph=True, dynamic=dynamic)(x), f(x)):

@@ -1,4 +1,7 @@
-"""Elements that lie along another axis than the result's: read in square tiles; every dtype, ragged edges, several operands."""
+"""Elements that lie along another axis than the result's: read in square tiles; every dtype, ragged edges, several
+operands.
+"""
+
 from __future__ import annotations
 
 from typing import Callable
@@ -39,7 +42,10 @@ def test_float32(name: str, simd: str) -> None:
     assert torch.equal(got, want) and got.stride() == want.stride()
 
 
-@pytest.mark.parametrize("dtype", (torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool))
+@pytest.mark.parametrize(
+    "dtype",
+    (torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool),
+)
 def test_dtypes(dtype: torch.dtype) -> None:
     x, y = some((45, 70), dtype), some((70, 45), torch.float32)
     for f in (lambda x, y: x.t().contiguous(), lambda x, y: y + x.t(), lambda x, y: torch.where(x.t() > 0, y, -y)):

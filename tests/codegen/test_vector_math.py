@@ -1,4 +1,5 @@
 """Vector mathematics against float64 and against eager, for every width of vector that the machine runs."""
+
 import math
 
 import pytest
@@ -9,23 +10,76 @@ from tcompile.compiler.lowering.ir import cast, const, prim
 from .helper import SIMD, pointwise, pointwise_many
 
 inf, nan = math.inf, math.nan
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, inf, -inf, nan, 1e-40, -1e-40, 1e-30, 3e38, -3e38, 1e5, -1e6, 3e7, 88.5, -103.0, 0.9277, 4.2]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    inf,
+    -inf,
+    nan,
+    1e-40,
+    -1e-40,
+    1e-30,
+    3e38,
+    -3e38,
+    1e5,
+    -1e6,
+    3e7,
+    88.5,
+    -103.0,
+    0.9277,
+    4.2,
+]
 
 # function -> (lowest, highest argument, largest error in units of the last place)
-FLOAT32 = {"exp": (-100, 88, 1.1), "log": (1e-38, 1e30, 1.1), "sin": (-100, 100, 1.6), "cos": (-100, 100, 1.6), "tanh": (-10, 10, 1.6),
-           "erf": (-5, 5, 1.6), "sigmoid": (-80, 80, 2.6), "rsqrt": (1e-30, 1e30, 1.6), "log2": (1e-30, 1e30, 1.1),
-           "log10": (1e-30, 1e10, 1.1), "exp2": (-120, 127, 1.1), "expm1": (-20, 80, 1.6), "log1p": (-0.99, 1e5, 1.6),
-           "sqrt": (0, 1e20, 0.6), "tan": (-50, 50, 1.6), "atan": (-100, 100, 1.6), "asin": (-1, 1, 2.1), "acos": (-1, 1, 1.6),
-           "erfc": (-5, 9, 1.6), "sinh": (-80, 80, 2.1), "cosh": (-80, 80, 1.6), "asinh": (-1e5, 1e5, 2.1), "acosh": (1, 1e5, 2.1), "atanh": (-0.999, 0.999, 2.1),
-           "lgamma": (1e-30, 1e30, 1.6)}
-FLOAT64 = {"exp": (-700, 700, 1.1), "log": (1e-300, 1e300, 1.1), "sin": (-100, 100, 1.6), "cos": (-100, 100, 1.6), "tanh": (-20, 20, 2.1),
-           "erf": (-5, 5, 2.1), "sigmoid": (-30, 30, 2.6), "sqrt": (0, 1e100, 0.6)}
+FLOAT32 = {
+    "exp": (-100, 88, 1.1),
+    "log": (1e-38, 1e30, 1.1),
+    "sin": (-100, 100, 1.6),
+    "cos": (-100, 100, 1.6),
+    "tanh": (-10, 10, 1.6),
+    "erf": (-5, 5, 1.6),
+    "sigmoid": (-80, 80, 2.6),
+    "rsqrt": (1e-30, 1e30, 1.6),
+    "log2": (1e-30, 1e30, 1.1),
+    "log10": (1e-30, 1e10, 1.1),
+    "exp2": (-120, 127, 1.1),
+    "expm1": (-20, 80, 1.6),
+    "log1p": (-0.99, 1e5, 1.6),
+    "sqrt": (0, 1e20, 0.6),
+    "tan": (-50, 50, 1.6),
+    "atan": (-100, 100, 1.6),
+    "asin": (-1, 1, 2.1),
+    "acos": (-1, 1, 1.6),
+    "erfc": (-5, 9, 1.6),
+    "sinh": (-80, 80, 2.1),
+    "cosh": (-80, 80, 1.6),
+    "asinh": (-1e5, 1e5, 2.1),
+    "acosh": (1, 1e5, 2.1),
+    "atanh": (-0.999, 0.999, 2.1),
+    "lgamma": (1e-30, 1e30, 1.6),
+}
+FLOAT64 = {
+    "exp": (-700, 700, 1.1),
+    "log": (1e-300, 1e300, 1.1),
+    "sin": (-100, 100, 1.6),
+    "cos": (-100, 100, 1.6),
+    "tanh": (-20, 20, 2.1),
+    "erf": (-5, 5, 2.1),
+    "sigmoid": (-30, 30, 2.6),
+    "sqrt": (0, 1e100, 0.6),
+}
 
 
 def samples(lo: float, hi: float, dtype: torch.dtype, n: int = 20011) -> torch.Tensor:
     g = torch.Generator().manual_seed(7)
     if lo > 0:
-        return torch.exp(torch.empty(n, dtype=torch.float64).uniform_(math.log(lo), math.log(hi), generator=g)).to(dtype)
+        return torch.exp(torch.empty(n, dtype=torch.float64).uniform_(math.log(lo), math.log(hi), generator=g)).to(
+            dtype
+        )
     wide = torch.empty(n, dtype=torch.float64).uniform_(lo, hi, generator=g)
     near = torch.empty(n // 4, dtype=torch.float64).uniform_(max(lo, -1), min(hi, 1), generator=g)
     return torch.cat([wide, near, near * 1e-3]).to(dtype)
@@ -34,7 +88,7 @@ def samples(lo: float, hi: float, dtype: torch.dtype, n: int = 20011) -> torch.T
 def errors(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
     """In units of the last place of `got`'s type; `want` is more exact."""
     digits, least = {torch.float32: (23, -126), torch.float64: (52, -1022)}[got.dtype]
-    exponent = torch.floor(torch.log2(want.abs().clamp_min(2.0 ** least))).clamp_min(least)
+    exponent = torch.floor(torch.log2(want.abs().clamp_min(2.0**least))).clamp_min(least)
     return ((got.double() - want.double()).abs() / torch.exp2(exponent - digits))[torch.isfinite(want.to(got.dtype))]
 
 
@@ -73,8 +127,14 @@ def test_special_values(dtype, simd):
     got = pointwise_many({n: (primitive(n), x) for n in names}, dtype, simd)
     for name in names:
         want = getattr(torch, name)(x)
-        torch.testing.assert_close(got[name], want, rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=0, equal_nan=True,
-                                   msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            got[name],
+            want,
+            rtol=1e-6 if dtype == torch.float32 else 1e-14,
+            atol=0,
+            equal_nan=True,
+            msg=lambda m, name=name: f"{name}: {m}",
+        )
         if name in ("exp", "log", "sin", "tanh", "erf", "sqrt", "neg", "abs", "floor", "round", "trunc"):
             zero = x == 0
             assert torch.equal(torch.signbit(got[name][zero]), torch.signbit(want[zero])), name
@@ -84,7 +144,7 @@ def test_float64_error():
     xs = {n: samples(lo, hi, torch.float64)[:20000] for n, (lo, hi, _) in FLOAT64.items()}
     got = pointwise_many({n: (primitive(n), x) for n, x in xs.items()}, torch.float64)
     for name, (_, _, limit) in FLOAT64.items():
-        want = getattr(torch, name)(xs[name])             # eager's own error is within 1 unit
+        want = getattr(torch, name)(xs[name])  # eager's own error is within 1 unit
         assert errors(got[name], want).max() <= limit + 1, name
 
 
@@ -101,14 +161,14 @@ def test_lgamma_of_negative_numbers_and_about_its_zeros(simd):
     near = torch.cat([torch.linspace(0.9, 1.1, 4001), torch.linspace(1.9, 2.1, 4001), torch.rand(4000) * 12])
     x = torch.cat([near, -torch.rand(4000) * 20, torch.tensor([-1.0, -2.0, -1e9, -0.5, 1.0, 2.0, -2.4570248])])
     got, want = pointwise(lambda v: prim("lgamma", v), x, out=torch.float32, simd=simd), torch.lgamma(x.double())
-    assert errors(got[:len(near)], want[:len(near)]).max() <= 1.6
+    assert errors(got[: len(near)], want[: len(near)]).max() <= 1.6
     torch.testing.assert_close(got.double(), want, rtol=3e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("simd", SIMD)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_two_operands(dtype, simd):
-    special = torch.tensor([*SPECIAL, 1e38, 1.4e-45, 3.4028235e38, 1e-20, 3e-39, 2.0, 1 + 2 ** -23], dtype=torch.float32)
+    special = torch.tensor([*SPECIAL, 1e38, 1.4e-45, 3.4028235e38, 1e-20, 3e-39, 2.0, 1 + 2**-23], dtype=torch.float32)
     a, b = special.repeat_interleave(len(special)), special.repeat(len(special))
     a, b = torch.cat([a, torch.randn(3000) * 9]).to(dtype), torch.cat([b, torch.randn(3000)]).to(dtype)
     for name in ("nextafter", "hypot", "atan2", "copysign"):
@@ -125,7 +185,10 @@ def test_shifts(dtype, simd):
     a = torch.tensor([info.min, info.max, 0, 1, 3, 77, 100]).to(dtype).repeat_interleave(12)
     b = torch.tensor([0, 1, 2, 3, 7, 8, 15, 31, 33, 63, 64, 100]).to(dtype).repeat(7)
     b = torch.where(b < 0, b + info.max + 1, b) if info.min < 0 else b
-    for name, op in (("bitwise_left_shift", torch.bitwise_left_shift), ("bitwise_right_shift", torch.bitwise_right_shift)):
+    for name, op in (
+        ("bitwise_left_shift", torch.bitwise_left_shift),
+        ("bitwise_right_shift", torch.bitwise_right_shift),
+    ):
         got = pointwise(lambda p, q: prim(name, p, q), a, b, out=dtype, simd=simd)
         assert torch.equal(got, op(a, b)), name
 
@@ -138,8 +201,16 @@ def test_rough_erf_stays_within_its_bound(simd):
     gelu = torch.nn.functional.gelu
     x = torch.randn(50000)
     half = prim("mul", const(0.5, torch.float32), const(1.0, torch.float32))
-    got = pointwise(lambda v: prim("mul", prim("mul", v, half), prim("add", const(1.0, torch.float32), prim("erf_rough", prim("mul", v, const(0.5 ** 0.5, torch.float32))))),
-                    x, out=torch.float32, simd=simd)
+    got = pointwise(
+        lambda v: prim(
+            "mul",
+            prim("mul", v, half),
+            prim("add", const(1.0, torch.float32), prim("erf_rough", prim("mul", v, const(0.5**0.5, torch.float32)))),
+        ),
+        x,
+        out=torch.float32,
+        simd=simd,
+    )
     want = gelu(x.double())
     assert (got.double() - want).square().mean() <= 4 * (gelu(x).double() - want).square().mean()
 
@@ -157,11 +228,18 @@ def test_denormals_stay(simd):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_conversions(dtype, simd):
     x = torch.cat([torch.randn(1000) * 10, torch.tensor(SPECIAL), torch.linspace(-70000, 70000, 501)])
-    torch.testing.assert_close(pointwise(lambda v: cast(v, dtype), x, out=dtype, simd=simd), x.to(dtype), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        pointwise(lambda v: cast(v, dtype), x, out=dtype, simd=simd), x.to(dtype), rtol=0, atol=0, equal_nan=True
+    )
     h = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
     got = pointwise(lambda v: cast(v, torch.float32), h, out=torch.float32, simd=simd)
     torch.testing.assert_close(got, h.float(), rtol=0, atol=0, equal_nan=True)
-    twice = pointwise(lambda v: prim("mul", cast(cast(v, dtype), torch.float32), const(3.0, torch.float32)), x, out=torch.float32, simd=simd)
+    twice = pointwise(
+        lambda v: prim("mul", cast(cast(v, dtype), torch.float32), const(3.0, torch.float32)),
+        x,
+        out=torch.float32,
+        simd=simd,
+    )
     torch.testing.assert_close(twice, x.to(dtype).float() * 3, rtol=0, atol=0, equal_nan=True)
 
 
@@ -169,9 +247,11 @@ def test_low_precision_conversions(dtype, simd):
 def test_powers(simd):
     x = torch.cat([torch.rand(500) * 10, -torch.rand(500), torch.tensor(SPECIAL)])
     exponents = [2.0, 3.0, 0.5, -0.5, -1.0, -2.0, 1.0, 0.0, 2.5, -1.7]
-    got = pointwise_many({str(e): (lambda v, e=e: prim("pow", v, const(e, torch.float32)), x) for e in exponents}, torch.float32, simd)
+    got = pointwise_many(
+        {str(e): (lambda v, e=e: prim("pow", v, const(e, torch.float32)), x) for e in exponents}, torch.float32, simd
+    )
     for e in exponents:
-        torch.testing.assert_close(got[str(e)], x ** e, rtol=1e-6, atol=2e-15, equal_nan=True)
+        torch.testing.assert_close(got[str(e)], x**e, rtol=1e-6, atol=2e-15, equal_nan=True)
 
 
 @pytest.mark.parametrize("simd", SIMD)
@@ -191,17 +271,26 @@ def test_powers_of_two_tensors(simd):
 def test_constant_powers(simd):
     x = torch.cat([torch.tensor([*SPECIAL, 2.0, -2.0, 1e-20, -1e-20, 1e19, -1e19]), torch.randn(3000) * 3])
     powers = (4.0, 7.0, 16.0, -3.0, -16.0, 1.5, 2.5, 15.5, -1.5, -2.5, 1.7, 17.0)
-    got = pointwise_many({p: (lambda v, p=p: prim("pow", v, const(p, v.dtype)), x) for p in powers}, torch.float32, simd)
+    got = pointwise_many(
+        {p: (lambda v, p=p: prim("pow", v, const(p, v.dtype)), x) for p in powers}, torch.float32, simd
+    )
     for p in powers:
         want = x.pow(p)
-        torch.testing.assert_close(got[p], want, rtol=2e-7, atol=1.5e-45, equal_nan=True, msg=lambda m, p=p: f"{p}: {m}")
+        torch.testing.assert_close(
+            got[p], want, rtol=2e-7, atol=1.5e-45, equal_nan=True, msg=lambda m, p=p: f"{p}: {m}"
+        )
         assert torch.equal(torch.signbit(got[p])[want == 0], torch.signbit(want)[want == 0]), p
 
 
 @pytest.mark.parametrize("simd", SIMD)
 def test_powers_of_negative_numbers(simd):
-    y = torch.tensor([2.0, 3.0, -3.0, 0.5, 8388607.5, 8388609.0, 16777215.0, 16777216.0, 33554432.0, -1.0000001, 1e30, -7.0, 5.0])
-    a, b = -torch.tensor([1.0, 1.0000001, 0.9999999, 2.0, 0.3, 1e-30, 3e38, 1e-40]).repeat_interleave(len(y)), y.repeat(8)
+    y = torch.tensor(
+        [2.0, 3.0, -3.0, 0.5, 8388607.5, 8388609.0, 16777215.0, 16777216.0, 33554432.0, -1.0000001, 1e30, -7.0, 5.0]
+    )
+    a, b = (
+        -torch.tensor([1.0, 1.0000001, 0.9999999, 2.0, 0.3, 1e-30, 3e38, 1e-40]).repeat_interleave(len(y)),
+        y.repeat(8),
+    )
     got = pointwise(lambda v, w: prim("pow", v, w), a, b, out=torch.float32, simd=simd)
     torch.testing.assert_close(got, torch.pow(a, b), rtol=2e-7, atol=1.5e-45, equal_nan=True)
 
@@ -210,19 +299,46 @@ def test_powers_of_negative_numbers(simd):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8])
 def test_divisions_of_integers(dtype, simd):
     info = torch.iinfo(dtype)
-    near = [2 ** 31, 2 ** 52, 2 ** 53, 3 * 2 ** 50]
-    some = sorted({v for n in (0, 1, 2, 3, 7, 100, 127, *near) for d in (-1, 0, 1) for v in (n + d, -n - d) if info.min <= v <= info.max} | {info.min, info.max, info.min + 1, info.max - 1})
+    near = [2**31, 2**52, 2**53, 3 * 2**50]
+    some = sorted(
+        {
+            v
+            for n in (0, 1, 2, 3, 7, 100, 127, *near)
+            for d in (-1, 0, 1)
+            for v in (n + d, -n - d)
+            if info.min <= v <= info.max
+        }
+        | {info.min, info.max, info.min + 1, info.max - 1}
+    )
     pairs = [(a, b) for a in some for b in some if b and (a, b) != (info.min, -1)]
     g = torch.Generator().manual_seed(5)
-    a = torch.cat([torch.tensor([p for p, _ in pairs]), torch.randint(info.min, info.max, (500,), generator=g), torch.randint(-2 ** 52 if info.max > 2 ** 52 else info.min, info.max, (500,), generator=g)]).to(dtype)
+    a = torch.cat(
+        [
+            torch.tensor([p for p, _ in pairs]),
+            torch.randint(info.min, info.max, (500,), generator=g),
+            torch.randint(-(2**52) if info.max > 2**52 else info.min, info.max, (500,), generator=g),
+        ]
+    ).to(dtype)
     b = torch.cat([torch.tensor([q for _, q in pairs]), torch.randint(1, 100, (1000,), generator=g)]).to(dtype)
 
     def cut(p, q):
         return abs(p) // abs(q) * (1 if (p < 0) == (q < 0) else -1)
-    wanted = {"div_floor": lambda p, q: p // q, "remainder": lambda p, q: p % q, "div_trunc": cut, "fmod": lambda p, q: p - cut(p, q) * q}
+
+    wanted = {
+        "div_floor": lambda p, q: p // q,
+        "remainder": lambda p, q: p % q,
+        "div_trunc": cut,
+        "fmod": lambda p, q: p - cut(p, q) * q,
+    }
     for name, op in wanted.items():
         got = pointwise(lambda p, q: prim(name, p, q), a, b, out=dtype, simd=simd)
         assert got.tolist() == [op(p, q) for p, q in zip(a.tolist(), b.tolist())], name
-    least, zero = torch.tensor([info.min, info.min, 5] * 11, dtype=dtype), torch.tensor([-1, 0, 0] * 11, dtype=dtype)     # neither is an error in a lane nobody asked for
+    least, zero = (
+        torch.tensor([info.min, info.min, 5] * 11, dtype=dtype),
+        torch.tensor([-1, 0, 0] * 11, dtype=dtype),
+    )  # neither is an error in a lane nobody asked for
     assert pointwise(lambda p, q: prim("remainder", p, q), least, zero, out=dtype, simd=simd).tolist() == [0] * 33
-    assert pointwise(lambda p, q: prim("div_floor", p, q), least, zero, out=dtype, simd=simd).tolist() == [info.min, 0, 0] * 11
+    assert (
+        pointwise(lambda p, q: prim("div_floor", p, q), least, zero, out=dtype, simd=simd).tolist()
+        == [info.min, 0, 0] * 11
+    )

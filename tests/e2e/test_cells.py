@@ -46,13 +46,25 @@ def eager(shell, body):
 
 
 BREAKS = {
-    "branch": ("def f(x):\n    h = x * 2\n    if h.sum() > 0:\n        return h + 1\n    return h - 1\n"
-               "[f(x), f(-x), f(x), f(-x)]", 4, "torch.where"),
+    "branch": (
+        "def f(x):\n    h = x * 2\n    if h.sum() > 0:\n        return h + 1\n    return h - 1\n"
+        "[f(x), f(-x), f(x), f(-x)]",
+        4,
+        "torch.where",
+    ),
     "print": ("def f(x):\n    h = x * 2\n    print('sum', h.sum())\n    return h + 1\n[f(x)]", 4, "print"),
     "item": ("def f(x):\n    h = x * 2\n    n = int(h.sum())\n    return h + n\n[f(x)]", 4, "item"),
-    "C library": ("import ctypes\nlibm = ctypes.CDLL(None)\n"
-                  "def f(x):\n    h = x * 2\n    k = libm.abs(-3)\n    return h * k\n[f(x)]", 6, ""),
-    "loop": ("def f(x):\n    n = 0\n    while x.norm() < 100:\n        x = x * 2\n        n += 1\n    return x + n\n[f(x)]", 4, "torch"),
+    "C library": (
+        "import ctypes\nlibm = ctypes.CDLL(None)\n"
+        "def f(x):\n    h = x * 2\n    k = libm.abs(-3)\n    return h * k\n[f(x)]",
+        6,
+        "",
+    ),
+    "loop": (
+        "def f(x):\n    n = 0\n    while x.norm() < 100:\n        x = x * 2\n        n += 1\n    return x + n\n[f(x)]",
+        4,
+        "torch",
+    ),
 }
 
 
@@ -71,7 +83,9 @@ def test_a_break_is_named_at_its_line(shell, name):
 
 
 def test_an_append_need_not_break(shell):
-    value, report = run(shell, "kept = []\ndef f(x):\n    h = x * 2\n    kept.append(h)\n    return h + 1\nf(torch.ones(4)), len(kept)")
+    value, report = run(
+        shell, "kept = []\ndef f(x):\n    h = x * 2\n    kept.append(h)\n    return h + 1\nf(torch.ones(4)), len(kept)"
+    )
     torch.testing.assert_close(value[0], torch.full((4,), 3.0))
     assert value[1] == 1 and not report.graph_breaks
 
@@ -92,8 +106,11 @@ CHANGES = {
 def test_a_change_that_matters_recompiles_with_its_reason(shell, what):
     before, after, words = CHANGES[what]
     shell.run_line_magic("tcompile", "reset")
-    eager(shell, "class M(nn.Module):\n    factor = 1.5\n    def forward(self, x, n):\n        return x * self.factor * n * scale + self.training\n"
-                 "m, n, scale = M(), 3, 2.0")
+    eager(
+        shell,
+        "class M(nn.Module):\n    factor = 1.5\n    def forward(self, x, n):\n        return x * self.factor * n * scale + self.training\n"
+        "m, n, scale = M(), 3, 2.0",
+    )
     try:
         eager(shell, before)
         _, first = run(shell, "m(x, n)")
@@ -113,7 +130,9 @@ def test_a_change_that_matters_recompiles_with_its_reason(shell, what):
 
 
 def test_fullgraph_is_a_short_error(shell, capsys):
-    result = shell.run_cell("%%tcompile --fullgraph\ndef f(x):\n    h = x * 2\n    if h.sum() > 0:\n        return h\n    return -h\nf(torch.ones(3))")
+    result = shell.run_cell(
+        "%%tcompile --fullgraph\ndef f(x):\n    h = x * 2\n    if h.sum() > 0:\n        return h\n    return -h\nf(torch.randn(3))"
+    )
     shown = ANSI.sub("", "".join(capsys.readouterr()))
     assert type(result.error_in_exec).__name__ == "FullGraphError"
     assert ":4, in f" in shown and "if h.sum() > 0" in shown and "torch.where" in shown
@@ -132,7 +151,9 @@ def test_dynamic_serves_every_batch_size_with_one_entry(shell):
         assert eager(shell, body) == [4, 9, 17, 33, 64]
     report = builder.report()
     assert len(report.entries) == 1 and not report.recompiles
-    value, report = run(shell, "with torch.no_grad():\n    y = forward(torch.ones(7, 8))\ny.shape", "--dynamic time=off")
+    value, report = run(
+        shell, "with torch.no_grad():\n    y = forward(torch.ones(7, 8))\ny.shape", "--dynamic time=off"
+    )
     assert value == (7, 4) and len(report.graphs) == 1
 
 
@@ -148,10 +169,12 @@ def test_every_mode(shell, mode):
 def test_a_training_loop_in_a_library(shell):
     sys.path.insert(0, HERE)
     try:
-        setup = ("import cell_library\ntorch.manual_seed(3)\n"
-                 "net = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 1))\n"
-                 "data = [(torch.randn(5, 6), torch.randn(5, 1)) for _ in range(4)]\n"
-                 "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n")
+        setup = (
+            "import cell_library\ntorch.manual_seed(3)\n"
+            "net = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 1))\n"
+            "data = [(torch.randn(5, 6), torch.randn(5, 1)) for _ in range(4)]\n"
+            "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        )
         expected = eager(shell, setup + "cell_library.train(net, optimizer, data)")
         weights = [p.detach().clone() for p in shell.user_ns["net"].parameters()]
         eager(shell, setup)
@@ -164,10 +187,16 @@ def test_a_training_loop_in_a_library(shell):
     assert report.graphs and any("gelu" in n.op for g in report.graphs for n in (g.captured or g.lowered).nodes())
 
 
-@pytest.mark.parametrize("line, words", [
-    ("fulgraph=1", "Did you mean fullgraph"), ("mode=fast", "'reduce-overhead'"), ("backend=nosuch", "unknown backend 'nosuch'"),
-    ("time=soon", "time"), ("recompile_limit=many", "recompile_limit"),
-])
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("fulgraph=1", "Did you mean fullgraph"),
+        ("mode=fast", "'reduce-overhead'"),
+        ("backend=nosuch", "unknown backend 'nosuch'"),
+        ("time=soon", "time"),
+        ("recompile_limit=many", "recompile_limit"),
+    ],
+)
 def test_a_mistake_in_the_options(shell, capsys, line, words):
     eager(shell, "kept = 41")
     result = shell.run_cell(f"%%tcompile {line}\nkept = 42")
@@ -177,11 +206,13 @@ def test_a_mistake_in_the_options(shell, capsys, line, words):
 
 
 def test_a_model_that_raises(shell, capsys):
-    result = shell.run_cell("%%tcompile time=off\ndef outer(x):\n    h = x.sin()\n    return inner(h)\ndef inner(h):\n"
-                            "    if h.shape[0] == 3:\n        raise ValueError('three is not allowed')\n    return h\nouter(torch.ones(3, 5))")
+    result = shell.run_cell(
+        "%%tcompile time=off\ndef outer(x):\n    h = x.sin()\n    return inner(h)\ndef inner(h):\n"
+        "    if h.shape[0] == 3:\n        raise ValueError('three is not allowed')\n    return h\nouter(torch.ones(3, 5))"
+    )
     shown = ANSI.sub("", "".join(capsys.readouterr()))
     assert type(result.error_in_exec) is ValueError and str(result.error_in_exec) == "three is not allowed"
-    trace = shown[shown.index("Traceback"):]
+    trace = shown[shown.index("Traceback") :]
     assert "File" not in trace and "<tcompile" not in trace and "failed resolving" not in trace
     assert all(f"----> {n} " in trace for n in (9, 4, 7)), trace
 
@@ -209,16 +240,20 @@ def test_the_same_cell_again_and_again(shell):
 
 def test_threads_run_as_without_tcompile(shell):
     shell.user_ns.update(threading=threading, x=torch.randn(50))
-    body = ("out = {}\ndef work(i):\n    out[i] = torch.sin(x) + i\nts = [threading.Thread(target=work, args=(i,)) for i in range(4)]\n"
-            "for t in ts:\n    t.start()\nfor t in ts:\n    t.join()\n[out[i] for i in range(4)]")
+    body = (
+        "out = {}\ndef work(i):\n    out[i] = torch.sin(x) + i\nts = [threading.Thread(target=work, args=(i,)) for i in range(4)]\n"
+        "for t in ts:\n    t.start()\nfor t in ts:\n    t.join()\n[out[i] for i in range(4)]"
+    )
     expected = eager(shell, body)
     torch.testing.assert_close(run(shell, body)[0], expected)
 
 
 def test_await_at_top_level(shell):
     shell.user_ns["x"] = torch.ones(6)
-    result = shell.run_cell("%%tcompile -o report time=off\nimport asyncio\nasync def later(x):\n    await asyncio.sleep(0)\n    return torch.sin(x) * 2\n"
-                            "y = await later(x)\nz = await later(y)\ny + z")
+    result = shell.run_cell(
+        "%%tcompile -o report time=off\nimport asyncio\nasync def later(x):\n    await asyncio.sleep(0)\n    return torch.sin(x) * 2\n"
+        "y = await later(x)\nz = await later(y)\ny + z"
+    )
     result.raise_error()
     y = torch.sin(torch.ones(6)) * 2
     torch.testing.assert_close(result.result, y + torch.sin(y) * 2)
@@ -234,7 +269,12 @@ def test_on_comment_off_and_the_other_commands(shell, capsys):
     for command in ("last", "status", "cache", "help", "reset"):
         shell.run_cell(f"%tcompile {command}").raise_error()
     shown = capsys.readouterr().out
-    assert "tcompile is on" in shown and "tcompile is off" in shown and "disk cache" in shown and "%%tcompile [options]" in shown
+    assert (
+        "tcompile is on" in shown
+        and "tcompile is off" in shown
+        and "disk cache" in shown
+        and "%%tcompile [options]" in shown
+    )
     assert not shell.run_cell("%tcompile stat").success and "'status'" in "".join(capsys.readouterr())
 
 
@@ -247,7 +287,10 @@ def test_repeat_runs_the_whole_cell_and_says_so(shell):
 
 def test_timing_leaves_everything_as_the_cell_left_it(shell):
     """Graphs that write to their inputs are timed too: what they wrote to is put back, versions included."""
-    eager(shell, "z, bn, xb = torch.zeros(3), nn.BatchNorm1d(4), torch.randn(8, 4)\nw = torch.ones(3, requires_grad=True)\nloss = (w * z).sum()")
+    eager(
+        shell,
+        "z, bn, xb = torch.zeros(3), nn.BatchNorm1d(4), torch.randn(8, 4)\nw = torch.ones(3, requires_grad=True)\nloss = (w * z).sum()",
+    )
     _, report = run(shell, "z.add_(0)\nv = z * 2\nu = bn(xb)", "time=50ms")
     assert report.speedups.over("eager") is not None, report.speedups.reason
     z, bn, xb = (shell.user_ns[n] for n in ("z", "bn", "xb"))
@@ -273,12 +316,17 @@ def test_a_cell_run_again_with_another_engine_to_compare_is_timed(shell):
 
 def test_huggingface_models_in_one_graph(shell):
     pytest.importorskip("transformers")
-    eager(shell, "from transformers import BertConfig, BertModel, ResNetConfig, ResNetModel\ntorch.manual_seed(0)\n"
-                 "bert = BertModel(BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100)).eval()\n"
-                 "resnet = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])).eval()\n"
-                 "ids, pixels = torch.randint(0, 100, (2, 16)), torch.randn(2, 3, 32, 32)")
-    for body in ("with torch.no_grad():\n    out = bert(input_ids=ids, attention_mask=torch.ones_like(ids))\nout.last_hidden_state",
-                 "with torch.no_grad():\n    out = resnet(pixels)\nout.last_hidden_state"):
+    eager(
+        shell,
+        "from transformers import BertConfig, BertModel, ResNetConfig, ResNetModel\ntorch.manual_seed(0)\n"
+        "bert = BertModel(BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100)).eval()\n"
+        "resnet = ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])).eval()\n"
+        "ids, pixels = torch.randint(0, 100, (2, 16)), torch.randn(2, 3, 32, 32)",
+    )
+    for body in (
+        "with torch.no_grad():\n    out = bert(input_ids=ids, attention_mask=torch.ones_like(ids))\nout.last_hidden_state",
+        "with torch.no_grad():\n    out = resnet(pixels)\nout.last_hidden_state",
+    ):
         expected = eager(shell, body)
         value, report = run(shell, body)
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,6 @@
-"""Cells on a machine that lacks something, and cells that are interrupted: a clear word, eager's result, a usable kernel."""
+"""Cells on a machine that lacks something, and cells that are interrupted: a clear word, eager's result, a usable
+kernel.
+"""
 
 import os
 import subprocess
@@ -65,13 +67,16 @@ def test_interrupted(seconds, tmp_path):
         client.wait_for_ready(timeout=90)
 
         def run(code):
-            return client.execute_interactive(code, timeout=120, output_hook=lambda message: said.append(message))["content"]
+            return client.execute_interactive(code, timeout=120, output_hook=lambda message: said.append(message))[
+                "content"
+            ]
 
         said = []
         assert run("%load_ext tcompile\nimport torch\nkept = 41\n%tcompile on\n%tcompile off")["status"] == "ok"
         threading.Timer(seconds, manager.interrupt_kernel).start()
         began = time.monotonic()
-        # An interrupt that lands in a weak reference's callback is lost, as in any Python program: a person presses again.
+        # An interrupt that lands in a weak reference's callback is lost, as in any Python program: a person presses
+        # again.
         again = threading.Timer(seconds + 15, manager.interrupt_kernel)
         again.start()
         reply = run(INTERRUPTED)
@@ -79,9 +84,11 @@ def test_interrupted(seconds, tmp_path):
         assert reply["status"] == "error" and reply["ename"] == "KeyboardInterrupt" and time.monotonic() - began < 60
         shown = "".join("".join(m["content"]["traceback"]) for m in said if m["msg_type"] == "error")
         assert "engine.py" not in shown and "session.py" not in shown
-        left = ("import subprocess, os\nassert kept == 41\n"
-                "assert not [c for c in open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read().split()\n"
-                "            if 'cc1plus' in open(f'/proc/{c}/cmdline').read() or 'g++' in open(f'/proc/{c}/cmdline').read()]")
+        left = (
+            "import subprocess, os\nassert kept == 41\n"
+            "assert not [c for c in open(f'/proc/{os.getpid()}/task/{os.getpid()}/children').read().split()\n"
+            "            if 'cc1plus' in open(f'/proc/{c}/cmdline').read() or 'g++' in open(f'/proc/{c}/cmdline').read()]"
+        )
         assert run(left)["status"] == "ok"
         assert run("%%tcompile -o r time=off\ny = torch.cos(torch.ones(3))\nassert y.shape == (3,)")["status"] == "ok"
     finally:

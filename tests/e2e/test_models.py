@@ -1,4 +1,5 @@
 """HuggingFace models with real sizes, two layers, random weights: one graph, no break, equal to eager."""
+
 from __future__ import annotations
 
 import pytest
@@ -20,7 +21,9 @@ def bert():
 
 
 def resnet():
-    return transformers.ResNetModel(transformers.ResNetConfig(depths=[1, 1, 1, 1])).eval(), dict(pixel_values=torch.randn(2, 3, 64, 64))
+    return transformers.ResNetModel(transformers.ResNetConfig(depths=[1, 1, 1, 1])).eval(), dict(
+        pixel_values=torch.randn(2, 3, 64, 64)
+    )
 
 
 @pytest.mark.parametrize("make", [bert, resnet])

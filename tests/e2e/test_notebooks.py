@@ -1,4 +1,6 @@
-"""The notebooks run from top to bottom, with nothing shown as an error. (The quick start runs in the browser's tests.)"""
+"""The notebooks run from top to bottom, with nothing shown as an error. (The quick start runs in the browser's
+tests.)
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,23 @@ NOTEBOOKS = sorted(p for p in FOLDER.glob("*.ipynb") if not p.name.startswith("0
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:  # stock torch.compile takes ten seconds for each function: its comparison is tried in other tests
+    for cell in (
+        notebook.cells
+    ):  # stock torch.compile takes ten seconds for each function: its comparison is tried in other tests
         cell.source = cell.source.replace("compare=eager,torch", "compare=eager time=200ms")
-    client = nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", store_widget_state=False,
-                                     resources={"metadata": {"path": str(FOLDER)}})
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        store_widget_state=False,
+        resources={"metadata": {"path": str(FOLDER)}},
+    )
     client.execute()
-    reports = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs
-               if "application/vnd.tcompile.report.v1+json" in o.get("data", {})]
+    reports = [
+        o
+        for c in notebook.cells
+        if c.cell_type == "code"
+        for o in c.outputs
+        if "application/vnd.tcompile.report.v1+json" in o.get("data", {})
+    ]
     assert reports or "gpu" in path.stem

@@ -1,4 +1,5 @@
 """The programs that the first issue names, each through the whole compiler and equal to eager."""
+
 from __future__ import annotations
 
 import pytest
@@ -29,7 +30,7 @@ def layer_norm_by_hand(x):
 
 
 def gelu_by_hand(x):
-    return 0.5 * x * (1 + torch.erf(x / 2 ** 0.5))
+    return 0.5 * x * (1 + torch.erf(x / 2**0.5))
 
 
 def thousand(x):
@@ -39,11 +40,19 @@ def thousand(x):
 
 
 SMALL = {
-    "x*y+2": (lambda x, y: x * y + 2, 2), "sin+cos": (lambda x, y: torch.sin(x) + torch.cos(y), 2),
-    "(a+b)*c-d": (lambda a, b, c, d: (a + b) * c - d, 4), "relu": (lambda x: torch.relu(x * 2 + 1), 1),
-    "softmax by hand": (softmax_by_hand, 1), "layer norm by hand": (layer_norm_by_hand, 1), "gelu by hand": (gelu_by_hand, 1),
-    "softmax": (lambda x: F.softmax(x, -1), 1), "layer norm": (lambda x: F.layer_norm(x, (x.shape[-1],)), 1), "gelu": (F.gelu, 1),
-    "gelu tanh": (lambda x: F.gelu(x, approximate="tanh"), 1), "nn.Softmax": (nn.Softmax(-1), 1), "nn.GELU": (nn.GELU(), 1),
+    "x*y+2": (lambda x, y: x * y + 2, 2),
+    "sin+cos": (lambda x, y: torch.sin(x) + torch.cos(y), 2),
+    "(a+b)*c-d": (lambda a, b, c, d: (a + b) * c - d, 4),
+    "relu": (lambda x: torch.relu(x * 2 + 1), 1),
+    "softmax by hand": (softmax_by_hand, 1),
+    "layer norm by hand": (layer_norm_by_hand, 1),
+    "gelu by hand": (gelu_by_hand, 1),
+    "softmax": (lambda x: F.softmax(x, -1), 1),
+    "layer norm": (lambda x: F.layer_norm(x, (x.shape[-1],)), 1),
+    "gelu": (F.gelu, 1),
+    "gelu tanh": (lambda x: F.gelu(x, approximate="tanh"), 1),
+    "nn.Softmax": (nn.Softmax(-1), 1),
+    "nn.GELU": (nn.GELU(), 1),
 }
 
 
@@ -62,7 +71,7 @@ def test_a_thousand_additions_are_one_kernel():
     r = tcompile.explain(thousand)(x)
     assert len(r.graphs) == 1 and len(r.kernels) == 1 and not r.graph_breaks
     close(tcompile.compile(thousand)(x), thousand(x))
-    big = torch.full((10,), 2.0 ** 24)      # 1000 x (+1) is not +1000 in floats
+    big = torch.full((10,), 2.0**24)  # 1000 x (+1) is not +1000 in floats
     assert torch.equal(tcompile.compile(thousand)(big), thousand(big))
 
 
@@ -84,7 +93,7 @@ def test_mlp_in_every_mode(mode):
 # --- breaks -------------------------------------------------------------------------------------------------------
 def branch(x, threshold=0.0):
     y = torch.sin(x)
-    if x.sum() > threshold:        # line of the break
+    if x.sum() > threshold:  # line of the break
         return y * 2
     return torch.cos(y) - 1
 
@@ -117,6 +126,7 @@ def data_loop(x):
 
 def line_of(f, text):
     import inspect
+
     lines, start = inspect.getsourcelines(f)
     return start + next(i for i, s in enumerate(lines) if text in s)
 
@@ -138,7 +148,7 @@ def test_breaks_are_named_at_their_line(f, text, capsys):
         x = torch.randn(7)
         close(c(x), f(x))
     out = capsys.readouterr().out
-    assert len(out) % 2 == 0 and out[:len(out) // 2] == out[len(out) // 2:] or f is item or out
+    assert len(out) % 2 == 0 and out[: len(out) // 2] == out[len(out) // 2 :] or f is item or out
     r = tcompile.explain(f)(torch.randn(7))
     assert [b.line for b in r.graph_breaks] == [line_of(f, text)] and all(b.remedy for b in r.graph_breaks)
 
@@ -154,6 +164,7 @@ def test_outer_list_is_appended_to():
     def f(x):
         log.append(x * 2)
         return x + 1
+
     c = tcompile.compile(f, fullgraph=True)
     for i in range(3):
         c(torch.ones(3))
@@ -163,6 +174,7 @@ def test_outer_list_is_appended_to():
 def test_call_into_a_c_library():
     import ctypes
     import math
+
     libm = ctypes.CDLL(None)
     libm.cbrt.restype, libm.cbrt.argtypes = ctypes.c_double, [ctypes.c_double]
 
@@ -170,6 +182,7 @@ def test_call_into_a_c_library():
         y = torch.sin(x)
         z = libm.cbrt(k)
         return y * z + math.sqrt(k)
+
     c = tcompile.compile(f)
     x = torch.randn(5)
     close(c(x, 27.0), f(x, 27.0))
@@ -222,11 +235,19 @@ def count_entries(c, *calls):
 
 
 def test_what_changes_recompiles_and_what_does_not_does_not():
-    f = lambda x, n=2: torch.sin(x) * n      # noqa: E731
+    f = lambda x, n=2: torch.sin(x) * n  # noqa: E731
     c = tcompile.compile(f)
     x = torch.randn(3, 4)
-    n = count_entries(c, lambda c: c(x), lambda c: c(torch.randn(3, 4)), lambda c: c(x.double()), lambda c: c(x, 3), lambda c: c(x),
-                      lambda c: c(x.requires_grad_()), lambda c: c(x.detach()))
+    n = count_entries(
+        c,
+        lambda c: c(x),
+        lambda c: c(torch.randn(3, 4)),
+        lambda c: c(x.double()),
+        lambda c: c(x, 3),
+        lambda c: c(x),
+        lambda c: c(x.requires_grad_()),
+        lambda c: c(x.detach()),
+    )
     assert n == [0, 0, 1, 2, 2, 3, 3]
 
 
@@ -252,7 +273,15 @@ def test_module_attribute_and_train_eval():
     c = tcompile.compile(m)
     x = torch.randn(2, 4)
     with torch.no_grad():
-        for change in (lambda: None, m.eval, m.train, lambda: setattr(m, "k", 3.0), c.eval, lambda: setattr(m, "lin", nn.Linear(4, 4)), m.double):
+        for change in (
+            lambda: None,
+            m.eval,
+            m.train,
+            lambda: setattr(m, "k", 3.0),
+            c.eval,
+            lambda: setattr(m, "lin", nn.Linear(4, 4)),
+            m.double,
+        ):
             change()
             x = x.to(m.lin.weight.dtype)
             close(c(x), m(x))
@@ -307,6 +336,7 @@ def library_train(model, opt, data):
 
 def test_gradients_are_eagers():
     import copy
+
     torch.manual_seed(0)
     a = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
     b = copy.deepcopy(a)
@@ -325,14 +355,20 @@ def test_training_loop_in_a_library_function_is_seen_by_the_hook():
     with tcompile.record() as r, tcompile.enable():
         library_train(m, torch.optim.SGD(m.parameters(), 0.1), data)
     report = r.report()
-    assert any("linear" in g.graph_module.code for g in report.graphs)     # the model's forward, inside the loop's body
+    assert any("linear" in g.graph_module.code for g in report.graphs)  # the model's forward, inside the loop's body
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
 def test_bad_options():
-    f = lambda x: x + 1      # noqa: E731
-    for kw, text in ((dict(mode="max-autotun"), "max-autotune"), (dict(backend="induct"), "backend"), (dict(options={"max_autotun": 1}), "max_autotune"),
-                     (dict(mode="default", options={}), "mode= and options="), (dict(dynamic="yes"), "dynamic"), (dict(fullgraph=1), "fullgraph")):
+    f = lambda x: x + 1  # noqa: E731
+    for kw, text in (
+        (dict(mode="max-autotun"), "max-autotune"),
+        (dict(backend="induct"), "backend"),
+        (dict(options={"max_autotun": 1}), "max_autotune"),
+        (dict(mode="default", options={}), "mode= and options="),
+        (dict(dynamic="yes"), "dynamic"),
+        (dict(fullgraph=1), "fullgraph"),
+    ):
         with pytest.raises(tcompile.OptionError, match=text):
             tcompile.compile(f, **kw)
     with pytest.raises(TypeError, match="function or nn.Module"):
@@ -345,6 +381,7 @@ def test_a_model_that_raises():
         if x.shape[0] == 3:
             raise ValueError("three is too many")
         return y
+
     c = tcompile.compile(f)
     for n in (2, 3, 4, 3):
         x = torch.ones(n)
@@ -357,7 +394,7 @@ def test_a_model_that_raises():
 
 def test_missing_compiler_falls_back_visibly(tmp_path):
     with tcompile.config.patch(cxx="/nonexistent/g++", cache_dir=str(tmp_path)), tcompile.record() as r:
-        f = lambda x: torch.sin(x) * 41.5      # noqa: E731
+        f = lambda x: torch.sin(x) * 41.5  # noqa: E731
         x = torch.randn(9)
         close(tcompile.compile(f)(x), f(x))
     assert any("g++" in str(fb.reason) for fb in r.report().fallbacks)
@@ -369,6 +406,7 @@ def test_backends():
     def mine(gm, example_inputs):
         seen.append((gm, example_inputs))
         return gm.forward
+
     x = torch.randn(3)
     for backend in ("eager", "tcompile", mine):
         close(tcompile.compile(lambda x: torch.sin(x) + 1, backend=backend)(x), torch.sin(x) + 1)
@@ -380,5 +418,6 @@ def test_backends():
 def test_is_compiling_during_capture():
     def f(x):
         return x + 1 if torch.compiler.is_compiling() else x - 1
+
     x = torch.ones(3)
     assert f(x)[0] == 0 and tcompile.compile(f)(x)[0] == 2

@@ -1,4 +1,5 @@
 """Recurrent modules, forward and training: their kernels hand opaque workspaces from forward to backward."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,10 +9,17 @@ import torch.nn as nn
 from tcompile.compiler import events
 
 
-@pytest.mark.parametrize("make", [
-    lambda: nn.LSTM(6, 5, batch_first=True), lambda: nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True),
-    lambda: nn.GRU(6, 5, batch_first=True), lambda: nn.RNN(6, 5, batch_first=True), lambda: nn.LSTM(6, 5, proj_size=3, batch_first=True),
-], ids=["lstm", "deep", "gru", "rnn", "projected"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.LSTM(6, 5, batch_first=True),
+        lambda: nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True),
+        lambda: nn.GRU(6, 5, batch_first=True),
+        lambda: nn.RNN(6, 5, batch_first=True),
+        lambda: nn.LSTM(6, 5, proj_size=3, batch_first=True),
+    ],
+    ids=["lstm", "deep", "gru", "rnn", "projected"],
+)
 def test_recurrent_module_trains(make):
     torch.manual_seed(0)
     module = make()
@@ -23,6 +31,7 @@ def test_recurrent_module_trains(make):
         out, state = f(x)
         (out.pow(2).sum() + sum(s.sum() for s in (state if isinstance(state, tuple) else (state,)))).backward()
         return out.detach(), x.grad, [p.grad.clone() for p in module.parameters()]
+
     want = run(module)
     compiled = tcompile.compile(module)
     for _ in range(2):
@@ -34,10 +43,15 @@ def test_recurrent_module_trains(make):
 @pytest.mark.parametrize("amp", [False, True])
 def test_an_lstm_trains_inside_of_a_whole_step(amp):
     """Its kernels are calls of the compiled graphs, forward and backward: nothing around them runs as in eager."""
+
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.lstm, self.gru, self.head = nn.LSTM(6, 8, 2, batch_first=True, bidirectional=True), nn.GRU(16, 8, batch_first=True), nn.Linear(8, 3)
+            self.lstm, self.gru, self.head = (
+                nn.LSTM(6, 8, 2, batch_first=True, bidirectional=True),
+                nn.GRU(16, 8, batch_first=True),
+                nn.Linear(8, 3),
+            )
 
         def forward(self, x):
             return self.head(self.gru(self.lstm(x)[0])[0][:, -1])
@@ -54,11 +68,22 @@ def test_an_lstm_trains_inside_of_a_whole_step(amp):
             loss.backward()
             opt.step()
             return loss.detach()
+
         f = compiled(step)
         return [f(torch.randn(4, 5, 6)) for _ in range(6)], [p.detach() for p in model.parameters()]
-    want = run(lambda f: f)
+
+    try:
+        want = run(lambda f: f)
+    except RuntimeError as error:
+        if not amp or "primitive descriptor" not in str(error):
+            raise
+        pytest.skip("oneDNN has no LSTM in bfloat16 for this processor: eager raises")
     said = []
-    hear = lambda e: said.append(e.facts) if e.kind in ("break", "skip") or e.kind == "fallback" and "gradients" in e.facts["what"] else None   # noqa: E731
+    hear = lambda e: (
+        said.append(e.facts)
+        if e.kind in ("break", "skip") or e.kind == "fallback" and "gradients" in e.facts["what"]
+        else None
+    )  # noqa: E731
     events.subscribe(hear)
     try:
         got = run(tcompile.compile)

@@ -1,4 +1,5 @@
 """Threads, memory, lifetimes, state after exceptions, and the compiler without its C extension."""
+
 from __future__ import annotations
 
 import gc
@@ -23,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # ---- threads
 def test_one_compilation_at_a_time():
-    """A backward graph, compiled when autograd asks for it, and another thread's functions: their stages share tables."""
+    """A backward graph, compiled when autograd asks for it, and another thread's functions: their stages share
+    tables.
+    """
     told = []
 
     def lowering(aten, opts):
@@ -41,8 +44,12 @@ def test_one_compilation_at_a_time():
         for n in numbers:
             x = torch.ones(n, requires_grad=True)
             tcompile.compile(lambda x: (x.sin() * n).sum())(x).backward()
+
     with tcompile.stages.replace("lowering", lowering):
-        threads = [threading.Thread(target=forward, args=(range(20, 26),)), threading.Thread(target=backward, args=(range(30, 34),))]
+        threads = [
+            threading.Thread(target=forward, args=(range(20, 26),)),
+            threading.Thread(target=backward, args=(range(30, 34),)),
+        ]
         for t in threads:
             t.start()
         for t in threads:
@@ -58,6 +65,7 @@ def test_threads_with_shapes_of_their_own():
     def f(x, k):
         y = m(x) * k
         return torch.softmax(y, -1) + x.sum()
+
     c = tcompile.compile(f)
     start, wrong = threading.Barrier(4), []
 
@@ -73,6 +81,7 @@ def test_threads_with_shapes_of_their_own():
                 torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
         except BaseException as e:
             wrong.append(e)
+
     threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
     for t in threads:
         t.start()
@@ -89,6 +98,7 @@ def test_a_thread_that_calls_while_another_compiles_keeps_its_own_grad_mode():
     def work(flag):
         with torch.set_grad_enabled(flag):
             out[flag] = [c(torch.ones(3)).tolist() for _ in range(20)]
+
     threads = [threading.Thread(target=work, args=(b,)) for b in (False, True)]
     for t in threads:
         t.start()
@@ -116,6 +126,7 @@ def test_two_thousand_calls_do_not_grow_the_process(grad):
             if grad:
                 y.sum().backward()
                 m.zero_grad()
+
     calls(300)
     gc.collect()
     before = rss()
@@ -133,6 +144,7 @@ def test_a_model_that_is_dropped_is_freed(trained):
 
         def forward(self, x):
             return torch.relu(self.lin(x)) + 1
+
     m = Net()
     c = tcompile.compile(m)
     y = c(torch.ones(2, 4))
@@ -150,6 +162,7 @@ def test_a_model_in_a_closure_is_freed_with_its_function():
 
     def make(m):
         return tcompile.compile(lambda x: m(x) * 2)
+
     c = make(m)
     c(torch.ones(2, 4))
     del m, c
@@ -161,6 +174,7 @@ def test_arguments_are_not_kept():
     def f(x, box):
         box.append(x.sum())
         return x * 2
+
     c = tcompile.compile(f)
     x, box = torch.ones(1000), []
     dead = weakref.ref(x)
@@ -188,6 +202,7 @@ def test_state_after_an_exception_in_the_middle():
                 raise RuntimeError("three")
             self.log.append(-k)
             return y.view(k, -1)
+
     eager, other = Counter(), Counter()
     c = tcompile.compile(other)
     for k in (2, 3, 5, 1, 3, 2):
@@ -210,6 +225,7 @@ def test_grad_mode_after_an_exception():
             y = x + 1
             raise ValueError("inside")
         return y
+
     c = tcompile.compile(f)
     for _ in range(2):
         with pytest.raises(ValueError, match="inside"):
@@ -221,17 +237,38 @@ def test_grad_mode_after_an_exception():
 def test_without_the_extension():
     """Pure Python evaluators, no hook: a slice of the programs above and of the traps."""
     names = ["tests/e2e/test_traps.py", "tests/e2e/test_programs_that_must_run.py"]
-    pick = ("data_of_a_parameter or requires_grad_changes or class_of or dict_of or after_compilation or overlap or state_changed or grad_mode or alias "
-            "or exceptions_that or (test_small and not shape) or appending or gradients or dynamic_batch")
+    pick = (
+        "data_of_a_parameter or requires_grad_changes or class_of or dict_of or after_compilation or overlap or state_changed or grad_mode or alias "
+        "or exceptions_that or (test_small and not shape) or appending or gradients or dynamic_batch"
+    )
     env = {**os.environ, "TCOMPILE_NATIVE": "0", "OMP_NUM_THREADS": "1"}
-    out = subprocess.run([sys.executable, "-m", "pytest", "--import-mode=importlib", "-q", "-x", "-p", "no:cacheprovider", *names, "-k", pick],
-                         cwd=ROOT, env=env, capture_output=True, text=True, timeout=400)
+    out = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--import-mode=importlib",
+            "-q",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            *names,
+            "-k",
+            pick,
+        ],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
     assert out.returncode == 0, textwrap.shorten(out.stdout[-3000:], 3000) + out.stderr[-1000:]
 
 
 @pytest.mark.parametrize("collects", [True, False])
 def test_the_collector_rests_while_compiling_alone(collects):
     from tcompile.compiler.fusion.fuse import schedule
+
     seen = []
 
     def watched(lowered, opts):

@@ -1,6 +1,7 @@
 """One test for each trap: places where a compiler of Python serves something stale or wrong.
 
 Each runs the whole compiler and compares with eager after the change that a weaker compiler would miss."""
+
 from __future__ import annotations
 
 import gc
@@ -31,6 +32,7 @@ def follows(f, *args, tol=1e-5, calls=2):
 
     def again(*args):
         same(c(*args), f(*args), tol)
+
     for _ in range(calls):
         again(*args)
     return again
@@ -64,11 +66,11 @@ def test_data_of_a_parameter_is_replaced():
     again = follows(m, x)
     m.weight.data = torch.zeros(3, 3)
     again(x)
-    m.weight.data = torch.randn(3, 3).t()           # other strides
+    m.weight.data = torch.randn(3, 3).t()  # other strides
     again(x)
-    m.weight.data = torch.randn(3, 6)[:, ::2]       # not contiguous
+    m.weight.data = torch.randn(3, 6)[:, ::2]  # not contiguous
     again(x)
-    m.weight.data = torch.randn(5, 3)               # another shape, as pruning does
+    m.weight.data = torch.randn(5, 3)  # another shape, as pruning does
     m.bias.data = torch.randn(5)
     again(x)
     m.weight.data.fill_(0.25)
@@ -102,6 +104,7 @@ def test_gradients_follow_requires_grad():
 def test_the_dict_of_an_object_is_replaced():
     class Settings:
         pass
+
     s = Settings()
     s.k = 2.0
     again = follows(lambda x: x * s.k, torch.randn(5))
@@ -117,6 +120,7 @@ def test_the_dict_of_a_module_is_replaced():
 
     def f(x):
         return m(x) * m.k
+
     again = follows(f, x)
     m.__dict__ = other.__dict__
     again(x)
@@ -124,10 +128,13 @@ def test_the_dict_of_a_module_is_replaced():
 
 def test_the_class_of_an_object_is_replaced():
     class One:
-        def scale(self, x): return x * 2
+        def scale(self, x):
+            return x * 2
 
     class Two:
-        def scale(self, x): return x * 3
+        def scale(self, x):
+            return x * 3
+
     o = One()
     again = follows(lambda x: o.scale(x), torch.randn(5))
     o.__class__ = Two
@@ -138,7 +145,9 @@ def test_the_class_of_an_object_is_replaced():
 
 def test_the_class_of_a_module_is_replaced():
     class Doubled(nn.Linear):
-        def forward(self, x): return super().forward(x) * 2
+        def forward(self, x):
+            return super().forward(x) * 2
+
     m, x = linear(), torch.randn(4, 3)
     outer = nn.Sequential(m, nn.ReLU())
     one, two = follows(m, x), follows(outer, x)
@@ -199,6 +208,7 @@ def test_backward_hooks_after_compilation():
         c(x).sum().backward()
         c(x).sum().backward()
         return log, x.grad, m.weight.grad
+
     want, got = seen(False), seen(True)
     assert len(want[0]) == len(got[0]) == 1
     torch.testing.assert_close(got, want)
@@ -226,10 +236,15 @@ def test_adamw_step_count_is_no_constant():
             loss.backward()
             opt.step()
             return loss.detach()
+
         f = tcompile.compile(step) if compiled else step
         g = torch.Generator().manual_seed(1)
-        return [f(torch.randn(4, 3, generator=g)) for _ in range(5)] + [p.detach() for p in m.parameters()] + \
-            [s["step"] for s in opt.state.values()]
+        return (
+            [f(torch.randn(4, 3, generator=g)) for _ in range(5)]
+            + [p.detach() for p in m.parameters()]
+            + [s["step"] for s in opt.state.values()]
+        )
+
     for got, want in zip(train(True), train(False)):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
@@ -240,9 +255,10 @@ def test_a_tensor_that_is_read_as_a_number_is_read_again():
     def f(x):
         step.add_(1)
         return x / (1 - 0.9 ** step.item())
+
     c, x = tcompile.compile(f), torch.randn(4)
     for i in range(1, 5):
-        torch.testing.assert_close(c(x), x / (1 - 0.9 ** i))
+        torch.testing.assert_close(c(x), x / (1 - 0.9**i))
     assert step.item() == 4
 
 
@@ -257,8 +273,10 @@ def test_found_inf_of_a_grad_scaler():
             scaler.step(opt)
             scaler.update()
             return w.detach().clone()
+
         f = tcompile.compile(step) if compiled else step
         return [(f(torch.full((3,), v)), scaler.get_scale()) for v in (1.0, 2.0, math.inf, 1.0, 1.0, math.nan, 1.0)]
+
     torch.testing.assert_close(train(True), train(False))
 
 
@@ -278,16 +296,57 @@ def test_a_thousand_additions_are_rounded_one_by_one():
         for _ in range(1000):
             x = x + 1
         return x
-    for x in (torch.full((37,), 2.0 ** 24), torch.full((37,), 1e-3), torch.randn(37) * 1000):
+
+    for x in (torch.full((37,), 2.0**24), torch.full((37,), 1e-3), torch.randn(37) * 1000):
         assert torch.equal(tcompile.compile(f)(x), f(x))
 
 
-@pytest.mark.parametrize("f", [lambda x: x + 0.0, lambda x: x - x, lambda x: x * 0, lambda x: (x + 1) - 1, lambda x: x / x, lambda x: 0.0 - x, lambda x: -(-x),
-                               lambda x: x * 3 / 3, lambda x: torch.maximum(x, -x), lambda x: torch.where(x > 0, x, 0.0), lambda x: x.clamp(min=0), lambda x: x.sign(),
-                               lambda x: (x != x).float(), lambda x: x ** 0, lambda x: 1 / x, lambda x: torch.relu(x), lambda x: x.abs().sqrt(), lambda x: x ** 0.5],
-                         ids=lambda f: "f")
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x + 0.0,
+        lambda x: x - x,
+        lambda x: x * 0,
+        lambda x: (x + 1) - 1,
+        lambda x: x / x,
+        lambda x: 0.0 - x,
+        lambda x: -(-x),
+        lambda x: x * 3 / 3,
+        lambda x: torch.maximum(x, -x),
+        lambda x: torch.where(x > 0, x, 0.0),
+        lambda x: x.clamp(min=0),
+        lambda x: x.sign(),
+        lambda x: (x != x).float(),
+        lambda x: x**0,
+        lambda x: 1 / x,
+        lambda x: torch.relu(x),
+        lambda x: x.abs().sqrt(),
+        lambda x: x**0.5,
+    ],
+    ids=lambda f: "f",
+)
 def test_no_algebra_that_floats_do_not_have(f):
-    x = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1e30, -1e30, math.inf, -math.inf, math.nan, 0.1, 1e-8, 3.0, -7.5, 2.0 ** 24, 1e38, -1e38, 0.3])
+    x = torch.tensor(
+        [
+            0.0,
+            -0.0,
+            1e-45,
+            -1e-45,
+            1e30,
+            -1e30,
+            math.inf,
+            -math.inf,
+            math.nan,
+            0.1,
+            1e-8,
+            3.0,
+            -7.5,
+            2.0**24,
+            1e38,
+            -1e38,
+            0.3,
+        ]
+    )
     got, want = tcompile.compile(f)(x), f(x)
     torch.testing.assert_close(got, want, rtol=1e-6, atol=0, equal_nan=True)
     assert torch.equal(torch.signbit(got) | got.isnan(), torch.signbit(want) | want.isnan())
@@ -302,7 +361,7 @@ def test_denormals_live_on_after_kernels_are_loaded():
     got = tcompile.compile(lambda x: x * 2)(big)
     assert (got == torch.tensor(1e-40) * 2).all() and (got > 0).all()
     assert ((tiny * 1).tolist(), (tiny / 2).tolist()) == before
-    assert (big * 2 == got).all()                       # torch's own threads as well
+    assert (big * 2 == got).all()  # torch's own threads as well
     assert 5e-324 / 1 == 5e-324 and 1e-310 * 0.5 > 0
 
 
@@ -314,6 +373,7 @@ def test_thread_counts_and_rng_are_left_alone():
     assert torch.equal(torch.get_rng_state(), state)
     assert (torch.get_num_threads(), torch.get_num_interop_threads()) == threads
     import random
+
     random.seed(5)
     r = random.getstate()
     tcompile.compile(lambda x: x.cos() + 3)(torch.ones(7))
@@ -321,7 +381,7 @@ def test_thread_counts_and_rng_are_left_alone():
 
 
 def test_random_numbers_are_eagers():
-    f = lambda x: F.dropout(x, 0.5) + torch.rand(5) + torch.randn_like(x)      # noqa: E731
+    f = lambda x: F.dropout(x, 0.5) + torch.rand(5) + torch.randn_like(x)  # noqa: E731
     c, x = tcompile.compile(f), torch.ones(5)
     torch.manual_seed(0)
     want = [f(x) for _ in range(4)]
@@ -344,6 +404,7 @@ def test_views_of_results_are_views():
     def f(x):
         y = x + 1
         return y, y[1:], y.t()
+
     a, b, t = tcompile.compile(f)(torch.zeros(3, 3))
     a.add_(5)
     assert (b == 6).all() and (t == 6).all()
@@ -364,7 +425,7 @@ def test_grad_and_saved_tensors_keep_their_values():
     m = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))
     c = tcompile.compile(m)
     xs = [torch.randn(4, 3, requires_grad=True) for _ in range(3)]
-    losses = [c(x).pow(2).sum() for x in xs]               # three forwards are open at once
+    losses = [c(x).pow(2).sum() for x in xs]  # three forwards are open at once
     for x, loss in zip(reversed(xs), reversed(losses)):
         loss.backward()
     for x in xs:
@@ -389,6 +450,7 @@ def test_grad_is_accumulated_and_aliases_nothing():
 def test_saved_tensor_changed_in_place_is_an_error():
     def f(x):
         return (x.sin() * x).sum()
+
     for g in (f, tcompile.compile(f)):
         x = torch.randn(3, requires_grad=True)
         z = x * 1
@@ -403,14 +465,15 @@ def test_saved_tensor_changed_in_place_is_an_error():
 def test_alignment_of_inputs():
     base, c = torch.randn(4099), tcompile.compile(lambda x: torch.sin(x) * 2 + 1)
     for start in (0, 1, 2, 3, 5, 7, 13):
-        x = base[start:start + 4000]
+        x = base[start : start + 4000]
         same(c(x), torch.sin(x) * 2 + 1)
 
 
 def test_unaligned_memory():
     import numpy as np
+
     raw = np.zeros(4 * 1000 + 4, np.uint8)
-    odd = raw[1:1 + 4 * 1000].view(np.float32)
+    odd = raw[1 : 1 + 4 * 1000].view(np.float32)
     odd[:] = np.arange(1000)
     c = tcompile.compile(lambda x: x * 2 + 1)
     c(torch.zeros(1000))
@@ -420,8 +483,13 @@ def test_unaligned_memory():
 
 def overlapping(kind):
     base = torch.arange(12.0)
-    return {"same": (base, base), "shifted": (base[:8], base[4:]), "apart": (base[:6], base[6:]), "transposed": (base[:9].view(3, 3), base[:9].view(3, 3).t()),
-            "clone": (base, base.clone())}[kind]
+    return {
+        "same": (base, base),
+        "shifted": (base[:8], base[4:]),
+        "apart": (base[:6], base[6:]),
+        "transposed": (base[:9].view(3, 3), base[:9].view(3, 3).t()),
+        "clone": (base, base.clone()),
+    }[kind]
 
 
 @pytest.mark.parametrize("kind", ["same", "shifted", "apart", "transposed", "clone"])
@@ -430,6 +498,7 @@ def test_overlap_of_inputs(kind):
         x.add_(1)
         y.mul_(2)
         return x + y, x * 1
+
     c = tcompile.compile(f)
     for k in ("clone", kind, "clone", kind):
         a, b = overlapping(k), overlapping(k)
@@ -451,6 +520,7 @@ def test_writing_into_an_expanded_input_is_eagers_error():
     def f(x):
         x.add_(1)
         return x * 2
+
     c = tcompile.compile(f)
     for _ in range(2):
         with pytest.raises(RuntimeError) as got:
@@ -468,6 +538,7 @@ def test_a_parameter_that_aliases_an_input():
     def f(x):
         x.add_(1)
         return w * 2
+
     c = tcompile.compile(f)
     same(c(torch.zeros(3)), torch.zeros(3))
     for i in range(1, 4):
@@ -475,7 +546,7 @@ def test_a_parameter_that_aliases_an_input():
 
 
 def test_conj_and_neg_views():
-    f = lambda x: x * 2 + 1        # noqa: E731
+    f = lambda x: x * 2 + 1  # noqa: E731
     z = torch.randn(5, dtype=torch.complex64)
     again = follows(f, z)
     again(z.conj())
@@ -497,7 +568,7 @@ def test_zero_tensors():
 
 
 def test_forward_mode_duals():
-    f = lambda x: torch.sin(x) * x         # noqa: E731
+    f = lambda x: torch.sin(x) * x  # noqa: E731
     c, x, t = tcompile.compile(f), torch.randn(4), torch.randn(4)
     c(x)
     with fwAD.dual_level():
@@ -509,6 +580,7 @@ def test_forward_mode_duals():
 
 class Wrapper(torch.Tensor):
     """Counts the operators that it sees."""
+
     seen: list = []
 
     @staticmethod
@@ -532,7 +604,7 @@ class Named(torch.Tensor):
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_tensor_subclasses(grad):
-    f = lambda x: torch.sin(x) * 2 + 1     # noqa: E731
+    f = lambda x: torch.sin(x) * 2 + 1  # noqa: E731
     c, x = tcompile.compile(f), torch.randn(4)
     with torch.set_grad_enabled(grad):
         c(x)
@@ -547,7 +619,7 @@ def test_tensor_subclasses(grad):
 
 
 def test_functional_transforms_around_and_inside():
-    f = lambda x: (torch.sin(x) * x).sum()     # noqa: E731
+    f = lambda x: (torch.sin(x) * x).sum()  # noqa: E731
     c, x = tcompile.compile(f), torch.randn(4, 3)
     c(x)
     c(x[0])
@@ -620,7 +692,7 @@ def test_tf32_and_matmul_precision():
 
 
 def test_default_dtype():
-    f = lambda x: x * torch.ones(3) + torch.arange(3.0) / 3 + torch.tensor(1.5)    # noqa: E731
+    f = lambda x: x * torch.ones(3) + torch.arange(3.0) / 3 + torch.tensor(1.5)  # noqa: E731
     again = follows(f, torch.arange(3))
     torch.set_default_dtype(torch.float64)
     try:
@@ -647,6 +719,7 @@ def test_default_device():
 def test_modes_of_torch_function_and_dispatch():
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
+
     seen = []
 
     class Function(TorchFunctionMode):
@@ -658,7 +731,8 @@ def test_modes_of_torch_function_and_dispatch():
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
-    f = lambda x: torch.sin(x) + 1      # noqa: E731
+
+    f = lambda x: torch.sin(x) + 1  # noqa: E731
     c, x = tcompile.compile(f), torch.randn(3)
     c(x)
     for mode in (Function, Dispatch):
@@ -676,6 +750,7 @@ def test_modes_of_torch_function_and_dispatch():
 def test_state_changed_before_an_exception_is_kept():
     class Box:
         n = 0
+
     log, box, table = [], Box(), {}
 
     def f(x, k):
@@ -687,6 +762,7 @@ def test_state_changed_before_an_exception_is_kept():
             raise ValueError(f"bad {k}")
         y = x * 2
         return y[k]
+
     c = tcompile.compile(f)
     x = torch.zeros(3)
     c(x, 0)
@@ -701,11 +777,26 @@ def test_state_changed_before_an_exception_is_kept():
 
 
 RAISING = {
-    "KeyError": lambda x, d={}: x + d["missing"], "IndexError": lambda x: x + [1][3], "ZeroDivision": lambda x: x + 1 // (x.dim() - 1), "Attribute": lambda x: x.no_such_thing,
-    "Type": lambda x: x + "a", "TypeCall": lambda x: len(3) + x, "Value": lambda x: x + int("q"), "Runtime": lambda x: x @ torch.ones(7, 7), "Shape": lambda x: x + torch.ones(5),
-    "Assertion": lambda x: (_ for _ in ()).throw(AssertionError("no")), "Stop": lambda x: next(iter(())), "Unpack": lambda x: [a for a, b in [(1, 2, 3)]], "Name": lambda x: undefined_name,    # noqa: F821
-    "Dim": lambda x: x.sum(4), "View": lambda x: x.view(17), "Index": lambda x: x[9], "NotImplemented": lambda x: abs(object()), "Keyword": lambda x: torch.sin(x, nothing=1),
-    "Overflow": lambda x: x * (2.0 ** 5000 if x.dim() else 0) if False else x * math.exp(10000), "Recursion": lambda x: __import__("no_such_module_at_all"),
+    "KeyError": lambda x, d={}: x + d["missing"],
+    "IndexError": lambda x: x + [1][3],
+    "ZeroDivision": lambda x: x + 1 // (x.dim() - 1),
+    "Attribute": lambda x: x.no_such_thing,
+    "Type": lambda x: x + "a",
+    "TypeCall": lambda x: len(3) + x,
+    "Value": lambda x: x + int("q"),
+    "Runtime": lambda x: x @ torch.ones(7, 7),
+    "Shape": lambda x: x + torch.ones(5),
+    "Assertion": lambda x: (_ for _ in ()).throw(AssertionError("no")),
+    "Stop": lambda x: next(iter(())),
+    "Unpack": lambda x: [a for a, b in [(1, 2, 3)]],
+    "Name": lambda x: undefined_name,  # noqa: F821
+    "Dim": lambda x: x.sum(4),
+    "View": lambda x: x.view(17),
+    "Index": lambda x: x[9],
+    "NotImplemented": lambda x: abs(object()),
+    "Keyword": lambda x: torch.sin(x, nothing=1),
+    "Overflow": lambda x: x * (2.0**5000 if x.dim() else 0) if False else x * math.exp(10000),
+    "Recursion": lambda x: __import__("no_such_module_at_all"),
 }
 
 
@@ -744,6 +835,7 @@ def test_exceptions_that_change_on_their_way():
         except IndexError:
             raise
         return y
+
     c = tcompile.compile(f)
     for k, kind in ((0, ValueError), (1, IndexError), (2, Mine), (0, ValueError)):
         x = torch.ones(2)
@@ -759,7 +851,14 @@ def test_exceptions_that_change_on_their_way():
 
 def run(script, **env):
     import os
-    out = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=240, env={**os.environ, **env})
+
+    out = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **env},
+    )
     assert out.returncode == 0, out.stdout + out.stderr
     return out.stdout
 

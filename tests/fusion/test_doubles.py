@@ -1,4 +1,5 @@
 """Nests that compute the same thing are one; buffers of which a part alone is the same are not."""
+
 from __future__ import annotations
 
 import pytest
@@ -14,6 +15,7 @@ def test_concatenations_that_begin_alike(last):
         one = torch.cat([p.sin(), z, t * b], 1)
         two = torch.cat([p.sin(), z, t if last == "other" else t * b], 1)
         return one @ torch.ones(15, 2), two @ torch.ones(15, 2), two
+
     args = [torch.randn(3, 5, generator=torch.Generator().manual_seed(k)) for k in range(3)]
     torch.testing.assert_close(tcompile.compile(f)(*args), f(*args))
 
@@ -28,4 +30,5 @@ def test_recurrent_cell_gradients():
         a, b = x.clone().requires_grad_(), h.clone().requires_grad_()
         f(a, b).pow(2).sum().backward()
         return [a.grad, b.grad, *[p.grad.clone() for p in cell.parameters()]]
+
     torch.testing.assert_close(gradients(tcompile.compile(cell)), gradients(cell))

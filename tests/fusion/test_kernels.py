@@ -1,4 +1,5 @@
 """What becomes one kernel, what does not and why, and how kernels look."""
+
 import time
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tcompile.compiler.fusion.schedule import Launch
-from tcompile.compiler.fusion.verify import verify_kernel
+from tcompile.compiler.fusion.verify_schedule import verify_kernel
 
 from ..lowering.helper import aten_graph, check, compile_fn, externs, kernels, lower, schedule
 
@@ -18,7 +19,7 @@ def softmax_by_hand(x):
 
 def test_softmax_reads_its_input_once_and_computes_exp_once():
     s = check(softmax_by_hand, torch.randn(6, 8), n_kernels=1)
-    k, = kernels(s)
+    (k,) = kernels(s)
     assert k.key().splitlines() == [
         "kernel kernel(in0: float32[6, 8]) -> out0: float32[6, 8]",
         "  for i0 in 6, parallel:",
@@ -42,8 +43,8 @@ def test_long_rows_are_computed_again_instead_of_kept():
 
 def test_pointwise_chains():
     s = check(lambda a, b, c, d: torch.relu((a + b) * c - d) * 2 + 1, *torch.randn(4, 3, 5), n_kernels=1)
-    k, = kernels(s)
-    assert len(k.outer) == 1 and k.outer[0].size == 15   # one axis
+    (k,) = kernels(s)
+    assert len(k.outer) == 1 and k.outer[0].size == 15  # one axis
     assert k.origins == ["add", "mul", "sub", "relu", "mul_1", "add_1"]
 
 
@@ -52,11 +53,12 @@ def test_a_thousand_additions_are_one_kernel_in_linear_time():
         for _ in range(1000):
             x = x + 1
         return x
+
     g = aten_graph(f, torch.randn(10))
     t = time.process_time()
     s = schedule(lower(g, {}), {})
-    assert time.process_time() - t < 2                   # 0.05 s on an idle machine
-    k, = kernels(s)
+    assert time.process_time() - t < 2  # 0.05 s on an idle machine
+    (k,) = kernels(s)
     assert str(k).count("+") > 900
 
 
@@ -89,14 +91,31 @@ def test_reshapes_between_operators_do_not_split():
 
 
 def test_epilogue_after_a_matrix_product():
-    s = check(lambda x, w, b: F.gelu(x @ w + b), torch.randn(6, 5), torch.randn(5, 4), torch.randn(4), n_kernels=1, n_externs=1)
+    s = check(
+        lambda x, w, b: F.gelu(x @ w + b),
+        torch.randn(6, 5),
+        torch.randn(5, 4),
+        torch.randn(4),
+        n_kernels=1,
+        n_externs=1,
+    )
     assert any("matrix product" in why for _, _, why in s.unfused)
 
 
 def test_mlp():
     def f(x, w1, b1, w2, b2):
         return F.linear(F.relu(F.linear(x, w1, b1)), w2, b2)
-    s = check(f, torch.randn(6, 5), torch.randn(7, 5), torch.randn(7), torch.randn(3, 7), torch.randn(3), n_kernels=1, n_externs=2)
+
+    s = check(
+        f,
+        torch.randn(6, 5),
+        torch.randn(7, 5),
+        torch.randn(7),
+        torch.randn(3, 7),
+        torch.randn(3),
+        n_kernels=1,
+        n_externs=2,
+    )
     assert all(x.out_variant is not None for x in s.steps if hasattr(x, "out_variant"))
 
 
@@ -104,6 +123,7 @@ def test_attention_by_hand():
     def f(q, k, v):
         s = (q @ k.transpose(-2, -1)) / (q.shape[-1] ** 0.5)
         return torch.softmax(s.float(), -1).to(q.dtype) @ v
+
     check(f, *torch.randn(3, 2, 3, 6, 4), n_kernels=1, n_externs=2)
 
 
@@ -119,6 +139,7 @@ def test_refusals_have_reasons():
 def test_options(opts):
     def f(x, w):
         return torch.softmax(torch.relu(x @ w + 1) * 2, -1)
+
     x, w = torch.randn(6, 5), torch.randn(5, 4)
     free = len(kernels(check(f, x, w)))
     less = len(kernels(check(f, x, w, **opts)))
@@ -130,6 +151,7 @@ def test_repeated_layers_give_equal_kernels():
         for _ in range(3):
             x = torch.softmax(x @ w, -1) * 2
         return x
+
     s = compile_fn(f, torch.randn(6, 5), torch.randn(5, 5))
     keys = [k.key() for k in kernels(s)]
     assert len(keys) == 3 and len(set(keys)) == 1
@@ -141,6 +163,7 @@ def test_a_cheap_conversion_is_repeated_and_not_stored():
     def f(x, a, b):
         h = x.float()
         return a @ h.bfloat16().float().t() if False else (h * 2).sum(1), (h.t() + 1)
+
     s = check(f, torch.randn(40, 30).bfloat16(), torch.randn(2), torch.randn(2))
     assert all(b.dtype == torch.bfloat16 for k in kernels(s) for b in k.inputs)
 
@@ -156,7 +179,7 @@ def test_expensive_broadcast_producer_is_not_repeated():
 
 
 def test_verifier_finds_broken_kernels():
-    k, = kernels(compile_fn(softmax_by_hand, torch.randn(6, 8)))
+    (k,) = kernels(compile_fn(softmax_by_hand, torch.randn(6, 8)))
     k.stages.reverse()
     with pytest.raises(AssertionError, match="no earlier stage"):
         verify_kernel(k)
@@ -171,6 +194,7 @@ def test_zero_sizes():
 def test_work_that_waits_for_a_library_call_shares_its_reader_s_kernel():
     def f(x, a, b, c):
         return (F.silu(x @ a) * (x @ b)) @ c
+
     check(f, torch.randn(6, 5), torch.randn(5, 4), torch.randn(5, 4), torch.randn(4, 3), n_kernels=1, n_externs=3)
 
 
@@ -179,6 +203,7 @@ def test_rotary_embedding_is_one_kernel():
         q = q.view(2, 6, 4, 8).transpose(1, 2)
         half = torch.cat([-q[..., 4:], q[..., :4]], -1)
         return q * cos + half * sin
+
     s = check(f, torch.randn(2, 6, 32), torch.randn(6, 8), torch.randn(6, 8), n_kernels=1)
     assert "//" not in str(kernels(s)[0])
 
@@ -188,6 +213,7 @@ def test_channel_statistics_move_into_the_kernel_that_applies_them():
         scale = w * torch.rsqrt(var + 1e-5)
         shift = b - mean * scale
         return torch.relu(x * scale[:, None, None] + shift[:, None, None])
+
     p = torch.rand(4, 6) + 0.5
     check(f, torch.randn(2, 6, 16, 16), *p, n_kernels=1)
 
@@ -198,15 +224,20 @@ def test_log_softmax_and_the_target_s_element_are_one_kernel():
 
     def f(x, t):
         return torch.log_softmax(x, 1).gather(1, t[:, None])[:, 0].neg()
-    k, = kernels(check(f, torch.randn(40, 9), torch.randint(0, 9, (40,)), n_kernels=1))
-    assert [b.shape for b in k.outputs] == [(40,)]       # the matrix of logarithms is never stored
+
+    (k,) = kernels(check(f, torch.randn(40, 9), torch.randint(0, 9, (40,)), n_kernels=1))
+    assert [b.shape for b in k.outputs] == [(40,)]  # the matrix of logarithms is never stored
 
 
 def test_the_place_of_an_element_of_a_row_survives_the_row_s_parting():
-    """A later nest parts the row's axis in two, and the element's place would be known by divisions only: an internal error."""
+    """A later nest parts the row's axis in two, and the element's place would be known by divisions only: an internal
+    error.
+    """
+
     def f(x):
         y = x.sin()
         return y.gather(0, y.argmax(0, keepdim=True)), y.view(2, 2).sum()
+
     check(f, torch.randn(4), n_kernels=2)
 
 
@@ -214,6 +245,7 @@ def test_equal_nests_are_computed_once():
     def f(x, w):
         a, b = (x > 0).float() * 2, (x > 0).float() * 2
         return a @ w + b @ w
+
     s = check(f, torch.randn(6, 5), torch.randn(5, 4))
     assert len(kernels(s)) == 2
 
@@ -228,6 +260,7 @@ def test_kernels_have_limits():
         for _ in range(20):
             x = torch.softmax(x, -1) * 2
         return x
+
     s = check(softmaxes, torch.randn(40, 5))
     assert 4 <= len(kernels(s)) <= 10 and all(len(k.stages) <= 8 for k in kernels(s))
     s = check(lambda x: tuple(x + i for i in range(100)), torch.randn(5))
@@ -239,10 +272,16 @@ def test_kernels_have_limits():
 def test_independent_chains_that_meet_share_a_kernel():
     a, b, c = torch.randn(3, 6, 50)
     check(lambda a, b: torch.sin(a) + torch.cos(b), a, b, n_kernels=1)
-    check(lambda a, b, c: torch.sin(a) + torch.cos(b) * torch.tanh(c).exp(), a.repeat(60, 1), b.repeat(60, 1), c.repeat(60, 1), n_kernels=1)
+    check(
+        lambda a, b, c: torch.sin(a) + torch.cos(b) * torch.tanh(c).exp(),
+        a.repeat(60, 1),
+        b.repeat(60, 1),
+        c.repeat(60, 1),
+        n_kernels=1,
+    )
     check(lambda a, b: torch.sin(a).sum(1) + torch.cos(b).sum(1), a.repeat(60, 1), b.repeat(60, 1), n_kernels=1)
     apart = check(lambda a, b: (torch.sin(a), torch.cos(b)), a.repeat(60, 1), b.repeat(60, 1))
-    assert len(kernels(apart)) == 2                      # nothing reads both: each goes through its own memory
+    assert len(kernels(apart)) == 2  # nothing reads both: each goes through its own memory
 
 
 def test_independent_chains_that_never_meet_are_looked_at_in_linear_time():
@@ -251,8 +290,9 @@ def test_independent_chains_that_never_meet_are_looked_at_in_linear_time():
             x = x.sin() if k % 2 else x.exp()
             y = (y.cos() + 1).sum(1, keepdim=True) * y
         return x, y
+
     g = aten_graph(f, torch.randn(300, 100), torch.randn(300, 100))
     lowered = lower(g, {})
     t = time.process_time()
     schedule(lowered, {})
-    assert time.process_time() - t < 2                   # 0.1 s on an idle machine
+    assert time.process_time() - t < 2  # 0.1 s on an idle machine

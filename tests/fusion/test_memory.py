@@ -1,9 +1,10 @@
 """The memory plan: reuse, in place, mutation, outputs that stay."""
+
 from types import SimpleNamespace
 
 import torch
 
-from tcompile.compiler.fusion.interpret import run_schedule
+from tcompile.compiler.fusion.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Alloc, Free, Launch
 
 from ..lowering.helper import Builder, aten_graph, check, lower, schedule, verify_schedule
@@ -20,8 +21,9 @@ def test_dead_memory_is_reused():
         for _ in range(6):
             x = torch.relu(x @ w) + 1
         return x
+
     x, w = torch.randn(16, 16), torch.randn(16, 16)
-    s = check(f, x, w, rtol=1e-4, atol=1e-4)      # (six products on end)
+    s = check(f, x, w, rtol=1e-4, atol=1e-4)  # (six products on end)
     assert len([a for a in allocs(s) if a.reuse is None]) <= 3
     assert s.peak_bytes <= 3 * 16 * 16 * 4
 
@@ -38,6 +40,7 @@ def test_outputs_get_memory_of_their_own():
         a = x @ w
         b = torch.relu(a)
         return b, torch.relu(b @ w) + 1
+
     s = check(f, torch.randn(4, 4), torch.randn(4, 4))
     outs = {o.value for o in s.outputs}
     assert all(a.reuse is None for a in allocs(s) if a.buffer in outs)
@@ -68,7 +71,7 @@ def test_a_mutated_input_is_written_in_place_where_nothing_reads_it_later():
 
 def test_a_mutated_input_that_is_read_elsewhere_is_copied_at_the_end():
     x, y = torch.randn(4, 4), torch.randn(4, 4)
-    s = mutated(lambda x, y: (x.t() + y, x * 2), x, y)   # read at another index
+    s = mutated(lambda x, y: (x.t() + y, x * 2), x, y)  # read at another index
     assert [i for i, _ in s.mutations] == [0] and s.written == []
     want, other = x.t() + y, x * 2
     got = run_schedule(s, [x, y])
@@ -93,7 +96,11 @@ def test_a_result_never_shares_memory_with_an_input_or_another_result():
     g = aten_graph(lambda x: (x + 1, x + 1), x)
     p = next(n for n in g.graph.nodes if n.op == "placeholder")
     add = g.outputs[0].value
-    g.outputs = [SimpleNamespace(kind="buffer", value=p), SimpleNamespace(kind="buffer", value=add), SimpleNamespace(kind="buffer", value=add)]
+    g.outputs = [
+        SimpleNamespace(kind="buffer", value=p),
+        SimpleNamespace(kind="buffer", value=add),
+        SimpleNamespace(kind="buffer", value=add),
+    ]
     s = schedule(lower(g, {}), {})
     verify_schedule(s)
     a, b, c = run_schedule(s, [x])
@@ -105,8 +112,13 @@ def test_view_outputs():
     x = torch.randn(3, 4)
     g = aten_graph(lambda x: (x + 1,), x)
     add = g.outputs[0].value
-    g.outputs = [SimpleNamespace(kind="view", value=(add, (4, 3), (1, 4), 0)), SimpleNamespace(kind="view", value=(0, (4, 3), (1, 4), 0)),
-                 SimpleNamespace(kind="buffer", value=add), SimpleNamespace(kind="const", value=None), SimpleNamespace(kind="int", value=3)]
+    g.outputs = [
+        SimpleNamespace(kind="view", value=(add, (4, 3), (1, 4), 0)),
+        SimpleNamespace(kind="view", value=(0, (4, 3), (1, 4), 0)),
+        SimpleNamespace(kind="buffer", value=add),
+        SimpleNamespace(kind="const", value=None),
+        SimpleNamespace(kind="int", value=3),
+    ]
     s = schedule(lower(g, {}), {})
     verify_schedule(s)
     a, b, c, n, k = run_schedule(s, [x])
@@ -116,6 +128,7 @@ def test_view_outputs():
 
 def test_symbolic_sizes_reuse_equal_expressions():
     from tcompile.compiler.symbolic.expr import symbol
+
     n = symbol("s0")
     b = Builder(s0=12)
     x, w = b.input((n, 8)), b.input((8, 8))
@@ -138,9 +151,11 @@ def test_results_are_tensors_of_their_own_not_views():
     s = check(lambda x, w: torch.relu(x @ w).view(6, 5), x, w, n_kernels=1)
     out = s.outputs[0].value
     assert any(isinstance(a, Alloc) and a.buffer is out for a in s.steps)
-    s = check(lambda x, w: (x.view(2, 1, 3, 4) @ w.view(2, 1, 4, 5)), x, w)
+    s = check(lambda x, w: x.view(2, 1, 3, 4) @ w.view(2, 1, 4, 5), x, w)
     out = s.outputs[0].value
-    assert any(isinstance(a, Alloc) and a.buffer is out for a in s.steps) and not any(isinstance(a, Launch) for a in s.steps)
+    assert any(isinstance(a, Alloc) and a.buffer is out for a in s.steps) and not any(
+        isinstance(a, Launch) for a in s.steps
+    )
 
 
 def test_views_are_released_with_their_memory():
@@ -148,6 +163,7 @@ def test_views_are_released_with_their_memory():
         for _ in range(3):
             x = torch.softmax(x.view(4, 2, 8), -1).view(8, 8) @ w
         return x.sum()
+
     s = check(f, torch.randn(8, 8), torch.randn(8, 8))
     made = {a.buffer for a in s.steps if type(a).__name__ == "View" and a.base.kind == "temp"}
     freed = {a.buffer for a in s.steps if isinstance(a, Free)}

@@ -1,4 +1,7 @@
-"""Random programs of element-wise work, views, reductions, products and joins: fused, planned, and equal to eager in float64."""
+"""Random programs of element-wise work, views, reductions, products and joins: fused, planned, and equal to eager in
+float64.
+"""
+
 import random
 
 import pytest
@@ -43,7 +46,7 @@ def step(rng: random.Random, xs: list) -> torch.Tensor:
                 return x.narrow(d, 1, x.shape[d] - 1) + 0 * x.narrow(d, 0, 1)
             return x.narrow(d, rng.randrange(x.shape[d]), 1)
     if kind == 9 and n and x.numel() < 200:
-        return torch.cat([x, x * 2, -x][:rng.randrange(2, 4)], rng.randrange(n))
+        return torch.cat([x, x * 2, -x][: rng.randrange(2, 4)], rng.randrange(n))
     if kind == 10 and n:
         return x.flip(rng.randrange(n)) + 1
     if kind == 11 and n:
@@ -62,7 +65,8 @@ def program(seed: int):
         xs = list(inputs)
         for _ in range(rng.randrange(4, 22)):
             xs.append(step(rng, xs))
-        return tuple(rng.sample(xs[len(inputs):], min(3, len(xs) - len(inputs)))) + (xs[-1] * 1.0,)
+        return tuple(rng.sample(xs[len(inputs) :], min(3, len(xs) - len(inputs)))) + (xs[-1] * 1.0,)
+
     return f
 
 
@@ -73,8 +77,9 @@ def test_random_program(seed):
     inputs = [torch.randn(rng.choice(SIZES), dtype=torch.float64) for _ in range(rng.randrange(1, 4))]
     opts = rng.choice([{}, {}, {}, {"disable_fusion": True}, {"max_fusion_size": 3}])
 
-    def distinct(*a):                                    # outputs that eager gives as views are made fresh: aliasing is the graph stage's
+    def distinct(*a):  # outputs that eager gives as views are made fresh: aliasing is the graph stage's
         return tuple(x.clone() for x in program(seed)(*a))
+
     check(distinct, *inputs, rtol=1e-9, atol=1e-9, **opts)
 
 
@@ -82,10 +87,15 @@ def test_random_program(seed):
 def test_random_program_of_all_loops(seed):
     """Scans, scatters, look-ups, pools and integers among the rest, compiled to machine code (programs.py)."""
     import tcompile
+
     rng = random.Random(seed)
     inputs, program = inputs_of(seed), make(seed)
     want = program(*inputs)
-    got = tcompile.compile(program, dynamic=rng.random() < 0.3, options=rng.choice([{}, {}, {"disable_fusion": True}, {"max_fusion_size": 3}]))(*inputs)
+    got = tcompile.compile(
+        program,
+        dynamic=rng.random() < 0.3,
+        options=rng.choice([{}, {}, {"disable_fusion": True}, {"max_fusion_size": 3}]),
+    )(*inputs)
     for a, b in zip(got, want):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8, equal_nan=True)
         assert all(s == t for s, t, n in zip(a.stride(), b.stride(), b.shape) if n > 1)

@@ -1,4 +1,5 @@
 """Small programs with symbolic sizes (and their static twins) that random programs found wrong: values as eager's."""
+
 from __future__ import annotations
 
 import pytest
@@ -17,7 +18,13 @@ def rolled_as_far_as_it_is_long(x):
 
 def broadcast_of_a_quotient_that_is_one(x, y):
     v = (x * 2).reshape(4, -1)
-    return v + y, v.expand(4, 5) * y, v.expand(2, 4, 1) * 2, (v * torch.ones(4, 1)).sum(1), torch.cat([v.expand(2, 4, 1), v[None] * 2], 0)
+    return (
+        v + y,
+        v.expand(4, 5) * y,
+        v.expand(2, 4, 1) * 2,
+        (v * torch.ones(4, 1)).sum(1),
+        torch.cat([v.expand(2, 4, 1), v[None] * 2], 0),
+    )
 
 
 def broadcast_of_a_rest_that_is_one(x, y):
@@ -44,13 +51,15 @@ def window_of_bfloat16_beyond_it(x):
     return F.pad(x.bfloat16().diff(dim=1).float(), (-1, 2, 1, 0), value=0.5)
 
 
-PROGRAMS = [(rolled_as_far_as_it_is_long, (torch.arange(108.0).sin().view(4, 3, 3, 3),)),
-            (broadcast_of_a_quotient_that_is_one, (x4, x5)),
-            (broadcast_of_a_rest_that_is_one, (x4, x5)),
-            (reads_of_nothing, (torch.arange(49.0).view(7, 7),)),
-            (copied_between_layouts, (torch.arange(10.0).view(1, 10, 1),)),
-            (quotient_of_a_constant_under_a_mask, (torch.ones(1, 1, dtype=torch.bfloat16),)),
-            (window_of_bfloat16_beyond_it, (torch.arange(12.0).view(3, 4),))]
+PROGRAMS = [
+    (rolled_as_far_as_it_is_long, (torch.arange(108.0).sin().view(4, 3, 3, 3),)),
+    (broadcast_of_a_quotient_that_is_one, (x4, x5)),
+    (broadcast_of_a_rest_that_is_one, (x4, x5)),
+    (reads_of_nothing, (torch.arange(49.0).view(7, 7),)),
+    (copied_between_layouts, (torch.arange(10.0).view(1, 10, 1),)),
+    (quotient_of_a_constant_under_a_mask, (torch.ones(1, 1, dtype=torch.bfloat16),)),
+    (window_of_bfloat16_beyond_it, (torch.arange(12.0).view(3, 4),)),
+]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

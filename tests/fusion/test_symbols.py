@@ -1,8 +1,9 @@
 """Sizes that are symbols: the same kernels as with numbers, and right at any size."""
+
 import pytest
 import torch
 
-from tcompile.compiler.fusion.interpret import run_schedule
+from tcompile.compiler.fusion.loop_interpreter import run_schedule
 from tcompile.compiler.symbolic.expr import symbol
 
 from ..lowering.helper import Builder, kernels
@@ -16,7 +17,7 @@ def test_pointwise_is_one_axis(size):
     b = Builder(s0=4)
     x, y = b.input((n, 8)), b.input((n, 8))
     s = b.schedule(b.call(aten.mul.Tensor, b.call(aten.add.Tensor, x, y, shape=(n, 8)), 2, shape=(n, 8)))
-    k, = kernels(s)
+    (k,) = kernels(s)
     assert len(k.outer) == 1 and str(k.outer[0].size) == "8*n0"
     xs = torch.randn(size, 8), torch.randn(size, 8)
     torch.testing.assert_close(run_schedule(s, xs)[0], (xs[0] + xs[1]) * 2)
@@ -30,7 +31,7 @@ def test_softmax_is_one_kernel(shape):
     e = b.call(aten.exp.default, b.call(aten.sub.Tensor, x, mx, shape=shape), shape=shape)
     t = b.call(aten.sum.dim_IntList, e, [1], True, shape=(shape[0], 1))
     s = b.schedule(b.call(aten.div.Tensor, e, t, shape=shape))
-    k, = kernels(s)
+    (k,) = kernels(s)
     assert len(k.locals) == 1
     xs = torch.randn(6, 16)
     torch.testing.assert_close(run_schedule(s, [xs])[0], torch.softmax(xs, 1))

@@ -1,8 +1,11 @@
-"""Long runs of the fuzzers without Hypothesis, many times faster: `python -m tests.fuzz.bulk programs --seconds 600 --seed 1000`.
+"""Long runs of the fuzzers without Hypothesis, many times faster: `python -m tests.fuzz.bulk programs --seconds 600
+--seed 1000`.
 
-Scenario k of a run has the seed `seed + k`, and every seed gives the same scenario again (`--only SEED` runs one). What differs from eager is made
-smaller and written to the folder `--out`, one file each; the totals go to a JSON file there, line by line. Ends with status 1 if anything differed.
+Scenario k of a run has the seed `seed + k`, and every seed gives the same scenario again (`--only SEED` runs one). What
+differs from eager is made smaller and written to the folder `--out`, one file each; the totals go to a JSON file there,
+line by line. Ends with status 1 if anything differed.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,7 +26,9 @@ from typing import Any
 
 from .choices import Rolled
 
-HANGS = 30          # seconds after which one scenario counts as hanging; the first one also imports what it needs, and half an import breaks the rest
+# seconds after which one scenario counts as hanging; the first one also imports what it needs, and half an import
+# breaks the rest
+HANGS = 30
 _begun: list[str] = []
 
 
@@ -36,17 +41,30 @@ def make(what: str, seed: int) -> dict[str, Any]:
     if what == "programs":
         from .checks import CALLS, LAYOUTS
         from .programs import write
+
         choices = Rolled(seed)
         source, layout, grad = write(choices), choices.pick(LAYOUTS), choices.integer(0, 3) == 0
-        return {"source": source, "layout": layout, "grad": grad, "calls": tuple(sorted(choices.random.sample(range(len(CALLS)), choices.pick((2, 2, 3)))))}
+        return {
+            "source": source,
+            "layout": layout,
+            "grad": grad,
+            "calls": tuple(sorted(choices.random.sample(range(len(CALLS)), choices.pick((2, 2, 3))))),
+        }
     rolled = random.Random(seed)
     if what == "numbers":
         from .numbers import write as write_numbers
+
         return {"source": write_numbers(rolled)}
     if what == "tensors":
         from .tensors import write as write_tensors
-        return {"source": write_tensors(rolled), "dynamic": rolled.choice((None, None, True)), "grad": rolled.random() < 0.25}
+
+        return {
+            "source": write_tensors(rolled),
+            "dynamic": rolled.choice((None, None, True)),
+            "grad": rolled.random() < 0.25,
+        }
     from .changes import CHANGES
+
     return {"changes": [rolled.randrange(len(CHANGES)) for _ in range(rolled.choice((1, 1, 2, 2, 3, 4, 6)))]}
 
 
@@ -58,11 +76,14 @@ def run(what: str, scenario: dict[str, Any], backend: str) -> str:
 
     def hangs(*_: Any) -> None:
         raise Hangs(f"takes more than {HANGS} s")
+
     signal.signal(signal.SIGALRM, hangs)
     signal.alarm(HANGS if _begun else 10 * HANGS)
     _begun.append(what)
     try:
-        {"programs": check_program, "changes": check_changes, "tensors": check_tensors, "numbers": check_numbers}[what](**scenario, backend=backend)
+        {"programs": check_program, "changes": check_changes, "tensors": check_tensors, "numbers": check_numbers}[what](
+            **scenario, backend=backend
+        )
     except AssertionError as e:
         return "differs: " + str(e)
     except (Exception, Hangs) as e:
@@ -87,6 +108,7 @@ def names_are_bound(source: str) -> bool:
     except SyntaxError:
         return False
     from .programs import namespace
+
     read, bound = set(), set(dir(builtins)) | set(namespace()) | {"F", "undefined_name"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
@@ -129,7 +151,7 @@ def smaller(what: str, scenario: dict[str, Any], backend: str, found: str, secon
     while size:
         at = lowest
         while at < len(parts):
-            rest = parts[:at] + parts[at + size:]
+            rest = parts[:at] + parts[at + size :]
             if (rest if is_source else len(rest) < len(parts)) and fails(rest):
                 parts = rest
             else:
@@ -146,10 +168,20 @@ def write_down(out: pathlib.Path, what: str, seed: int, small: dict[str, Any], f
     if "source" in small:
         source = small["source"]
         how = ", ".join(f"{k} {v}" for k, v in small.items() if k in ("layout", "grad", "dynamic"))
-        text = f"# seed {seed}, backend {backend}, {how}\n# " + "\n# ".join(found.split("\ndef f(")[0].split("\n")[:12]) + "\n" + source
+        text = (
+            f"# seed {seed}, backend {backend}, {how}\n# "
+            + "\n# ".join(found.split("\ndef f(")[0].split("\n")[:12])
+            + "\n"
+            + source
+        )
     else:
         from .changes import CHANGES
-        text = f"# seed {seed}, backend {backend}\n# {small['changes']} {[CHANGES[i].__name__ for i in small['changes']]}\n# " + "\n# ".join(found.split("\n")[:12]) + "\n"
+
+        text = (
+            f"# seed {seed}, backend {backend}\n# {small['changes']} {[CHANGES[i].__name__ for i in small['changes']]}\n# "
+            + "\n# ".join(found.split("\n")[:12])
+            + "\n"
+        )
     (out / f"{what}-{backend}-{seed}.py").write_text(text)
 
 
@@ -167,6 +199,7 @@ def main() -> int:
     os.environ.setdefault("TCOMPILE_VERIFY", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
+
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if args.only is not None:
@@ -196,9 +229,17 @@ def main() -> int:
             if done % 500 == 0:
                 print(f"{done} {args.what} in {time.monotonic() - began:.0f} s", flush=True)
     finally:
-        total = {"what": args.what, "backend": args.backend, "first_seed": seed, "scenarios": done, "different": different,
-                 "seconds": round(time.monotonic() - began), "python": platform.python_version(), "torch": torch.__version__,
-                 "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+        total = {
+            "what": args.what,
+            "backend": args.backend,
+            "first_seed": seed,
+            "scenarios": done,
+            "different": different,
+            "seconds": round(time.monotonic() - began),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        }
         with open(args.out / "totals.jsonl", "a") as f:
             f.write(json.dumps(total) + "\n")
         print(json.dumps(total))

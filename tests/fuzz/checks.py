@@ -1,4 +1,5 @@
 """The two oracles: one random program called eager and compiled, and one sequence of changes to two equal worlds."""
+
 from __future__ import annotations
 
 import torch
@@ -30,13 +31,21 @@ def inputs(seed: int, layout: str) -> tuple:
     return a, b, c
 
 
-def check_program(source: str, backend: str, layout: str = "apart", grad: bool = False, calls: tuple[int, ...] = tuple(range(len(CALLS)))) -> None:
-    """The same calls (numbers of CALLS, in turn) eager and compiled: values, exceptions and their lines, prints, arguments and globals afterwards, identities, gradients."""
+def check_program(
+    source: str,
+    backend: str,
+    layout: str = "apart",
+    grad: bool = False,
+    calls: tuple[int, ...] = tuple(range(len(CALLS))),
+) -> None:
+    """The same calls (numbers of CALLS, in turn) eager and compiled: values, exceptions and their lines, prints,
+    arguments and globals afterwards, identities, gradients.
+    """
     eager, other = load(source), load(source)
     compiled = tcompile.compile(other["f"], backend=backend)
     for call in calls:
         n, s = CALLS[call]
-        at = "apart" if call % 3 == 2 else layout          # entries for one layout must not serve the other
+        at = "apart" if call % 3 == 2 else layout  # entries for one layout must not serve the other
         seen = []
         for f, ns in ((eager["f"], eager), (compiled, other)):
             roots = [t.detach().clone() for t in inputs(call, "apart")]
@@ -48,21 +57,26 @@ def check_program(source: str, backend: str, layout: str = "apart", grad: bool =
             out = observe(f, (*args, n, s, {"list": [0]}), ns)
             if grad:
                 try:
-                    total = sum((t.float().clamp(-50, 50).sum() for t in tensors(out.get("value")) if t.requires_grad), torch.zeros(()))
+                    total = sum(
+                        (t.float().clamp(-50, 50).sum() for t in tensors(out.get("value")) if t.requires_grad),
+                        torch.zeros(()),
+                    )
                     if total.requires_grad:
                         total.backward()
-                except RuntimeError as e:                          # a saved tensor, or the base of a view made under no_grad, was written over
+                except RuntimeError as e:  # a saved tensor, or the base of a view made under no_grad, was written over
                     out["backward"] = str(e)[:60]
                 out["grad"] = [r.grad for r in roots]
             seen.append(out)
         want, got = seen
         if backend != "eager" and WRITTEN_OVER in want.get("backward", "") and "backward" not in got:
-            for out in seen:                                       # of what the passes read, compiled code kept something that was not written over
+            for out in seen:  # of what the passes read, compiled code kept something that was not written over
                 out.pop("backward", None), out.pop("grad")
         try:
             same(want, got, f"call {call}")
             parts = ("value", "args")
-            assert identities([want.get(p) for p in parts]) == identities([got.get(p) for p in parts]), f"call {call}: identities differ"
+            assert identities([want.get(p) for p in parts]) == identities([got.get(p) for p in parts]), (
+                f"call {call}: identities differ"
+            )
         except AssertionError as e:
             raise AssertionError(f"{layout} grad={grad} {e}\n{source}") from None
 
@@ -78,7 +92,7 @@ def check_changes(changes: list[int], backend: str) -> None:
                 done.append(CHANGES[i].__name__)
                 results = []
                 for w in (eager, compiled):
-                    torch.manual_seed(seed)          # new layers get the same weights in both worlds
+                    torch.manual_seed(seed)  # new layers get the same weights in both worlds
                     try:
                         CHANGES[i](w)
                         results.append(None)

@@ -1,4 +1,7 @@
-"""Where a writer's choices come from: Hypothesis, which shrinks what it finds, or a plain random generator, which is many times faster."""
+"""Where a writer's choices come from: Hypothesis, which shrinks what it finds, or a plain random generator, which is
+many times faster.
+"""
+
 from __future__ import annotations
 
 import random

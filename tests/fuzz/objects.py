@@ -1,5 +1,7 @@
-"""More of what a program can rely on, for the fuzzer of changes: classes with special methods, descriptors and slots; defaults, partials
-and enums; torch's flags; and the contexts that a call runs in (autocast, inference mode, vmap). `changes.World` holds it."""
+"""More of what a program can rely on, for the fuzzer of changes: classes with special methods, descriptors and slots;
+defaults, partials and enums; torch's flags; and the contexts that a call runs in (autocast, inference mode, vmap).
+`changes.World` holds it."""
+
 from __future__ import annotations
 
 from contextlib import ExitStack
@@ -9,7 +11,7 @@ import torch
 
 __all__ = ["SOURCE", "REAL", "contexts", "mapped", "restore", "texts"]
 
-SOURCE = '''
+SOURCE = """
 import functools, enum, collections
 def helper2(x, by=2, *, off=0): return x * by + off
 class Unit:
@@ -57,33 +59,95 @@ def probe(x, n=1, flag=None):
     if OBJ == 3: y = y * 0
     y = y + x.storage_offset() + int(x.is_contiguous())
     return y * FACTOR * OBJ.scale
-'''
+"""
 
 # Each is done to both worlds; flags of the process are set, never toggled.
 texts = [
-    "w.ns['OBJ'].slot = 4", "del w.ns['OBJ'].slot", "w.ns['OBJ'].items.append(7)", "w.ns['OBJ'].items = (5,)", "w.ns['OBJ'].table['zz'] = 1",
-    "w.ns['OBJ'].table['b'] = 3", "w.ns['OBJ'].table.pop('a', None)", "w.ns['OBJ'].extra = 3", "w.ns['OBJ'].__dict__.pop('extra', None)",
-    "w.ns['Obj'].extra = 2.5", "w.ns['Mid'].extra = property(lambda s: 4)", "w.ns['Obj'].__bool__ = lambda s: False", "del w.ns['Obj'].__bool__",
-    "w.ns['Obj'].__len__ = lambda s: 0", "w.ns['Mid'].__bool__ = lambda s: True", "w.ns['Obj'].__eq__ = lambda s, o: o == 3",
-    "w.ns['Obj'].twist.__defaults__ = (4,)", "w.ns['Obj'].twist.__kwdefaults__ = {'times': 3}", "w.ns['Obj'].twist.__kwdefaults__['times'] = 2",
-    "w.ns['Base'].twist = lambda self, x: x * self.k", "w.ns['Mid'].twist = lambda self, x: x - 1", "w.ns['Base'].k = 5", "w.ns['Mid'].k = 6", "w.ns['OBJ'].k = 7",
-    "w.ns['Obj'].__dict__['unit'].value = 9.0", "w.ns['Unit'].__get__ = lambda s, o, c: 11.0", "w.ns['Obj'].unit = 13.0", "w.ns['OBJ'].unit = 1.0",
-    "w.ns['Unit'].__set__ = lambda s, o, v: None", "w.ns['Obj'].rate = property(lambda s: 8)", "w.ns['Obj'].rate = 2", "w.ns['Obj'].still = staticmethod(lambda x: x * 9)",
-    "w.ns['Obj'].of = classmethod(lambda cls, x: x * cls.k)", "w.ns['OBJ'].still = lambda x: x", "w.ns['OBJ'].twist = lambda x: x * 6",
-    "w.ns['Obj'].__getattr__ = lambda s, n: 5 if n == 'extra' else object.__getattribute__(s, n)", "w.ns['Obj'].__bases__ = (w.ns['Base'],)",
-    "w.ns['Obj'].__bases__ = (type('New', (w.ns['Mid'],), {'twist': lambda s, x: x * 0.25}),)", "w.ns['OBJ'].__class__ = type('Sub', (w.ns['Obj'],), {'__slots__': ()})",
-    "w.ns['OBJ'].__dict__ = {'items': [9], 'table': {}, 'scale': 2.0}", "w.ns['OBJ'].__dict__.update(scale=1.5)", "w.ns['OBJ'].scale = 0.125", "w.ns['OBJ'].scale = 0.75",
-    "w.ns['OBJ'] = w.ns['Obj']()", "w.ns['helper2'].__defaults__ = (7,)", "w.ns['helper2'].__kwdefaults__ = {'off': 1}", "w.ns['helper2'].__code__ = (lambda x, by=2, *, off=0: x - by).__code__",
-    "exec('def helper2(x, by=2, *, off=0): return x * by + off', w.ns)", "exec('def helper2(x, by=2, *, off=5): return x * by + off', w.ns)",
-    "w.ns['PICK'][w.ns['helper2']] = 2.0", "w.ns['PART'].keywords['by'] = 5", "w.ns['PART'] = __import__('functools').partial(w.ns['helper2'], off=2)",
-    "w.ns['MODE'] = w.ns['Mode'].B", "w.ns['MODE'] = w.ns['Mode'].A", "w.ns['QUEUE'].append(3.0)", "w.ns['QUEUE'].popleft()", "w.ns['FACTOR'] = 2.0", "w.ns['FACTOR'] = 0.5",
-    "w.ns['FACTOR'] = float('inf')", "w.ns['FACTOR'] = 3", "w.ns['FACTOR'] = torch.tensor(2.0)", "w.ns['sum'] = lambda v: 1", "w.ns.pop('sum', None)",
-    "w.probe.__defaults__ = (2, None)", "w.probe.__globals__['OBJ'].items.reverse()",
-    "torch._C._set_mkldnn_enabled(False)", "torch._C._set_mkldnn_enabled(True)", "torch.backends.cuda.enable_flash_sdp(False)", "torch.backends.cuda.enable_flash_sdp(True)",
-    "torch.use_deterministic_algorithms(True)", "torch.use_deterministic_algorithms(False)", "torch.set_float32_matmul_precision('high')", "torch.set_float32_matmul_precision('highest')",
-    "w.autocast = True", "w.autocast = False", "w.inference = True", "w.inference = False", "w.vmap = True", "w.vmap = False",
-    "w.offset = 3", "w.offset = 0", "torch.nn.functional.layer_norm = lambda x, *args: x * 2", "torch.nn.functional.layer_norm = w.real['layer_norm']",
-    "nn.Linear.forward = lambda s, x: w.real['linear_forward'](s, x) + 1", "nn.Linear.forward = w.real['linear_forward']",
+    "w.ns['OBJ'].slot = 4",
+    "del w.ns['OBJ'].slot",
+    "w.ns['OBJ'].items.append(7)",
+    "w.ns['OBJ'].items = (5,)",
+    "w.ns['OBJ'].table['zz'] = 1",
+    "w.ns['OBJ'].table['b'] = 3",
+    "w.ns['OBJ'].table.pop('a', None)",
+    "w.ns['OBJ'].extra = 3",
+    "w.ns['OBJ'].__dict__.pop('extra', None)",
+    "w.ns['Obj'].extra = 2.5",
+    "w.ns['Mid'].extra = property(lambda s: 4)",
+    "w.ns['Obj'].__bool__ = lambda s: False",
+    "del w.ns['Obj'].__bool__",
+    "w.ns['Obj'].__len__ = lambda s: 0",
+    "w.ns['Mid'].__bool__ = lambda s: True",
+    "w.ns['Obj'].__eq__ = lambda s, o: o == 3",
+    "w.ns['Obj'].twist.__defaults__ = (4,)",
+    "w.ns['Obj'].twist.__kwdefaults__ = {'times': 3}",
+    "w.ns['Obj'].twist.__kwdefaults__['times'] = 2",
+    "w.ns['Base'].twist = lambda self, x: x * self.k",
+    "w.ns['Mid'].twist = lambda self, x: x - 1",
+    "w.ns['Base'].k = 5",
+    "w.ns['Mid'].k = 6",
+    "w.ns['OBJ'].k = 7",
+    "w.ns['Obj'].__dict__['unit'].value = 9.0",
+    "w.ns['Unit'].__get__ = lambda s, o, c: 11.0",
+    "w.ns['Obj'].unit = 13.0",
+    "w.ns['OBJ'].unit = 1.0",
+    "w.ns['Unit'].__set__ = lambda s, o, v: None",
+    "w.ns['Obj'].rate = property(lambda s: 8)",
+    "w.ns['Obj'].rate = 2",
+    "w.ns['Obj'].still = staticmethod(lambda x: x * 9)",
+    "w.ns['Obj'].of = classmethod(lambda cls, x: x * cls.k)",
+    "w.ns['OBJ'].still = lambda x: x",
+    "w.ns['OBJ'].twist = lambda x: x * 6",
+    "w.ns['Obj'].__getattr__ = lambda s, n: 5 if n == 'extra' else object.__getattribute__(s, n)",
+    "w.ns['Obj'].__bases__ = (w.ns['Base'],)",
+    "w.ns['Obj'].__bases__ = (type('New', (w.ns['Mid'],), {'twist': lambda s, x: x * 0.25}),)",
+    "w.ns['OBJ'].__class__ = type('Sub', (w.ns['Obj'],), {'__slots__': ()})",
+    "w.ns['OBJ'].__dict__ = {'items': [9], 'table': {}, 'scale': 2.0}",
+    "w.ns['OBJ'].__dict__.update(scale=1.5)",
+    "w.ns['OBJ'].scale = 0.125",
+    "w.ns['OBJ'].scale = 0.75",
+    "w.ns['OBJ'] = w.ns['Obj']()",
+    "w.ns['helper2'].__defaults__ = (7,)",
+    "w.ns['helper2'].__kwdefaults__ = {'off': 1}",
+    "w.ns['helper2'].__code__ = (lambda x, by=2, *, off=0: x - by).__code__",
+    "exec('def helper2(x, by=2, *, off=0): return x * by + off', w.ns)",
+    "exec('def helper2(x, by=2, *, off=5): return x * by + off', w.ns)",
+    "w.ns['PICK'][w.ns['helper2']] = 2.0",
+    "w.ns['PART'].keywords['by'] = 5",
+    "w.ns['PART'] = __import__('functools').partial(w.ns['helper2'], off=2)",
+    "w.ns['MODE'] = w.ns['Mode'].B",
+    "w.ns['MODE'] = w.ns['Mode'].A",
+    "w.ns['QUEUE'].append(3.0)",
+    "w.ns['QUEUE'].popleft()",
+    "w.ns['FACTOR'] = 2.0",
+    "w.ns['FACTOR'] = 0.5",
+    "w.ns['FACTOR'] = float('inf')",
+    "w.ns['FACTOR'] = 3",
+    "w.ns['FACTOR'] = torch.tensor(2.0)",
+    "w.ns['sum'] = lambda v: 1",
+    "w.ns.pop('sum', None)",
+    "w.probe.__defaults__ = (2, None)",
+    "w.probe.__globals__['OBJ'].items.reverse()",
+    "torch._C._set_mkldnn_enabled(False)",
+    "torch._C._set_mkldnn_enabled(True)",
+    "torch.backends.cuda.enable_flash_sdp(False)",
+    "torch.backends.cuda.enable_flash_sdp(True)",
+    "torch.use_deterministic_algorithms(True)",
+    "torch.use_deterministic_algorithms(False)",
+    "torch.set_float32_matmul_precision('high')",
+    "torch.set_float32_matmul_precision('highest')",
+    "w.autocast = True",
+    "w.autocast = False",
+    "w.inference = True",
+    "w.inference = False",
+    "w.vmap = True",
+    "w.vmap = False",
+    "w.offset = 3",
+    "w.offset = 0",
+    "torch.nn.functional.layer_norm = lambda x, *args: x * 2",
+    "torch.nn.functional.layer_norm = w.real['layer_norm']",
+    "nn.Linear.forward = lambda s, x: w.real['linear_forward'](s, x) + 1",
+    "nn.Linear.forward = w.real['linear_forward']",
 ]
 
 REAL: dict[str, Any] = {"layer_norm": torch.nn.functional.layer_norm, "linear_forward": torch.nn.Linear.forward}

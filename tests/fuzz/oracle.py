@@ -1,4 +1,5 @@
 """Run a program eager and compiled on equal inputs and compare everything a user could see."""
+
 from __future__ import annotations
 
 import contextlib
@@ -13,7 +14,7 @@ from typing import Any, Callable
 
 import torch
 
-from tcompile.compiler.torch_modes import autocast_nesting
+from tcompile.compiler.graph.torch_modes import autocast_nesting
 
 from .programs import namespace
 
@@ -39,14 +40,22 @@ def observe(f: Callable, args: tuple, ns: dict[str, Any]) -> dict[str, Any]:
         except Exception as e:
             kind, words = type(e).__name__, str(e).splitlines()[0][:60] if str(e) else ""
             out["error"] = (kind, words, type(e.__cause__).__name__, _line(e))
-    out["printed"], out["args"], out["state"] = text.getvalue(), args, [ns.get(name) for name in ("STATE", "COUNT", "COUNTS")]
-    out["modes"] = {"grad": torch.is_grad_enabled(), "autocast": torch.is_autocast_enabled("cpu"), "autocast nesting": autocast_nesting()}
+    out["printed"], out["args"], out["state"] = (
+        text.getvalue(),
+        args,
+        [ns.get(name) for name in ("STATE", "COUNT", "COUNTS")],
+    )
+    out["modes"] = {
+        "grad": torch.is_grad_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast nesting": autocast_nesting(),
+    }
     return out
 
 
 def _line(e: BaseException) -> int | None:
-    """The innermost line of the program in the traceback: where the user reads that it failed. CPython 3.11 itself is not sure about it
-    for unbound locals (tests/capture/test_bytecode_fuzz.py)."""
+    """The innermost line of the program in the traceback: where the user reads that it failed. CPython 3.11 itself is
+    not sure about it for unbound locals (tests/capture/test_bytecode_fuzz.py)."""
     if sys.version_info < (3, 12) and isinstance(e, NameError) and str(e).startswith("cannot access "):
         return None
     lines = [at for frame, at in traceback.walk_tb(e.__traceback__) if frame.f_code.co_filename.startswith("<fuzz")]
@@ -54,15 +63,27 @@ def _line(e: BaseException) -> int | None:
 
 
 def same(x: Any, y: Any, where: str = "result", rtol: float = 1e-4, atol: float = 1e-5, scaled: bool = False) -> None:
-    """Raise AssertionError naming the first place where two observations differ. `scaled`: `rtol` is of a tensor's largest finite
-    number, for results of sums that cancel; otherwise of each number."""
+    """Raise AssertionError naming the first place where two observations differ. `scaled`: `rtol` is of a tensor's
+    largest finite number, for results of sums that cancel; otherwise of each number."""
     if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
-        assert isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor), f"{where}: {type(x).__name__} and {type(y).__name__}"
-        assert x.dtype == y.dtype and x.shape == y.shape, f"{where}: {x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
+        assert isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor), (
+            f"{where}: {type(x).__name__} and {type(y).__name__}"
+        )
+        assert x.dtype == y.dtype and x.shape == y.shape, (
+            f"{where}: {x.dtype} {tuple(x.shape)} and {y.dtype} {tuple(y.shape)}"
+        )
         assert x.requires_grad == y.requires_grad, f"{where}: requires_grad {x.requires_grad} and {y.requires_grad}"
-        if not (x.layout is y.layout is torch.strided and torch.equal(x.detach(), y.detach())):          # many times faster where all is well
-            size = x.detach().abs().nan_to_num(0, 0, 0).max().item() if scaled and x.is_floating_point() and x.numel() else 0.0
-            torch.testing.assert_close(y, x, rtol=rtol, atol=max(atol, rtol * size), equal_nan=True, msg=lambda m: f"{where}: {m}")
+        if not (
+            x.layout is y.layout is torch.strided and torch.equal(x.detach(), y.detach())
+        ):  # many times faster where all is well
+            size = (
+                x.detach().abs().nan_to_num(0, 0, 0).max().item()
+                if scaled and x.is_floating_point() and x.numel()
+                else 0.0
+            )
+            torch.testing.assert_close(
+                y, x, rtol=rtol, atol=max(atol, rtol * size), equal_nan=True, msg=lambda m: f"{where}: {m}"
+            )
     elif isinstance(x, float) and isinstance(y, float):
         assert math.isclose(x, y, rel_tol=rtol, abs_tol=atol) or (x != x and y != y), f"{where}: {x} and {y}"
     elif isinstance(x, dict):
@@ -70,7 +91,9 @@ def same(x: Any, y: Any, where: str = "result", rtol: float = 1e-4, atol: float 
         for k in x:
             same(x[k], y[k], f"{where}[{k!r}]", rtol, atol, scaled)
     elif isinstance(x, (list, tuple)):
-        assert type(x).__name__ == type(y).__name__ and len(x) == len(y), f"{where}: {type(x).__name__}[{len(x)}] and {type(y).__name__}[{len(y)}]"
+        assert type(x).__name__ == type(y).__name__ and len(x) == len(y), (
+            f"{where}: {type(x).__name__}[{len(x)}] and {type(y).__name__}[{len(y)}]"
+        )
         for i, (p, q) in enumerate(zip(x, y)):
             same(p, q, f"{where}[{i}]", rtol, atol, scaled)
     elif dataclasses.is_dataclass(x) and not isinstance(x, type):
@@ -106,5 +129,6 @@ def identities(o: Any) -> list[int]:
         elif isinstance(v, (list, tuple)):
             for w in v:
                 go(w)
+
     go(o)
     return order

@@ -1,4 +1,5 @@
 """Fuzzer 2: random changes between calls; results equal eager's and nothing stale is ever served."""
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """Fuzzer 4: numbers and sizes that differ from call to call."""
+
 from __future__ import annotations
 
 import os
@@ -23,5 +24,8 @@ def test_a_stale_number_is_seen():
     def stale(gm, inputs):
         graphs.append(gm)
         return graphs[0]
+
     with pytest.raises(AssertionError, match="call"):
-        check_numbers("calls = [((2, 2), 1, 1, 1.0), ((2, 2), 5, 1, 1.0)]\ndef f(x, n, k, s):\n    return x * n,\n", stale)
+        check_numbers(
+            "calls = [((2, 2), 1, 1, 1.0), ((2, 2), 5, 1, 1.0)]\ndef f(x, n, k, s):\n    return x * n,\n", stale
+        )

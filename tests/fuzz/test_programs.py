@@ -1,4 +1,5 @@
 """Fuzzer 1: random programs give compiled what they give eager, call after call."""
+
 from __future__ import annotations
 
 import os
@@ -12,7 +13,12 @@ from .programs import programs
 N = int(os.environ.get("TCOMPILE_FUZZ", "25"))
 layouts = st.sampled_from(LAYOUTS)
 grads = st.sampled_from([False, False, False, True])
-common = dict(deadline=None, suppress_health_check=list(HealthCheck), print_blob=False, derandomize="TCOMPILE_FUZZ" not in os.environ)
+common = dict(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+    derandomize="TCOMPILE_FUZZ" not in os.environ,
+)
 
 
 @settings(max_examples=N, **common)

@@ -1,4 +1,7 @@
-"""Fuzzer 3: straight programs of tensor operators through the whole compiler, forward and backward, static and symbolic."""
+"""Fuzzer 3: straight programs of tensor operators through the whole compiler, forward and backward, static and
+symbolic.
+"""
+
 from __future__ import annotations
 
 import os

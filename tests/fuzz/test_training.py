@@ -1,4 +1,5 @@
 """A slice of the random training programs; `python -m tests.fuzz.training SEED COUNT` runs more."""
+
 import warnings
 
 import pytest

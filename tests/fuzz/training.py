@@ -1,8 +1,11 @@
-"""Random programs with gradients: aliasing, in-place writes, several results, backward passes inside and outside, against eager.
+"""Random programs with gradients: aliasing, in-place writes, several results, backward passes inside and outside,
+against eager.
 
-`python -m tests.fuzz.training SEED COUNT` runs COUNT programs and prints those that differ. A program is Python text; both worlds run the same text on
-equal inputs, and everything that autograd shows is compared: results, gradients, what was written, versions of what requires grad, errors.
+`python -m tests.fuzz.training SEED COUNT` runs COUNT programs and prints those that differ. A program is Python text;
+both worlds run the same text on equal inputs, and everything that autograd shows is compared: results, gradients, what
+was written, versions of what requires grad, errors.
 """
+
 from __future__ import annotations
 
 import random
@@ -15,22 +18,58 @@ import torch
 import tcompile
 from tcompile.compiler.errors import TCompileError
 
-_UNARY = ("{0}.sin()", "{0} * 2", "{0}.exp()", "{0}.tanh()", "{0} + 1", "{0}.relu()", "{0}.sigmoid()", "-{0}", "{0}.square()", "{0}.clone()")
-_VIEWS = ("{0}.t()", "{0}[1:]", "{0}[:, :2]", "{0}.view(-1)", "{0}.reshape(2, -1)", "{0}.transpose(0, 1)", "{0}[0]", "{0}.unsqueeze(0)", "{0}.expand_as({0})",
-          "{0}.detach()", "{0}.unbind(0)[0]", "{0}.chunk(2, 0)[1]", "{0}.diagonal()", "{0}.contiguous()")
+_UNARY = (
+    "{0}.sin()",
+    "{0} * 2",
+    "{0}.exp()",
+    "{0}.tanh()",
+    "{0} + 1",
+    "{0}.relu()",
+    "{0}.sigmoid()",
+    "-{0}",
+    "{0}.square()",
+    "{0}.clone()",
+)
+_VIEWS = (
+    "{0}.t()",
+    "{0}[1:]",
+    "{0}[:, :2]",
+    "{0}.view(-1)",
+    "{0}.reshape(2, -1)",
+    "{0}.transpose(0, 1)",
+    "{0}[0]",
+    "{0}.unsqueeze(0)",
+    "{0}.expand_as({0})",
+    "{0}.detach()",
+    "{0}.unbind(0)[0]",
+    "{0}.chunk(2, 0)[1]",
+    "{0}.diagonal()",
+    "{0}.contiguous()",
+)
 _BINARY = ("{0} * {1}", "{0} + {1}", "{0} - {1}", "torch.where({0} > 0, {0}, {1})", "torch.maximum({0}, {1})")
-_IN_PLACE = ("{0}.mul_(2)", "{0}.add_(1)", "{0}.sin_()", "{0}.copy_({0}.exp())", "{0}[0] = 0.5", "{0}.zero_()", "{0}.add_({1}.sum())", "{0}[1:] *= 3",
-             "{0}.mul_({1}.mean())")
+_IN_PLACE = (
+    "{0}.mul_(2)",
+    "{0}.add_(1)",
+    "{0}.sin_()",
+    "{0}.copy_({0}.exp())",
+    "{0}[0] = 0.5",
+    "{0}.zero_()",
+    "{0}.add_({1}.sum())",
+    "{0}[1:] *= 3",
+    "{0}.mul_({1}.mean())",
+)
 
 
 class Writer:
-    """One program: `f(x, w, v)` over tensors of 4 x 4, where w and v require grad, and what the caller does with what it gives."""
+    """One program: `f(x, w, v)` over tensors of 4 x 4, where w and v require grad, and what the caller does with what
+    it gives.
+    """
 
     def __init__(self, seed: int):
         self.r = random.Random(seed)
         self.lines: list[str] = []
         self.names = ["x", "w", "v"]
-        self.square = ["x", "w", "v"]                # known to be 4 x 4
+        self.square = ["x", "w", "v"]  # known to be 4 x 4
 
     def pick(self) -> str:
         return self.r.choice(self.names)
@@ -58,7 +97,9 @@ class Writer:
             line = self.r.choice(_IN_PLACE).format(self.pick(), self.pick())
             self.lines += ["with torch.no_grad():", "    " + line] if self.r.random() < 0.25 else [line]
         elif k < 0.92:
-            self.fresh(f"torch.autograd.grad({self.pick()}.sum(), {self.r.choice('wv')}, allow_unused=True, retain_graph={self.r.random() < 0.7})[0]")
+            self.fresh(
+                f"torch.autograd.grad({self.pick()}.sum(), {self.r.choice('wv')}, allow_unused=True, retain_graph={self.r.random() < 0.7})[0]"
+            )
             self.lines.append(f"if {self.names[-1]} is None: {self.names[-1]} = torch.ones(2, 2)")
         elif k < 0.97:
             self.lines.append(f"{self.pick()}.sum().backward({'retain_graph=True' if self.r.random() < 0.6 else ''})")
@@ -75,8 +116,17 @@ class Writer:
     def caller(self) -> dict[str, Any]:
         """What is done outside: which inputs are leaves, how results are differentiated."""
         r = self.r
-        return {"leaf_w": r.random() < 0.6, "leaf_v": r.random() < 0.6, "shared": r.random() < 0.15, "calls": r.randint(1, 3), "together": r.random() < 0.5,
-                "retain": r.random() < 0.3, "order": r.random(), "grad_x": r.random() < 0.2, "write": r.random() < 0.2}
+        return {
+            "leaf_w": r.random() < 0.6,
+            "leaf_v": r.random() < 0.6,
+            "shared": r.random() < 0.15,
+            "calls": r.randint(1, 3),
+            "together": r.random() < 0.5,
+            "retain": r.random() < 0.3,
+            "order": r.random(),
+            "grad_x": r.random() < 0.2,
+            "write": r.random() < 0.2,
+        }
 
 
 def run(f: Any, how: dict[str, Any]) -> list:
@@ -86,11 +136,13 @@ def run(f: Any, how: dict[str, Any]) -> list:
     x, w0, v0 = torch.randn(4, 4), torch.randn(4, 4).requires_grad_(), torch.randn(4, 4).requires_grad_()
     if how["grad_x"]:
         x.requires_grad_()
+
     def value(t: torch.Tensor, look: Any = lambda t: t.detach().clone()) -> Any:
         try:
             return look(t)
         except RuntimeError:
-            return "error"                           # a view whose base was written into
+            return "error"  # a view whose base was written into
+
     for _ in range(how["calls"]):
         w = w0 if how["leaf_w"] else w0 * 1.5
         v = w.detach().requires_grad_() if how["shared"] and how["leaf_v"] else v0 if how["leaf_v"] else v0 + 0.5
@@ -101,8 +153,12 @@ def run(f: Any, how: dict[str, Any]) -> list:
         except (RuntimeError, IndexError, TypeError, ValueError):
             seen.append("error")
             continue
-        seen += [fact for t in out for fact in (value(t), t.requires_grad, value(t, lambda t: t.is_leaf), tuple(t.stride()))]
-        seen.append([a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in out for b in (*out, x, w, v)])
+        seen += [
+            fact for t in out for fact in (value(t), t.requires_grad, value(t, lambda t: t.is_leaf), tuple(t.stride()))
+        ]
+        seen.append(
+            [a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in out for b in (*out, x, w, v)]
+        )
         if how["write"] and not out[0].requires_grad and not out[0].is_inference():
             try:
                 out[0].mul_(2)
@@ -120,7 +176,7 @@ def run(f: Any, how: dict[str, Any]) -> list:
                     t.sin().sum().backward(retain_graph=how["retain"])
         except RuntimeError:
             seen.append("refused")
-            break                                    # how far a pass that fails has come is not compared
+            break  # how far a pass that fails has come is not compared
         seen += [value(t) for t in (x, w, v)] + [None if t.grad is None else t.grad.clone() for t in (x, w0, v0)]
     return seen
 
@@ -133,8 +189,8 @@ def differ(a: Any, b: Any) -> str | None:
             return f"values: {a.flatten()[:6].tolist()}, here {b.flatten()[:6].tolist()}"
         return None
     if isinstance(a, list) and isinstance(b, list):
-        if "refused" in a:                           # eager misses what it saved; a compiled graph may have saved something else
-            a, b = a[:a.index("refused")], b[:a.index("refused")]
+        if "refused" in a:  # eager misses what it saved; a compiled graph may have saved something else
+            a, b = a[: a.index("refused")], b[: a.index("refused")]
         if len(a) != len(b):
             return f"{len(a)} facts, here {len(b)}: {[x for x in a if isinstance(x, tuple)]} / {[x for x in b if isinstance(x, tuple)]}"
         for i, (p, q) in enumerate(zip(a, b)):
@@ -160,6 +216,7 @@ def check(seed: int, backend: str = "tcompile") -> str | None:
         space: dict[str, Any] = {"torch": torch}
         exec(compile(text, f"<training {seed}>", "exec"), space)
         return space["f"]
+
     want = run(make(), how)
     tcompile.reset()
     try:

@@ -1,4 +1,5 @@
 """Attention that is written by hand and trained, by the library and by our kernels, beside float64."""
+
 import math
 
 import pytest
@@ -15,7 +16,10 @@ def plain(q, k, v):
 
 def causal(q, k, v):
     s = q @ k.mT / math.sqrt(q.shape[-1])
-    return torch.softmax(s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -math.inf), -1) @ v
+    return (
+        torch.softmax(s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -math.inf), -1)
+        @ v
+    )
 
 
 def capped(q, k, v):
@@ -45,7 +49,9 @@ def test_gradients(fn, size, mode):
     torch.manual_seed(0)
     b, h, n, d = size
     dtype = torch.float32 if fn is autocast else torch.bfloat16
-    shapes = [(b, n, h, d)] * 3 if fn is heads_behind else [(b, h, n, d), *[(b, h // 2 if fn is grouped else h, n, d)] * 2]
+    shapes = (
+        [(b, n, h, d)] * 3 if fn is heads_behind else [(b, h, n, d), *[(b, h // 2 if fn is grouped else h, n, d)] * 2]
+    )
     args = [torch.randn(s, device="cuda").to(dtype).requires_grad_() for s in shapes]
     compiled = tcompile.compile(fn, mode=mode)
     exact = [x.detach().double().requires_grad_() for x in args]
@@ -65,6 +71,7 @@ def test_dropout_draws_what_eager_draws(size):
 
     def fn(q, k, v):
         return torch.dropout(torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1), 0.2, True) @ v
+
     args = [torch.randn(size, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
     tangent = torch.randn(size, device="cuda", dtype=torch.bfloat16)
     compiled = tcompile.compile(fn)
@@ -86,14 +93,15 @@ def test_dropout_by_bits():
 
     def fn(q, k, v):
         return torch.dropout(torch.softmax(q @ k.mT, -1), 0.2, True) @ v
+
     compiled = tcompile.compile(fn, mode="max-autotune")
     seen = []
     for _ in range(4):
         out = compiled(q, k, v)
-        g, = torch.autograd.grad(out.sum(), (v,))
+        (g,) = torch.autograd.grad(out.sum(), (v,))
         assert abs(out.float().mean().item() - 1) < 5e-3 and abs(g.float().mean().item() - 1) < 5e-3
         seen.append((out.float() - 1)[0, 0, :, 0].clone())
-        rows = out.float()[..., 0].sum(-1) / g.float()[..., 0].sum(-1)           # (both count what was kept)
+        rows = out.float()[..., 0].sum(-1) / g.float()[..., 0].sum(-1)  # (both count what was kept)
         assert (rows - 1).abs().max() < 2e-2
     assert all(torch.corrcoef(torch.stack([a, b]))[0, 1].abs() < 0.3 for a, b in zip(seen, seen[1:]))
 
@@ -116,16 +124,22 @@ def test_scores_are_never_in_memory():
 @pytest.mark.parametrize("heads", [8, 2])
 def test_flex_attention(mask, heads):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
     tcompile.reset()
     torch.manual_seed(0)
     n = 500
     which = torch.arange(n, device="cuda") // 130
     masks = {"causal": lambda b, h, i, j: i >= j, "documents": lambda b, h, i, j: (which[i] == which[j]) & (i >= j)}
     block = create_block_mask(masks[mask], None, None, n, n, device="cuda") if mask else None
-    q, k, v = (torch.randn(2, m, n, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for m in (8, heads, heads))
+    q, k, v = (
+        torch.randn(2, m, n, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for m in (8, heads, heads)
+    )
 
     def fn(q, k, v):
-        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + (j - i) * 0.01 * h, block_mask=block, enable_gqa=heads != 8)
+        return flex_attention(
+            q, k, v, score_mod=lambda s, b, h, i, j: s + (j - i) * 0.01 * h, block_mask=block, enable_gqa=heads != 8
+        )
+
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     s = exact[0] @ exact[1].repeat_interleave(8 // heads, 1).mT / 8
     i, j = torch.arange(n, device="cuda")[:, None], torch.arange(n, device="cuda")
@@ -145,6 +159,7 @@ def test_flex_attention(mask, heads):
 def test_flex_attention_gives_sums_of_rows(score):
     """In one kernel, with its gradient, of packed sequences that differ from batch to batch."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
     tcompile.reset()
     torch.manual_seed(0)
     n = 1000
@@ -152,13 +167,24 @@ def test_flex_attention_gives_sums_of_rows(score):
 
     def mask(b, h, i, j):
         return (which[b, i] == which[b, j]) & (i >= j)
+
     block = create_block_mask(mask, 2, None, n, n, device="cuda")
     args = [torch.randn(2, 4, n, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-    compiled = tcompile.compile(lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=block, return_lse=True))
+    compiled = tcompile.compile(
+        lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=block, return_lse=True)
+    )
     exact = [x.detach().double().requires_grad_() for x in args]
     s = exact[0] @ exact[1].mT / 8
     s = s if score is None else score(s, *[None] * 4)
-    s = s.masked_fill(~mask(torch.arange(2, device="cuda")[:, None, None, None], 0, torch.arange(n, device="cuda")[:, None], torch.arange(n, device="cuda")), -math.inf)
+    s = s.masked_fill(
+        ~mask(
+            torch.arange(2, device="cuda")[:, None, None, None],
+            0,
+            torch.arange(n, device="cuda")[:, None],
+            torch.arange(n, device="cuda"),
+        ),
+        -math.inf,
+    )
     want = torch.softmax(s, -1) @ exact[2], torch.logsumexp(s, -1)
     tangents = [torch.randn_like(x) for x in want]
     wanted = torch.autograd.grad(want, exact, tangents)

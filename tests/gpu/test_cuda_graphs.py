@@ -1,4 +1,5 @@
 """mode="reduce-overhead" on a GPU: replays give what eager gives, and what is not captured says why."""
+
 import gc
 
 import pytest
@@ -7,7 +8,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import tcompile
-from tcompile.compiler.runtime.gpu import graphs
+from tcompile.compiler.runtime.gpu import cuda_graphs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 @pytest.fixture(autouse=True)
 def always_kept(monkeypatch):
     """Whether a replay pays off depends on the machine: these tests are about results."""
-    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "_worth_it", lambda *a: "")
 
 
 def model(n=6):
@@ -24,7 +25,7 @@ def model(n=6):
 
 
 def live() -> list:
-    return [o for o in gc.get_objects() if isinstance(o, graphs.CudaGraphs) and o.captured]
+    return [o for o in gc.get_objects() if isinstance(o, cuda_graphs.CudaGraphs) and o.captured]
 
 
 def test_replays_with_moving_inputs_and_results_that_stay():
@@ -37,7 +38,7 @@ def test_replays_with_moving_inputs_and_results_that_stay():
             x = torch.randn(16, 64, device="cuda")
             kept.append((c(x), m(x)))
     assert len(live()) > before
-    for got, want in kept:                       # every one is still what it was
+    for got, want in kept:  # every one is still what it was
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
 
 
@@ -48,9 +49,9 @@ def test_parameters_that_move_or_change():
     with torch.no_grad():
         for i in range(16):
             if i == 6:
-                m[0].weight.add_(0.1)            # in place: the graph reads the new values
+                m[0].weight.add_(0.1)  # in place: the graph reads the new values
             if i == 8:
-                m[0].weight.data = m[0].weight.data * 2 + 1     # another memory
+                m[0].weight.data = m[0].weight.data * 2 + 1  # another memory
             torch.testing.assert_close(c(x), m(x), atol=1e-4, rtol=1e-3)
 
 
@@ -70,6 +71,7 @@ def test_inputs_that_are_written():
     def f(x, s):
         s.add_(x)
         return torch.sin(s) + 1
+
     c = tcompile.compile(f, mode="reduce-overhead")
     for i in range(8):
         x = torch.randn(64, 64, device="cuda")
@@ -108,6 +110,7 @@ def test_two_models_share_a_pool_on_two_streams():
 
 def test_training_with_graphs():
     import copy
+
     m1 = model(2).train()
     m2 = copy.deepcopy(m1)
     c = tcompile.compile(m1, mode="reduce-overhead")
@@ -167,9 +170,12 @@ def steps(module, call, optimizer, inputs, amp=False):
 def trained(m, inputs, amp=False, **options):
     """Losses and parameters of the module compiled and eager, and what was captured meanwhile."""
     import copy
+
     m2 = copy.deepcopy(m)
     before = {id(o) for o in live()}
-    got = steps(m, tcompile.compile(m, mode="reduce-overhead", **options), torch.optim.SGD(m.parameters(), 0.05), inputs, amp)
+    got = steps(
+        m, tcompile.compile(m, mode="reduce-overhead", **options), torch.optim.SGD(m.parameters(), 0.05), inputs, amp
+    )
     made = [o for o in live() if id(o) not in before]
     want = steps(m2, m2, torch.optim.SGD(m2.parameters(), 0.05), inputs, amp)
     return got, want, list(zip(m.parameters(), m2.parameters())), made
@@ -177,12 +183,23 @@ def trained(m, inputs, amp=False, **options):
 
 def convolutions():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32),
-                         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).cuda()
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    ).cuda()
 
 
 def test_training_convolutions_under_autocast():
-    got, want, parameters, made = trained(convolutions(), [torch.randn(16, 3, 64, 64, device="cuda") for _ in range(9)], amp=True)
+    got, want, parameters, made = trained(
+        convolutions(), [torch.randn(16, 3, 64, 64, device="cuda") for _ in range(9)], amp=True
+    )
     torch.testing.assert_close(got, want, atol=2e-2, rtol=2e-2)
     forward, backward = sorted(made, key=lambda c: c.backward)
     g, b = next(iter(forward.entries.values())), next(iter(backward.entries.values()))
@@ -193,7 +210,7 @@ def test_training_convolutions_under_autocast():
 def test_training_attention_with_dropout(in_attention):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(256, 4, 512, dropout=0.1, batch_first=True, norm_first=True, activation="gelu")
-    layer.self_attn.dropout = in_attention           # where torch's kernels draw these numbers, they draw all of the graph's
+    layer.self_attn.dropout = in_attention  # where torch's kernels draw these numbers, they draw all of the graph's
     m = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).cuda().train()
     got, want, parameters, made = trained(m, [torch.randn(4, 128, 256, device="cuda") for _ in range(9)], amp=True)
     torch.testing.assert_close(got, want, atol=3e-2, rtol=3e-2)
@@ -204,6 +221,7 @@ def test_training_on_two_streams():
     m = model(3).train()
     inputs = [torch.randn(32, 64, device="cuda") for _ in range(12)]
     import copy
+
     m2 = copy.deepcopy(m)
     c, side = tcompile.compile(m, mode="reduce-overhead"), torch.cuda.Stream()
     for i, x in enumerate(inputs):
@@ -221,10 +239,13 @@ def test_the_memory_of_training():
     torch.manual_seed(0)
 
     def chain():
-        return nn.Sequential(*[m for _ in range(24) for m in (nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU())], nn.Linear(256, 1)).cuda()
+        return nn.Sequential(
+            *[m for _ in range(24) for m in (nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU())], nn.Linear(256, 1)
+        ).cuda()
+
     inputs = [torch.randn(1 << 15, 256, device="cuda")] * 8
     gc.collect()
-    torch._C._cuda_clearCublasWorkspaces()           # torch's own: 32 MB for each thread and stream that it first multiplied on
+    torch._C._cuda_clearCublasWorkspaces()  # torch's own: 32 MB for each thread and stream that it first multiplied on
     torch.cuda.empty_cache()
     floor = torch.cuda.memory_reserved()
 
@@ -242,6 +263,7 @@ def test_the_memory_of_training():
         most = torch.cuda.max_memory_reserved() - before
         del m, c, o
         return most
+
     plain, replayed = peak("default"), peak("reduce-overhead")
     assert replayed < 1.35 * plain, (plain >> 20, replayed >> 20)
     tcompile.reset()

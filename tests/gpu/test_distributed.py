@@ -1,4 +1,5 @@
 """Training on two GPUs (NCCL): as tests/autograd/test_distributed.py, which runs the same cases on the CPU."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """Attention with dropout of our own on the device: the masks that it drew, and gradients that fit them."""
+
 import math
 
 import pytest
@@ -7,12 +8,15 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import tcompile
-from tcompile.compiler.keep_bits import keep_fraction
+from tcompile.compiler.ops.keep_bits import keep_fraction
 
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = pytest.mark.skipif(not hopper, reason="no GPU of the Hopper generation on this machine")
-MODES = {"default": {"fast_dropout": True}, "reduce-overhead": {"fast_dropout": True, "cudagraphs": True},
-         "max-autotune": {"fast_dropout": True, "cudagraphs": True, "max_autotune": True}}
+MODES = {
+    "default": {"fast_dropout": True},
+    "reduce-overhead": {"fast_dropout": True, "cudagraphs": True},
+    "max-autotune": {"fast_dropout": True, "cudagraphs": True, "max_autotune": True},
+}
 FAST = MODES["default"]
 
 
@@ -21,7 +25,10 @@ def attention(q, k, v, causal=False, p=0.1):
 
 
 def operands(b, h, rows, keys, d, dtype, columns=None):
-    return [torch.randn(b, n, h, c, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_() for n, c in ((rows, d), (keys, d), (keys, columns or d))]
+    return [
+        torch.randn(b, n, h, c, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_()
+        for n, c in ((rows, d), (keys, d), (keys, columns or d))
+    ]
 
 
 def scores(q, k, causal):
@@ -29,9 +36,16 @@ def scores(q, k, causal):
     return s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device="cuda").triu(1), -math.inf) if causal else s
 
 
-@pytest.mark.parametrize("b, h, rows, keys, d, dtype, causal, mode", [
-    (2, 4, 512, 64, 64, torch.bfloat16, False, "default"), (3, 2, 200, 50, 64, torch.float16, False, "reduce-overhead"),
-    (16, 16, 512, 64, 64, torch.bfloat16, False, "default"), (2, 3, 64, 64, 64, torch.float16, True, "reduce-overhead"), (2, 3, 333, 32, 32, torch.bfloat16, False, "default")])
+@pytest.mark.parametrize(
+    "b, h, rows, keys, d, dtype, causal, mode",
+    [
+        (2, 4, 512, 64, 64, torch.bfloat16, False, "default"),
+        (3, 2, 200, 50, 64, torch.float16, False, "reduce-overhead"),
+        (16, 16, 512, 64, 64, torch.bfloat16, False, "default"),
+        (2, 3, 64, 64, 64, torch.float16, True, "reduce-overhead"),
+        (2, 3, 333, 32, 32, torch.bfloat16, False, "default"),
+    ],
+)
 def test_masks_and_gradients(b, h, rows, keys, d, dtype, causal, mode):
     """With the identity as values the result is the probabilities that were kept: from them the mask is known."""
     torch.manual_seed(0)
@@ -61,12 +75,17 @@ def test_masks_and_gradients(b, h, rows, keys, d, dtype, causal, mode):
         for x, y in zip((q, k, v), wants):
             assert (x.grad.double() - y).norm() <= 1e-2 * y.norm()
     same = (masks[-1] == masks[-2])[seen].double().mean().item()
-    assert abs(same - 0.82) < 0.02                       # independent draws agree in 0.9^2 + 0.1^2 of places
+    assert abs(same - 0.82) < 0.02  # independent draws agree in 0.9^2 + 0.1^2 of places
 
 
 def test_lengths_and_layouts():
     """Gradients fit the result: a directional derivative, with the bits of one seed."""
-    for b, h, rows, keys, d, causal in ((2, 3, 77, 131, 64, False), (1, 2, 300, 300, 48, True), (4, 8, 1024, 1024, 64, True), (2, 2, 130, 65, 16, False)):
+    for b, h, rows, keys, d, causal in (
+        (2, 3, 77, 131, 64, False),
+        (1, 2, 300, 300, 48, True),
+        (4, 8, 1024, 1024, 64, True),
+        (2, 2, 130, 65, 16, False),
+    ):
         torch.manual_seed(1)
         q, k, v = operands(b, h, rows, keys, d, torch.bfloat16)
         c = tcompile.compile(lambda q, k, v, causal=causal: attention(q, k, v, causal), options=FAST)
@@ -81,8 +100,14 @@ def test_lengths_and_layouts():
         torch.manual_seed(5)
         with torch.no_grad():
             moved = c(q, k, (v + change).to(v.dtype))
-        got, want = ((moved - out).double() * grad.double()).sum(), ((v + change).to(v.dtype).double() - v.double()).mul(v.grad.double()).sum()
-        assert abs(got - want) <= 2e-2 * (moved - out).double().norm() * grad.double().norm() / math.sqrt(grad.numel()) * 10, (got, want)
+        got, want = (
+            ((moved - out).double() * grad.double()).sum(),
+            ((v + change).to(v.dtype).double() - v.double()).mul(v.grad.double()).sum(),
+        )
+        assert (
+            abs(got - want)
+            <= 2e-2 * (moved - out).double().norm() * grad.double().norm() / math.sqrt(grad.numel()) * 10
+        ), (got, want)
 
 
 def test_a_model_trains():
@@ -115,6 +140,7 @@ def test_a_joined_projection():
     def f(x):
         q, k, v = (y.transpose(1, 2) for y in linear(x).view(b, n, 3, h, d).unbind(2))
         return attention(q, k, v).transpose(1, 2).reshape(b, n, h * d)
+
     c = tcompile.compile(f, options=FAST)
     x, grad = (torch.randn(b, n, h * d, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     x[..., 0] = 1

@@ -1,4 +1,7 @@
-"""Kernels that the interpreter cannot judge: scans of long rows, additions by many threads, floats of eight bits as the machine has them."""
+"""Kernels that the interpreter cannot judge: scans of long rows, additions by many threads, floats of eight bits as the
+machine has them.
+"""
+
 import pytest
 import torch
 import torch.nn as nn
@@ -15,7 +18,9 @@ def check(f, *args, rtol=1e-4, atol=1e-4):
     torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
 
 
-@pytest.mark.parametrize("shape,dim", [((300, 5000), 1), ((300, 5000), 0), ((7, 1000, 33), 1), ((40, 70000), 1), ((3, 5), 1)])
+@pytest.mark.parametrize(
+    "shape,dim", [((300, 5000), 1), ((300, 5000), 0), ((7, 1000, 33), 1), ((40, 70000), 1), ((3, 5), 1)]
+)
 def test_scans(shape, dim):
     x = torch.randn(shape, device="cuda")
     x.view(-1)[5] = torch.nan
@@ -36,7 +41,7 @@ def test_scans_against_float64(dtype):
 def test_many_threads_add_to_few_places():
     i, s = torch.randint(0, 5, (200_000,), device="cuda"), torch.randint(-3, 4, (200_000, 8), device="cuda").float()
     x = torch.zeros(5, 8, device="cuda")
-    check(lambda x, i, s: x.index_add(0, i, s), x, i, s, rtol=0, atol=0)                   # (whole numbers: every order gives the same)
+    check(lambda x, i, s: x.index_add(0, i, s), x, i, s, rtol=0, atol=0)  # (whole numbers: every order gives the same)
     check(lambda x, i, s: x.scatter_add(0, i[:, None].expand(-1, 8), s), x, i, s, rtol=0, atol=0)
     check(lambda x, i, s: x.double().index_put((i,), s.double(), accumulate=True), x, i, s, rtol=0, atol=0)
     check(lambda x, i, s: x.long().index_add(0, i, s.long()), x, i, s, rtol=0, atol=0)
@@ -68,7 +73,15 @@ def test_floats_of_eight_bits(dtype):
     every = torch.arange(256, dtype=torch.uint8, device="cuda").view(dtype)
     check(lambda x: x.float() * 1, every, rtol=0, atol=0)
     near = every.float()
-    x = torch.cat([near, near * 1.0625, near * 0.9375, torch.randn(5000, device="cuda") * 100, torch.randn(5000, device="cuda") * 1e5])
+    x = torch.cat(
+        [
+            near,
+            near * 1.0625,
+            near * 0.9375,
+            torch.randn(5000, device="cuda") * 100,
+            torch.randn(5000, device="cuda") * 1e5,
+        ]
+    )
     got, want = tcompile.compile(lambda x: (x * 1).to(dtype))(x), x.to(dtype)
     both = got.float().isnan() & want.float().isnan()
     assert torch.equal(got.view(torch.uint8)[~both], want.view(torch.uint8)[~both])
@@ -86,7 +99,13 @@ def test_weights_of_few_bits(rows):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_group_norms_between_convolutions(layout, dtype):
-    m = nn.Sequential(nn.Conv2d(32, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.SiLU(), nn.Conv2d(64, 32, 3, padding=1), nn.GroupNorm(4, 32))
+    m = nn.Sequential(
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.GroupNorm(8, 64),
+        nn.SiLU(),
+        nn.Conv2d(64, 32, 3, padding=1),
+        nn.GroupNorm(4, 32),
+    )
     m = m.to("cuda", dtype, memory_format=layout).eval()
     x = torch.randn(2, 32, 40, 24, device="cuda", dtype=dtype).to(memory_format=layout)
     tol = 2e-3 if dtype == torch.float32 else 3e-2

@@ -1,4 +1,7 @@
-"""Plans that run in C on a GPU: products by cuBLASLt, attention, memory of other dtypes, errors, threads, streams; whole training steps."""
+"""Plans that run in C on a GPU: products by cuBLASLt, attention, memory of other dtypes, errors, threads, streams;
+whole training steps.
+"""
+
 import gc
 import threading
 
@@ -12,9 +15,9 @@ from tcompile.compiler import events
 from tcompile.compiler.fusion.schedule import Extern
 from tcompile.compiler.lowering.ir import Buffer
 from tcompile.compiler.native import native
-from tcompile.compiler.runtime.gpu import algorithms, graphs
+from tcompile.compiler.runtime.gpu import algorithms, cuda_graphs
 from tcompile.compiler.runtime.gpu.device import why_not
-from tcompile.compiler.runtime.program import gemm_of, one_product
+from tcompile.compiler.runtime.native_program import gemm_of, one_product
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 TOLERANCE = {torch.float32: 2e-3, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -25,7 +28,9 @@ def like_eager(fn, *inputs, calls=3):
     with torch.no_grad():
         for _ in range(calls):
             got, want = c(*inputs), fn(*inputs)
-            for a, b in zip(got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,), strict=True):
+            for a, b in zip(
+                got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,), strict=True
+            ):
                 assert a.dtype == b.dtype and a.stride() == b.stride()
                 torch.testing.assert_close(a, b, atol=TOLERANCE.get(a.dtype, 1e-4), rtol=TOLERANCE.get(a.dtype, 1e-4))
     return c
@@ -35,14 +40,23 @@ def like_eager(fn, *inputs, calls=3):
 @pytest.mark.parametrize("m, k, n", [(128, 768, 2304), (17, 33, 65), (2, 2, 2), (256, 64, 1000), (3, 4096, 8)])
 def test_products_in_every_layout(dtype, m, k, n):
     torch.manual_seed(0)
-    x, w, bias = torch.randn(m, k, device="cuda", dtype=dtype), torch.randn(k, n, device="cuda", dtype=dtype) / k ** .5, torch.randn(n, device="cuda", dtype=dtype)
+    x, w, bias = (
+        torch.randn(m, k, device="cuda", dtype=dtype),
+        torch.randn(k, n, device="cuda", dtype=dtype) / k**0.5,
+        torch.randn(n, device="cuda", dtype=dtype),
+    )
     xt, wt = x.t().contiguous(), w.t().contiguous()
     like_eager(lambda x, w, b: torch.relu(torch.addmm(b, x, w)), x, w, bias)
     like_eager(lambda x, wt, b: torch.tanh(F.linear(x, wt, b)), x, wt, bias)
     like_eager(lambda xt, w: (xt.t() @ w) * 2, xt, w)
     like_eager(lambda xt, wt: (xt.t() @ wt.t()) + 1, xt, wt)
     like_eager(lambda x, w, b: torch.addmm(b, x, w, beta=0.5, alpha=2.0).sin(), x, w, bias)
-    like_eager(lambda x, w, c: torch.addmm(c, x, w, beta=0.5, alpha=2.0).sin(), x, w, torch.randn(m, n, device="cuda", dtype=dtype))
+    like_eager(
+        lambda x, w, c: torch.addmm(c, x, w, beta=0.5, alpha=2.0).sin(),
+        x,
+        w,
+        torch.randn(m, n, device="cuda", dtype=dtype),
+    )
 
 
 def test_operands_that_move_and_lie_oddly():
@@ -53,7 +67,7 @@ def test_operands_that_move_and_lie_oddly():
     memory = torch.randn(40 * 64 + 16, device="cuda", dtype=torch.float16)
     with torch.no_grad():
         for offset in (0, 8, 1, 0, 4, 3):
-            x = memory[offset:offset + 40 * 64].view(40, 64)
+            x = memory[offset : offset + 40 * 64].view(40, 64)
             torch.testing.assert_close(c(x, w, b), f(x, w, b), atol=2e-2, rtol=2e-2)
 
 
@@ -76,24 +90,42 @@ def test_tf32_follows_its_flag():
 def test_attention_by_every_library(dtype):
     q, k, v = (torch.randn(2, 4, 64, 64, device="cuda", dtype=dtype) for _ in range(3))
     mask = torch.rand(2, 1, 64, 64, device="cuda") > 0.2
-    for backend in (torch.nn.attention.SDPBackend.FLASH_ATTENTION, torch.nn.attention.SDPBackend.CUDNN_ATTENTION, torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+    for backend in (
+        torch.nn.attention.SDPBackend.FLASH_ATTENTION,
+        torch.nn.attention.SDPBackend.CUDNN_ATTENTION,
+        torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION,
+    ):
         if dtype == torch.float32 and backend is not torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION:
             continue
         with torch.nn.attention.sdpa_kernel(backend):
             like_eager(lambda q, k, v: F.scaled_dot_product_attention(q * 1.5, k, v, is_causal=True) + 1, q, k, v)
-            like_eager(lambda q, k, v: F.scaled_dot_product_attention((q + 1).transpose(1, 2).contiguous().transpose(1, 2), k, v, scale=0.3) * 2, q, k, v)
+            like_eager(
+                lambda q, k, v: (
+                    F.scaled_dot_product_attention(
+                        (q + 1).transpose(1, 2).contiguous().transpose(1, 2), k, v, scale=0.3
+                    )
+                    * 2
+                ),
+                q,
+                k,
+                v,
+            )
             if backend is not torch.nn.attention.SDPBackend.FLASH_ATTENTION:
-                like_eager(lambda q, k, v, m: F.scaled_dot_product_attention(q.sin(), k, v, attn_mask=m) + 1, q, k, v, mask)
+                like_eager(
+                    lambda q, k, v, m: F.scaled_dot_product_attention(q.sin(), k, v, attn_mask=m) + 1, q, k, v, mask
+                )
 
 
 def test_temporaries_of_several_dtypes_share_memory():
     """Memory goes from one dtype to another; what torch's kernels are handed is of the planned one."""
     conv = nn.Conv2d(8, 8, 3, padding=1).cuda()
+
     def f(x):
         with torch.autocast("cuda", dtype=torch.bfloat16):
             y = conv(torch.relu(x.float() + 1))
             y = conv((y.float() * 2).to(torch.bfloat16).sin())
-            return conv(y.float().cos().to(torch.bfloat16)).float() + 1
+            return (conv(y.float().cos().to(torch.bfloat16)).float() + 1).to(torch.bfloat16)
+
     like_eager(f, torch.randn(4, 8, 16, 16, device="cuda"))
 
 
@@ -106,7 +138,9 @@ def test_memory_that_runs_out_is_torch_s_error_and_the_next_call_works():
         torch.testing.assert_close(c(small, w), f(small, w), atol=1e-3, rtol=1e-3)
         c(torch.randn(65, 1024, device="cuda"), w)
         torch.cuda.empty_cache()
-        room = torch.cuda.memory_reserved() + (1 << 30)  # for this process alone: others on the device are not to notice
+        room = torch.cuda.memory_reserved() + (
+            1 << 30
+        )  # for this process alone: others on the device are not to notice
         torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
         try:
             large = torch.zeros((600 << 20) // 4096, 1024, device="cuda")
@@ -134,6 +168,7 @@ def test_threads_and_streams_share_a_program():
                 if not torch.allclose(c(x), m(x), atol=1e-2, rtol=1e-2):
                     wrong.append(seed)
         stream.synchronize()
+
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     [t.start() for t in threads]
     [t.join() for t in threads]
@@ -153,6 +188,7 @@ def test_a_thousand_calls_keep_no_memory():
         gc.collect()
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated()
+
     before = calls(20)
     assert calls(1000) <= before + 1024
 
@@ -173,15 +209,15 @@ def test_results_own_their_memory():
 
 
 def test_the_backend_cudagraphs(monkeypatch):
-    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "_worth_it", lambda *a: "")
     m = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64)).cuda().eval()
     c = tcompile.compile(m, backend="cudagraphs")
-    before = sum(isinstance(o, graphs.CudaGraphs) and bool(o.captured) for o in gc.get_objects())
+    before = sum(isinstance(o, cuda_graphs.CudaGraphs) and bool(o.captured) for o in gc.get_objects())
     with torch.no_grad():
         for n in (16, 16, 16, 16, 8, 8, 8, 8, 16):
             x = torch.randn(n, 64, device="cuda")
             torch.testing.assert_close(c(x), m(x), atol=1e-3, rtol=1e-3)
-    assert sum(isinstance(o, graphs.CudaGraphs) and bool(o.captured) for o in gc.get_objects()) > before
+    assert sum(isinstance(o, cuda_graphs.CudaGraphs) and bool(o.captured) for o in gc.get_objects()) > before
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
@@ -198,13 +234,18 @@ def test_whole_training_steps(optimizer, mode):
             loss.backward()
             o.step()
             return loss
+
         f = tcompile.compile(step, mode=mode) if compiled else step
         g = torch.Generator("cuda").manual_seed(5)
         losses = []
         for _ in range(8):
-            x, y = torch.randn(16, 32, device="cuda", generator=g), torch.randint(0, 8, (16,), device="cuda", generator=g)
+            x, y = (
+                torch.randn(16, 32, device="cuda", generator=g),
+                torch.randint(0, 8, (16,), device="cuda", generator=g),
+            )
             losses.append(float(f(x, y).detach()))
         return losses, [p.detach().clone() for p in m.parameters()]
+
     want, got = run(False), run(True)
     torch.testing.assert_close(got[0], want[0], atol=2e-4, rtol=2e-4)
     for a, b in zip(got[1], want[1]):
@@ -216,8 +257,23 @@ def test_scans_and_writes_at_positions():
     x, i = torch.randn(64, 1000, device="cuda"), torch.randint(0, 64, (200,), device="cuda")
     like_eager(lambda x: torch.cumsum(x.double() * 2, 1).float() + 1, x)
     like_eager(lambda x: torch.cumprod(torch.sigmoid(x.double()), 0).float() * 3, x)
-    like_eager(lambda x, i: torch.zeros(64, 1000, device="cuda", dtype=torch.float64).index_add(0, i, x[:1].expand(200, 1000).double() * 2) + 1, x, i)
-    like_eager(lambda x, i: x.double().index_put((i,), torch.ones(1000, device="cuda", dtype=torch.float64), accumulate=True) * 2, x, i)
+    like_eager(
+        lambda x, i: (
+            torch.zeros(64, 1000, device="cuda", dtype=torch.float64).index_add(
+                0, i, x[:1].expand(200, 1000).double() * 2
+            )
+            + 1
+        ),
+        x,
+        i,
+    )
+    like_eager(
+        lambda x, i: (
+            x.double().index_put((i,), torch.ones(1000, device="cuda", dtype=torch.float64), accumulate=True) * 2
+        ),
+        x,
+        i,
+    )
     like_eager(lambda x: torch.logcumsumexp(x.double(), 1).float() - 1, x)
 
 
@@ -229,12 +285,25 @@ def test_fp8_storage():
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("how", [dict(), dict(stride=2, bias=False), dict(groups=16), dict(transposed=True, output_padding=1, stride=2), dict(first=3, kernel_size=7, stride=2, bias=False)], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [
+        dict(),
+        dict(stride=2, bias=False),
+        dict(groups=16),
+        dict(transposed=True, output_padding=1, stride=2),
+        dict(first=3, kernel_size=7, stride=2, bias=False),
+    ],
+    ids=str,
+)
 def test_convolutions_forward_and_backward(how, dtype):
     torch.manual_seed(0)
     how = {"kernel_size": 3, "padding": 1, "first": 16, "transposed": False, **how}
     first, transposed = how.pop("first"), how.pop("transposed")
-    m, same = ((nn.ConvTranspose2d if transposed else nn.Conv2d)(first, 16, device="cuda", dtype=dtype, **how) for _ in range(2))
+    m, same = (
+        (nn.ConvTranspose2d if transposed else nn.Conv2d)(first, 16, device="cuda", dtype=dtype, **how)
+        for _ in range(2)
+    )
     same.load_state_dict(m.state_dict())
     c = tcompile.compile(lambda x: torch.tanh(m(x.sin()) * 2))
     tolerance = TOLERANCE[dtype]
@@ -246,7 +315,11 @@ def test_convolutions_forward_and_backward(how, dtype):
         weight = torch.randn_like(want)
         (got * weight).sum().backward()
         (want * weight).sum().backward()
-        for a, b in zip((got, x.grad, *(p.grad for p in m.parameters())), (want, y.grad, *(p.grad for p in same.parameters())), strict=True):
+        for a, b in zip(
+            (got, x.grad, *(p.grad for p in m.parameters())),
+            (want, y.grad, *(p.grad for p in same.parameters())),
+            strict=True,
+        ):
             torch.testing.assert_close(a, b, atol=tolerance * float(b.detach().abs().max()), rtol=tolerance)
 
 
@@ -280,6 +353,7 @@ def test_dropout_of_the_library_draws_as_eager_does():
 def _product(m, k, n, transposed_a, transposed_b, bias, dtype, widens=False):
     def matrix(name, rows, columns, by_columns=False):
         return Buffer(name, dtype, (rows, columns), (1, rows) if by_columns else (columns, 1))
+
     a, b, out = matrix("a", m, k, transposed_a), matrix("b", k, n, transposed_b), matrix("out", m, n)
     args = (Buffer("c", dtype, (n,), (1,)), a, b) if bias else (a, b)
     op = torch.ops.aten.addmm if bias else torch.ops.aten.mm
@@ -299,7 +373,7 @@ def test_every_algorithm_that_the_library_proposes_computes_the_product(layout, 
         step = _product(m, k, n, *layout, dtype, widens)
         out, *given = algorithms._operands(step, 0)[0]
         for t in given:
-            t.normal_(std=k ** -0.25)
+            t.normal_(std=k**-0.25)
         want = (given[-2].double() @ given[-1].double()) + (given[0].double() if layout[2] else 0)
         rows = native.gemm_algorithms(0, gemm_of(step), 8)
         assert len(rows) > 1
@@ -314,7 +388,7 @@ def test_products_that_torch_runs_are_written_in_float32_too():
     f = lambda x, w: (x @ w).float()
     want = x.double() @ w.double()
     for deterministic in (False, True):
-        torch.use_deterministic_algorithms(deterministic)          # (cuBLASLt is not asked then)
+        torch.use_deterministic_algorithms(deterministic)  # (cuBLASLt is not asked then)
         try:
             got = tcompile.compile(f)(x, w)
         finally:
@@ -325,7 +399,9 @@ def test_products_that_torch_runs_are_written_in_float32_too():
 @pytest.mark.parametrize("mode", ["default", "max-autotune"])
 def test_gradients_of_a_block_under_autocast(mode):
     torch.manual_seed(0)
-    m, same = (nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)).cuda() for _ in range(2))
+    m, same = (
+        nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)).cuda() for _ in range(2)
+    )
     same.load_state_dict(m.state_dict())
     c = tcompile.compile(m, mode=mode)
     for _ in range(3):
@@ -342,27 +418,34 @@ def test_gradients_of_a_block_under_autocast(mode):
 
 def test_max_autotune_tries_the_librarys_algorithms():
     f = lambda x, w: x @ w
-    x, w = torch.randn(32, 4096, device="cuda", dtype=torch.float16), torch.randn(4096, 2048, device="cuda", dtype=torch.float16)
+    x, w = (
+        torch.randn(32, 4096, device="cuda", dtype=torch.float16),
+        torch.randn(4096, 2048, device="cuda", dtype=torch.float16),
+    )
     heard = []
     with events.listen(heard.append), torch.no_grad():
-        c = tcompile.compile(f, dynamic=False, options={"max_autotune": True, "gpu_products": "library", "cache": False})
+        c = tcompile.compile(
+            f, dynamic=False, options={"max_autotune": True, "gpu_products": "library", "cache": False}
+        )
         torch.testing.assert_close(c(x, w), f(x, w), atol=0.2, rtol=2e-2)
         memory = torch.randn(32 * 4096 + 1, device="cuda", dtype=torch.float16)
-        odd = memory[1:].view(32, 4096)                  # less aligned than the algorithm was measured for
+        odd = memory[1:].view(32, 4096)  # less aligned than the algorithm was measured for
         torch.testing.assert_close(c(odd, w), f(odd, w), atol=0.2, rtol=2e-2)
-    trials, = (e.trials for e in heard if e.kind == "autotune")
+    (trials,) = (e.trials for e in heard if e.kind == "autotune")
     assert len(trials) > 1 and sum(t["kept"] for t in trials) == 1
 
 
 @pytest.mark.parametrize("cudagraphs", [False, True])
 def test_kernels_that_are_launched_while_the_one_before_ends(cudagraphs):
     """Each reads what the one before wrote, some are torch's; a kernel that did not wait would read what was there."""
+
     def f(x, w):
         for i in range(6):
             x = torch.softmax(x.float() * 3, -1).to(x.dtype) + i
             x = (x @ w).sin()
             x = x + x.float().sum(0).to(x.dtype) * 1e-3
         return x
+
     c = tcompile.compile(f, dynamic=False, options={"early_launch": True, "cudagraphs": cudagraphs})
     plain = tcompile.compile(f, dynamic=False, options={"early_launch": False})
     w = torch.randn(512, 512, device="cuda", dtype=torch.bfloat16) / 20

@@ -1,4 +1,5 @@
 """Programs on a GPU against eager: run where there is one, skipped elsewhere."""
+
 import copy
 
 import pytest
@@ -27,7 +28,9 @@ def check(fn, *args, atol=None, rtol=None, compiled=None, **kw):
         assert a.device == b.device and a.dtype == b.dtype and a.stride() == b.stride()
         torch.testing.assert_close(a, b, atol=atol, rtol=rtol, equal_nan=True)
     report = r.report()
-    assert not [f for f in report.fallbacks if "kernels for the GPU" in f.reason or "torch's own kernels" in f.reason], report.fallbacks
+    assert not [
+        f for f in report.fallbacks if "kernels for the GPU" in f.reason or "torch's own kernels" in f.reason
+    ], report.fallbacks
     return report
 
 
@@ -36,24 +39,79 @@ def test_pointwise(n):
     check(lambda a, b: torch.relu((a + b) * a - b) * 2 + torch.sin(a), randn(n), randn(n))
 
 
-UNARY = ["abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor",
-         "frac", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "logical_not", "neg", "reciprocal", "relu", "round", "rsqrt", "sigmoid",
-         "sign", "signbit", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc"]
+UNARY = [
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "frac",
+    "isinf",
+    "isnan",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logical_not",
+    "neg",
+    "reciprocal",
+    "relu",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "tanh",
+    "trunc",
+]
 
 
 @pytest.mark.parametrize("dtype", [f32, f64, bf16, f16])
 def test_unary_functions(dtype):
-    x = torch.cat([randn(4000) * 3, torch.tensor([0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan, 0.5, 88.0, -100.0, 1e-40], device="cuda")]).to(dtype)
+    x = torch.cat(
+        [
+            randn(4000) * 3,
+            torch.tensor(
+                [0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan, 0.5, 88.0, -100.0, 1e-40], device="cuda"
+            ),
+        ]
+    ).to(dtype)
     for at in range(0, len(UNARY), 8):
-        names = UNARY[at:at + 8]
+        names = UNARY[at : at + 8]
         check(lambda a: tuple(getattr(torch, n)(a) for n in names), x)
 
 
 def test_accuracy_against_float64():
     """The error is no more than eager's, twice."""
     x = randn(1 << 16) * 4
-    for f in (torch.exp, torch.sin, torch.tanh, torch.erf, torch.log1p, lambda a: F.softmax(a.view(64, -1), -1), lambda a: F.gelu(a),
-              lambda a: F.layer_norm(a.view(64, -1), (1024,)), lambda a: torch.sigmoid(a) / (a.abs() + 1)):
+    for f in (
+        torch.exp,
+        torch.sin,
+        torch.tanh,
+        torch.erf,
+        torch.log1p,
+        lambda a: F.softmax(a.view(64, -1), -1),
+        lambda a: F.gelu(a),
+        lambda a: F.layer_norm(a.view(64, -1), (1024,)),
+        lambda a: torch.sigmoid(a) / (a.abs() + 1),
+    ):
         y = x.abs() if f is torch.log1p else x
         exact = f(y.double())
         ours = (tcompile.compile(f)(y).double() - exact).square().nanmean().sqrt()
@@ -64,10 +122,16 @@ def test_accuracy_against_float64():
 @pytest.mark.parametrize("dtype", [f32, bf16, torch.int64, torch.int32])
 @pytest.mark.parametrize("shape", [(7, 5), (3, 70000), (70000, 3), (513, 1025), (2, 1 << 20), (4096, 4096)])
 def test_reductions(dtype, shape):
-    x = torch.randint(-50, 50, shape, device="cuda").to(dtype) if not dtype.is_floating_point else randn(*shape, dtype=dtype)
+    x = (
+        torch.randint(-50, 50, shape, device="cuda").to(dtype)
+        if not dtype.is_floating_point
+        else randn(*shape, dtype=dtype)
+    )
     for dim in (0, 1, (0, 1)):
+
         def f(a):
             return a.sum(dim), a.amax(dim), a.amin(dim)
+
         check(f, x, atol=0.3 if dtype == bf16 else 2e-3, rtol=2e-2 if dtype == bf16 else 1e-4)
     y = torch.rand(shape, device="cuda") if dtype.is_floating_point else x
     check(lambda a: ((a > 0).any(1), (a > -60).all(0)), y)
@@ -76,7 +140,9 @@ def test_reductions(dtype, shape):
 def test_argmax_first_of_ties_and_nan():
     x = torch.randint(0, 30, (300, 3000), device="cuda").float()
     got = tcompile.compile(lambda a: (a.argmax(1), a.argmin(1), a.argmax()))(x)
-    assert torch.equal(got[0], (x == x.amax(1, keepdim=True)).int().argmax(1)) or torch.equal(x.gather(1, got[0][:, None])[:, 0], x.amax(1))
+    assert torch.equal(got[0], (x == x.amax(1, keepdim=True)).int().argmax(1)) or torch.equal(
+        x.gather(1, got[0][:, None])[:, 0], x.amax(1)
+    )
     assert float(x.flatten()[got[2]]) == float(x.max())
     x[3, 77] = torch.nan
     got = tcompile.compile(lambda a: (a.amax(1), a.argmax(1)))(x)
@@ -133,11 +199,11 @@ def test_indexing():
 def test_unaligned_views():
     base = randn(4100)
     for at in (0, 1, 2, 3, 4):
-        x = base[at:at + 4096]
+        x = base[at : at + 4096]
         check(lambda a: torch.tanh(a) * 2, x)
     c = tcompile.compile(lambda a: a.exp() + 1)
     for at in (0, 1, 2, 0, 3):
-        x = base[at:at + 4000]
+        x = base[at : at + 4000]
         torch.testing.assert_close(c(x), x.exp() + 1)
 
 
@@ -160,7 +226,7 @@ def test_streams():
     s = torch.cuda.Stream()
     s.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(s):
-        y = randn(1 << 24).cumsum(0)                      # keeps the stream busy
+        y = randn(1 << 24).cumsum(0)  # keeps the stream busy
         z = x * 1
         got = c(z)
     torch.cuda.current_stream().wait_stream(s)
@@ -170,6 +236,7 @@ def test_streams():
 
 def test_threads():
     import threading
+
     c = tcompile.compile(lambda a: torch.exp(a) + 1)
     x = randn(1000)
     c(x)
@@ -189,6 +256,7 @@ def test_mutation_and_aliases():
         a.add_(b)
         b.mul_(2)
         return a.view(-1)[:3], a + b
+
     a, b = randn(40, 30), randn(40, 30)
     a2, b2 = a.clone(), b.clone()
     got = tcompile.compile(f)(a, b)
@@ -224,7 +292,9 @@ def test_matmul_with_epilogues():
 
 def small_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)).cuda()
+    return nn.Sequential(
+        nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    ).cuda()
 
 
 def test_inference_of_a_module():
@@ -260,8 +330,18 @@ def test_training(amp):
 
 def test_convolution_network_trains():
     torch.manual_seed(0)
-    m1 = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
-                       nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)).cuda()
+    m1 = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+    ).cuda()
     m2 = copy.deepcopy(m1)
     c = tcompile.compile(m1)
     x = randn(4, 3, 16, 16)
@@ -311,8 +391,11 @@ def test_attention_by_hand():
     def f(q, k, v):
         s = (q @ k.transpose(-2, -1)) / (q.shape[-1] ** 0.5)
         return torch.softmax(s.float(), -1).to(q.dtype) @ v
+
     report = check(f, q, k, v, atol=3e-2, rtol=3e-2)
-    assert [k.name for k in report.kernels] == ["k0_attention"]                  # small: launching it costs less than calling the library
+    assert [k.name for k in report.kernels] == [
+        "k0_attention"
+    ]  # small: launching it costs less than calling the library
     report = check(f, *(randn(8, 16, 1024, 64, dtype=bf16) for _ in range(3)), atol=3e-2, rtol=3e-2)
     assert not report.kernels, [k.name for k in report.kernels]
     for n, d in ((100, 48), (33, 80), (161, 48), (100, 96), (57, 24)):
@@ -323,6 +406,7 @@ def test_attention_by_hand():
         q, k, v = F.linear(x, w).view(4, 128, 3, 4, 64).permute(2, 0, 3, 1, 4)
         p = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) * 0.125, -1)
         return torch.matmul(p, v).transpose(1, 2).reshape(4, 128, 256)
+
     check(g, x, w, atol=2e-2, rtol=2e-2)
 
 
@@ -332,6 +416,7 @@ def test_library_attention():
 
     def f(q, k, v):
         return F.scaled_dot_product_attention(q * 1.5, k, v, is_causal=True) + 1
+
     with torch.no_grad():
         check(f, q, k, v, atol=2e-2, rtol=2e-2)
     a, b = tcompile.compile(f)(q, k, v), f(q2, k2, v2)
@@ -352,6 +437,7 @@ def test_products_over_an_odd_vocabulary():
         with torch.autocast("cuda", torch.bfloat16):
             logits = F.linear(h, w)
         return F.cross_entropy(logits.float().view(-1, 50257), t), logits
+
     got, want = tcompile.compile(f)(h1, w1, t), f(h2, w2, t)
     for a, b in zip(got, want):
         assert a.stride() == b.stride()
@@ -366,6 +452,7 @@ def test_products_over_an_odd_vocabulary():
 def test_another_current_device():
     def f(x):
         return torch.ones(3, device="cuda") * 2, x.to("cuda") + 1, x.cuda() * 3
+
     c, x = tcompile.compile(f), torch.randn(3)
     for index in (0, 1, 0):
         with torch.cuda.device(index):

@@ -1,4 +1,7 @@
-"""Random numbers inside of kernels on a GPU are those that eager draws, bit for bit, and leave the generator where eager leaves it."""
+"""Random numbers inside of kernels on a GPU are those that eager draws, bit for bit, and leave the generator where
+eager leaves it.
+"""
+
 import gc
 
 import pytest
@@ -8,8 +11,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tcompile
-from tcompile.compiler import philox
-from tcompile.compiler.runtime.gpu import graphs
+from tcompile.compiler.ops import philox
+from tcompile.compiler.runtime.gpu import cuda_graphs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 f32, bf16, f16 = torch.float32, torch.bfloat16, torch.float16
@@ -35,7 +38,7 @@ def both(f, c, *args, seed=7):
 
 def check(f, *args, ours=True, calls=3, close=False, **kw):
     """Compiled draws as eager, call after call; `ours`: in kernels of ours."""
-    c = tcompile.compile(f, options={"emulate_precision": True}, **kw)          # (eager's roundings, too)
+    c = tcompile.compile(f, options={"emulate_precision": True}, **kw)  # (eager's roundings, too)
     with tcompile.record() as r:
         for k in range(calls):
             (got, at), (want, there) = both(f, c, *args, seed=k)
@@ -52,10 +55,23 @@ def test_torch_draws_as_stated():
     assert philox.plain(0) and all(philox.neighbours(d, 0) for d in (f32, bf16, f16))
 
 
-SHAPES = [(1,), (7,), (8, 12), (33, 1024), (515, 1023), (64, 4096), (1024, 4098), (4096, 1000), (2049, 1023), (8192, 1028)]
+SHAPES = [
+    (1,),
+    (7,),
+    (8, 12),
+    (33, 1024),
+    (515, 1023),
+    (64, 4096),
+    (1024, 4098),
+    (4096, 1000),
+    (2049, 1023),
+    (8192, 1028),
+]
 
 
-@pytest.mark.parametrize("shape, dtype", [*((s, f32) for s in SHAPES), *((s, bf16) for s in SHAPES), ((33, 1024), f16), ((515, 1023), f16)])
+@pytest.mark.parametrize(
+    "shape, dtype", [*((s, f32) for s in SHAPES), *((s, bf16) for s in SHAPES), ((33, 1024), f16), ((515, 1023), f16)]
+)
 def test_dropout(shape, dtype):
     n = torch.Size(shape).numel()
     odd = n % 4 and n > 1 << 20
@@ -67,8 +83,20 @@ def test_probabilities(p):
     check(lambda x: F.dropout(x * 2, p, True) + 1, randn(257, 1024, dtype=bf16), ours=0 < p < 1)
 
 
-@pytest.mark.parametrize("view", [lambda x: x.transpose(0, 2), lambda x: x.permute(0, 2, 1), lambda x: x[:, ::2], lambda x: x[1:], lambda x: x[:, :, 4:].contiguous(),
-                                  lambda x: x.flatten()[8:], lambda x: x.flatten()[4:-4], lambda x: x.flatten()[2:-6], lambda x: x.flatten()[1:-7]])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.transpose(0, 2),
+        lambda x: x.permute(0, 2, 1),
+        lambda x: x[:, ::2],
+        lambda x: x[1:],
+        lambda x: x[:, :, 4:].contiguous(),
+        lambda x: x.flatten()[8:],
+        lambda x: x.flatten()[4:-4],
+        lambda x: x.flatten()[2:-6],
+        lambda x: x.flatten()[1:-7],
+    ],
+)
 @pytest.mark.parametrize("dtype", [f32, bf16])
 def test_layouts(view, dtype):
     check(lambda x: torch.native_dropout(view(x + 1), 0.5, True), randn(16, 24, 64, dtype=dtype))
@@ -76,11 +104,11 @@ def test_layouts(view, dtype):
 
 def test_inputs_lie_where_they_lie():
     """torch's kernel looks at an input's address: the compiled entry serves others, too."""
-    f = lambda x: F.dropout(x, 0.5, True) * 2          # noqa: E731
+    f = lambda x: F.dropout(x, 0.5, True) * 2  # noqa: E731
     base = randn(40000, dtype=bf16)
     c = check(f, base[:32768])
     for begin in (8, 4, 2, 1, 0):
-        (got, at), (want, there) = both(f, c, base[begin:begin + 32768])
+        (got, at), (want, there) = both(f, c, base[begin : begin + 32768])
         assert torch.equal(got[0], want[0]) and at == there
 
 
@@ -91,8 +119,16 @@ def test_more_than_one_turn():
 
 def test_others_draw():
     def f(x):
-        return torch.rand(1000, device="cuda"), torch.rand_like(x), torch.bernoulli(x, 0.25), torch.rand(77, device="cuda", dtype=bf16), \
-            torch.empty_like(x).bernoulli_(0.9), F.alpha_dropout(x, 0.3, True), F.dropout2d(x.view(8, -1, 4, 4), 0.5, True)
+        return (
+            torch.rand(1000, device="cuda"),
+            torch.rand_like(x),
+            torch.bernoulli(x, 0.25),
+            torch.rand(77, device="cuda", dtype=bf16),
+            torch.empty_like(x).bernoulli_(0.9),
+            F.alpha_dropout(x, 0.3, True),
+            F.dropout2d(x.view(8, -1, 4, 4), 0.5, True),
+        )
+
     check(f, torch.rand(128 * 128, device="cuda"), close=True)
     check(lambda x: torch.rand_like(x) + 0, randn(1 << 20))
     check(lambda x: torch.rand_like(x) + 0, randn(1 << 22), ours=False)
@@ -103,17 +139,32 @@ def test_what_torch_draws_between():
         a = F.dropout(x * 2, 0.5, True)
         b = torch.randn_like(a)
         c = F.dropout(a + 1, 0.2, True)
-        return a, b, c, torch.randint(0, 9, (10,), device="cuda"), F.dropout(c + 1, 0.1, True), torch.randn(3, device="cuda")
+        return (
+            a,
+            b,
+            c,
+            torch.randint(0, 9, (10,), device="cuda"),
+            F.dropout(c + 1, 0.1, True),
+            torch.randn(3, device="cuda"),
+        )
+
     check(f, randn(300, 512))
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}])
 def test_training_with_attention(options, monkeypatch):
     """Attention's dropout is torch's, between our own; gradients are those of eager's masks."""
-    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "_worth_it", lambda *a: "")
     torch.manual_seed(0)
-    m = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, dropout=0.2, activation="gelu", batch_first=True, norm_first=True), 2,
-                              enable_nested_tensor=False).cuda().train()
+    m = (
+        nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(64, 4, 128, dropout=0.2, activation="gelu", batch_first=True, norm_first=True),
+            2,
+            enable_nested_tensor=False,
+        )
+        .cuda()
+        .train()
+    )
     x = randn(4, 32, 64)
     c = tcompile.compile(m, **options)
     for k in range(6):
@@ -134,11 +185,12 @@ def test_gradients():
     def f(x):
         y = F.dropout(F.gelu(x), 0.3, True).sum(-1)
         return torch.autograd.grad(y.square().sum(), x)[0]
+
     x = randn(64, 512).requires_grad_()
     c = tcompile.compile(lambda x: F.dropout(F.gelu(x), 0.3, True).sum(-1))
     for k in range(3):
         torch.manual_seed(k)
-        got, = torch.autograd.grad(c(x).square().sum(), x)
+        (got,) = torch.autograd.grad(c(x).square().sum(), x)
         torch.manual_seed(k)
         torch.testing.assert_close(got, f(x), atol=1e-4, rtol=1e-4)
 
@@ -148,6 +200,7 @@ def test_checkpointed():
 
     def f(x):
         return checkpoint(lambda a: F.dropout(torch.tanh(a @ w), 0.5, True) @ w, x, use_reentrant=False).square().sum()
+
     x = randn(32, 64).requires_grad_()
     c = tcompile.compile(f)
     for k in range(3):
@@ -161,10 +214,10 @@ def test_checkpointed():
 
 
 def test_seeds_and_forks():
-    f = lambda x: F.dropout(x + 1, 0.5, True)          # noqa: E731
+    f = lambda x: F.dropout(x + 1, 0.5, True)  # noqa: E731
     x = torch.ones(4096, device="cuda")
     c = tcompile.compile(f)
-    for seed in (0, 1, 2 ** 40 + 3, 2 ** 64 - 5):
+    for seed in (0, 1, 2**40 + 3, 2**64 - 5):
         (got, _), (want, _) = both(f, c, x, seed=seed)
         assert torch.equal(got[0], want[0])
     torch.manual_seed(1)
@@ -178,8 +231,8 @@ def test_seeds_and_forks():
 
 
 def test_replayed_graphs(monkeypatch):
-    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
-    f = lambda x: (F.dropout(x * 2, 0.5, True) + torch.rand_like(x), F.dropout(x + 1, 0.1, True))      # noqa: E731
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "_worth_it", lambda *a: "")
+    f = lambda x: (F.dropout(x * 2, 0.5, True) + torch.rand_like(x), F.dropout(x + 1, 0.1, True))  # noqa: E731
     x = randn(256, 512)
     c = tcompile.compile(f, mode="reduce-overhead")
     for k in range(8):
@@ -192,7 +245,11 @@ def test_replayed_graphs(monkeypatch):
 
 
 def captured(but=()):
-    return [o for o in gc.get_objects() if isinstance(o, graphs.CudaGraphs) and o.captured and not any(o is x for x in but)]
+    return [
+        o
+        for o in gc.get_objects()
+        if isinstance(o, cuda_graphs.CudaGraphs) and o.captured and not any(o is x for x in but)
+    ]
 
 
 def test_that_graphs_draw_here():
@@ -201,13 +258,14 @@ def test_that_graphs_draw_here():
 
 def test_replayed_beside_torch(monkeypatch):
     """Between our draws in a graph torch's kernels draw: each has its place."""
-    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "_worth_it", lambda *a: "")
 
     def f(x):
         a = F.dropout(x * 2, 0.5, True) + torch.rand_like(x)
         b = torch.randn_like(x)
         c = F.dropout(a + b, 0.1, True)
         return a, b, c, torch.randn_like(x), F.dropout(c, 0.3, True)
+
     x = randn(256, 512)
     before, c = captured(), tcompile.compile(f, mode="reduce-overhead")
     for k in range(8):
@@ -222,7 +280,9 @@ def test_replayed_beside_torch(monkeypatch):
 def test_training_by_replays_beside_attention(options):
     """A transformer's step, in which attention draws by torch's kernels: the numbers and gradients of default mode."""
     torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(128, 2, 512, dropout=0.2, activation="gelu", batch_first=True, norm_first=True)
+    layer = torch.nn.TransformerEncoderLayer(
+        128, 2, 512, dropout=0.2, activation="gelu", batch_first=True, norm_first=True
+    )
     m = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).cuda().train()
     x = randn(8, 128, 128)
     before, plain, replayed = captured(), tcompile.compile(m), tcompile.compile(m, options=options)
@@ -258,8 +318,10 @@ def graph_of_the_program(c, x):
 
 
 def test_in_a_graph_of_the_programs_own():
-    """A program that captures a compiled function itself: torch's kernels draw, whose numbers go on from replay to replay."""
-    f = lambda x: F.dropout(x + 1, 0.5, True)          # noqa: E731
+    """A program that captures a compiled function itself: torch's kernels draw, whose numbers go on from replay to
+    replay.
+    """
+    f = lambda x: F.dropout(x + 1, 0.5, True)  # noqa: E731
     x = torch.ones(4096, device="cuda")
     c = tcompile.compile(f)
     graph, y = graph_of_the_program(c, x)

@@ -1,4 +1,5 @@
 """tests/runtime/test_training_graphs.py by CUDA graphs."""
+
 from typing import Any, Iterator
 
 import pytest

@@ -1,4 +1,5 @@
 """Trace a function into an aten graph and run the graph with torch's kernels, for comparison with eager."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -6,10 +7,10 @@ from typing import Any
 
 import torch
 from tcompile.compiler.graph.aten import AtenGraph
-from tcompile.compiler.graph.interpret import interpret
+from tcompile.compiler.graph.aten_interpreter import interpret
 from tcompile.compiler.graph.record import record_function
 from tcompile.compiler.graph.to_aten import finish
-from tcompile.compiler.graph.verify import verify
+from tcompile.compiler.graph.verify_graph import verify
 from tcompile.compiler.symbolic.env import ShapeEnv
 from tests.oracles.opdb import compare
 
@@ -27,11 +28,14 @@ def compiled(fn: Callable, tensors: list) -> Callable:
 
 
 def same(fn: Callable, *tensors: torch.Tensor, dynamic: dict | None = None, other: list | None = None) -> AtenGraph:
-    """Assert that the graph gives what eager gives, strides, aliasing and written inputs included; `other` are inputs of other
-    sizes for which the same graph must hold (and its guards do)."""
+    """Assert that the graph gives what eager gives, strides, aliasing and written inputs included; `other` are inputs
+    of other sizes for which the same graph must hold (and its guards do)."""
     a = graph_of(fn, list(tensors), dynamic)
     for ts in [list(tensors)] + ([other] if other else []):
-        e, o = [t.detach().clone() if _simple(t) else copy_of(t) for t in ts], [t.detach().clone() if _simple(t) else copy_of(t) for t in ts]
+        e, o = (
+            [t.detach().clone() if _simple(t) else copy_of(t) for t in ts],
+            [t.detach().clone() if _simple(t) else copy_of(t) for t in ts],
+        )
         with torch.no_grad():
             want, got = fn(*e), interpret(a, o)
         problem = compare(want, list(got), e, o)

@@ -1,4 +1,5 @@
 """Layouts of convolutions: for a GPU on graphs of TensorMetas (none is needed), on the CPU beside eager."""
+
 import operator
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import tcompile
 
 from tcompile.compiler.graph.aten import AtenGraph
 from tcompile.compiler.graph.meta.core import TensorMeta, channels_last_strides, contiguous_strides
-from tcompile.compiler.graph.passes.layout import channels_last
+from tcompile.compiler.rewrite.channels_last import channels_last
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
@@ -53,7 +54,9 @@ def test_a_weight_of_many_taps_is_turned_once_and_its_gradient_turned_back():
     assert len(weights) == 1 and next(iter(weights)).target is aten.clone.default and is_turned(next(iter(weights)))
     gradient = a.results[2]
     assert gradient.target is aten.clone.default and not is_turned(gradient) and is_turned(gradient.args[0])
-    assert is_turned(convs[0]) and not is_turned(a.results[0]) and not is_turned(a.results[1])      # results keep eager's strides
+    assert (
+        is_turned(convs[0]) and not is_turned(a.results[0]) and not is_turned(a.results[1])
+    )  # results keep eager's strides
     a.graph.lint()
 
 
@@ -66,7 +69,12 @@ def test_one_tap_is_the_same_in_both_orders():
 
 # ---- on a CPU: compiled, beside eager
 def convolution(f, *shape, memory_format=torch.contiguous_format):
-    m = torch.nn.Sequential(torch.nn.Conv2d(shape[1], 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Conv2d(8, 16, 1)).eval()
+    m = torch.nn.Sequential(
+        torch.nn.Conv2d(shape[1], 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.Conv2d(8, 8, 3, groups=8),
+        torch.nn.Conv2d(8, 16, 1),
+    ).eval()
     x = torch.randn(shape).to(memory_format=memory_format)
     with torch.no_grad():
         want = f(m(x))
@@ -87,13 +95,19 @@ READERS = {
     "a join along rows": lambda y: torch.cat([y.relu(), y.exp()], 3).sin(),
     "resampling": lambda y: torch.nn.functional.interpolate(y, scale_factor=2, mode="bilinear").tanh(),
     "nearest": lambda y: torch.nn.functional.interpolate(y, scale_factor=2).tanh() + 1,
-    "pools": lambda y: (torch.nn.functional.max_pool2d(y, 2).tanh(), torch.nn.functional.adaptive_avg_pool2d(y, 1).flatten(1), torch.nn.functional.avg_pool2d(y, 3, 2, 1)),
+    "pools": lambda y: (
+        torch.nn.functional.max_pool2d(y, 2).tanh(),
+        torch.nn.functional.adaptive_avg_pool2d(y, 1).flatten(1),
+        torch.nn.functional.avg_pool2d(y, 3, 2, 1),
+    ),
     "group norm": lambda y: torch.nn.functional.group_norm(y, 4).relu(),
     "pixels": lambda y: torch.nn.functional.pixel_shuffle(y, 2).relu(),
     "a matrix": lambda y: y.flatten(2).transpose(1, 2) @ torch.ones(16, 3),
     "positions": lambda y: y.relu()[:, :, torch.tensor([1, 0]), torch.tensor([2, 3])],
     "a sort": lambda y: y.relu().sort(1)[0] + 1,
-    "another convolution": lambda y: torch.nn.functional.conv_transpose2d(y.relu(), torch.ones(16, 4, 2, 2), stride=2).relu(),
+    "another convolution": lambda y: torch.nn.functional.conv_transpose2d(
+        y.relu(), torch.ones(16, 4, 2, 2), stride=2
+    ).relu(),
 }
 
 
@@ -102,7 +116,15 @@ def test_what_reads_a_convolution_on_a_cpu_sees_eager_s_tensor(reads):
     convolution(READERS[reads], 2, 3, 10, 11)
 
 
-@pytest.mark.parametrize("shape, memory_format", [((1, 3, 9, 9), torch.contiguous_format), ((2, 4, 3, 3), torch.contiguous_format), ((2, 3, 8, 10), torch.channels_last), ((0, 3, 8, 8), torch.contiguous_format)])
+@pytest.mark.parametrize(
+    "shape, memory_format",
+    [
+        ((1, 3, 9, 9), torch.contiguous_format),
+        ((2, 4, 3, 3), torch.contiguous_format),
+        ((2, 3, 8, 10), torch.channels_last),
+        ((0, 3, 8, 8), torch.contiguous_format),
+    ],
+)
 def test_images_of_one_pixel_of_none_and_in_either_layout(shape, memory_format):
     convolution(lambda y: y.relu() + y, *shape, memory_format=memory_format)
 
@@ -115,6 +137,7 @@ def test_writes_through_a_view_of_a_convolution():
         y.view(-1)[::3] = 0
         y[:, 2].add_(1)
         return y * 2
+
     x = torch.randn(2, 4, 6, 6)
     with torch.no_grad():
         torch.testing.assert_close(tcompile.compile(f, fullgraph=True)(x), f(x))
@@ -123,7 +146,14 @@ def test_writes_through_a_view_of_a_convolution():
 @pytest.mark.parametrize("groups, transposed", [(1, False), (4, False), (1, True)])
 def test_training_and_other_sizes_on_a_cpu(groups, transposed):
     make = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
-    m = torch.nn.Sequential(make(4, 8, 3, padding=1, groups=groups), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Conv2d(8, 8, 1), torch.nn.Conv2d(8, 6, 3))
+    m = torch.nn.Sequential(
+        make(4, 8, 3, padding=1, groups=groups),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(8, 8, 1),
+        torch.nn.Conv2d(8, 6, 3),
+    )
     c = tcompile.compile(m, dynamic=None)
     for size in (12, 15, 16):
         x = torch.randn(2, 4, size, size, requires_grad=True)
@@ -136,13 +166,21 @@ def test_training_and_other_sizes_on_a_cpu(groups, transposed):
             grads.append((y.detach(), x.grad, *(p.grad for p in m.parameters())))
         for a, b in zip(*grads):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-            assert [s for s, n in zip(a.stride(), a.shape) if n > 1] == [s for s, n in zip(b.stride(), b.shape) if n > 1]
+            assert [s for s, n in zip(a.stride(), a.shape) if n > 1] == [
+                s for s, n in zip(b.stride(), b.shape) if n > 1
+            ]
 
 
 LAID_OUT = {
-    "roll": lambda x: x.roll(1, 0), "roll by nothing": lambda x: x.roll(4, 0), "roll twice": lambda x: x.roll((1, 2), (2, 3)), "roll flat": lambda x: x.roll(3),
-    "stack": lambda x: torch.stack([x, x]), "stack in between": lambda x: torch.stack([x, x], 1), "stack behind": lambda x: torch.stack([x, x], -1),
-    "stack of two layouts": lambda x: torch.stack([x, x.contiguous()]), "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
+    "roll": lambda x: x.roll(1, 0),
+    "roll by nothing": lambda x: x.roll(4, 0),
+    "roll twice": lambda x: x.roll((1, 2), (2, 3)),
+    "roll flat": lambda x: x.roll(3),
+    "stack": lambda x: torch.stack([x, x]),
+    "stack in between": lambda x: torch.stack([x, x], 1),
+    "stack behind": lambda x: torch.stack([x, x], -1),
+    "stack of two layouts": lambda x: torch.stack([x, x.contiguous()]),
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 2),
     "rrelu": lambda x: F.rrelu(x, training=False),
 }
 
@@ -155,3 +193,18 @@ def test_results_lie_as_eagers(name, dims):
         got, want = tcompile.compile(fn)(x), fn(x)
         assert got.stride() == want.stride()
         assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "name", ["avg_pool3d", "adaptive_avg_pool3d", "adaptive_max_pool3d", "max_pool3d", "interpolate", "instance_norm"]
+)
+def test_strides_of_three_dimensions(name):
+    x = torch.randn(2, 4, 8, 8, 8).to(memory_format=torch.channels_last_3d).requires_grad_()
+    more = {"interpolate": {"scale_factor": 2}, "instance_norm": {}}.get(name)
+    function = getattr(torch.nn.functional, name)
+    strides = []
+    for f in (function, tcompile.compile(function)):
+        y = f(x, **more) if more is not None else f(x, 2)
+        strides.append((y.stride(), torch.autograd.grad(y, x, torch.ones_like(y))[0].stride(), y.detach()))
+    assert strides[0][:2] == strides[1][:2]
+    torch.testing.assert_close(strides[0][2], strides[1][2])

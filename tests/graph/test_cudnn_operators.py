@@ -1,4 +1,5 @@
 """What torch's composite operators choose on CUDA is recorded as operators that have rules and decompositions."""
+
 import pytest
 import torch
 

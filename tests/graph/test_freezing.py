@@ -1,4 +1,7 @@
-"""Option `freezing`: batch norms in convolutions, and what depends on parameters alone kept from call to call, never longer than it holds."""
+"""Option `freezing`: batch norms in convolutions, and what depends on parameters alone kept from call to call, never
+longer than it holds.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -10,8 +13,15 @@ import tcompile
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    m = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 4, 2), nn.BatchNorm2d(4, affine=False),
-                      nn.Conv2d(4, 4, 1, groups=2), nn.BatchNorm2d(4)).eval()
+    m = nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 4, 2),
+        nn.BatchNorm2d(4, affine=False),
+        nn.Conv2d(4, 4, 1, groups=2),
+        nn.BatchNorm2d(4),
+    ).eval()
     for b in m:
         if isinstance(b, nn.BatchNorm2d):
             b.running_mean.normal_()
@@ -24,7 +34,12 @@ def frozen(m):
 
 
 def operators(report):
-    return {line.split(" = ")[1].split("(")[0] for g in report.graphs for line in str(g.aten).split("\n") if " = aten" in line}
+    return {
+        line.split(" = ")[1].split("(")[0]
+        for g in report.graphs
+        for line in str(g.aten).split("\n")
+        if " = aten" in line
+    }
 
 
 def test_batch_norms_become_weights():
@@ -32,7 +47,11 @@ def test_batch_norms_become_weights():
     with torch.no_grad():
         with tcompile.record() as r:
             torch.testing.assert_close(frozen(m)(x), m(x))
-        assert operators(r.report()) <= {"aten.clone.default", "aten.convolution.default", "aten.relu.default"}    # (copies: channels last)
+        assert operators(r.report()) <= {
+            "aten.clone.default",
+            "aten.convolution.default",
+            "aten.relu.default",
+        }  # (copies: channels last)
         tcompile.reset()
         with tcompile.record() as r:
             torch.testing.assert_close(tcompile.compile(m, fullgraph=True)(x), m(x))
@@ -44,8 +63,12 @@ CHANGES = {
     "data": lambda m: setattr(m[0].weight, "data", torch.randn_like(m[0].weight)),
     "buffer": lambda m: m[1].running_mean.add_(1),
     "new parameter": lambda m: setattr(m[6], "weight", nn.Parameter(torch.randn(4))),
-    "load_state_dict": lambda m: m.load_state_dict({k: v * 1.5 if v.is_floating_point() else v for k, v in m.state_dict().items()}),
-    "optimizer": lambda m: [setattr(p, "grad", torch.ones_like(p)) for p in m.parameters()] and torch.optim.SGD(m.parameters(), 0.1).step(),
+    "load_state_dict": lambda m: m.load_state_dict(
+        {k: v * 1.5 if v.is_floating_point() else v for k, v in m.state_dict().items()}
+    ),
+    "optimizer": lambda m: (
+        [setattr(p, "grad", torch.ones_like(p)) for p in m.parameters()] and torch.optim.SGD(m.parameters(), 0.1).step()
+    ),
     "double": lambda m: m.double(),
 }
 
@@ -81,6 +104,7 @@ def test_a_convolution_that_is_read_twice_keeps_its_weights():
         def forward(self, x):
             y = self.conv(x)
             return self.norm(y) + y
+
     m, x = Twice().eval(), torch.randn(2, 3, 8, 8)
     m.norm.running_mean.normal_()
     with torch.no_grad():
@@ -95,6 +119,7 @@ def test_results_are_not_what_is_kept():
 
         def forward(self, x):
             return x * self.w.exp(), self.w * 2
+
     m, x = Scaled(), torch.randn(3, 4)
     f = frozen(m)
     with torch.no_grad():
@@ -110,6 +135,7 @@ def test_casts_of_weights_are_kept():
     def f(x):
         with torch.autocast("cpu", torch.bfloat16):
             return m(x)
+
     with torch.no_grad(), tcompile.record() as r:
         got = tcompile.compile(f, fullgraph=True, options={"freezing": True})(x)
         torch.testing.assert_close(got, f(x), atol=2e-2, rtol=2e-2)
@@ -117,7 +143,9 @@ def test_casts_of_weights_are_kept():
 
 
 class Products(nn.Module):
-    """Linear layers in all the forms that reach a product: with and without bias, tied, over a weight of inputs by outputs."""
+    """Linear layers in all the forms that reach a product: with and without bias, tied, over a weight of inputs by
+    outputs.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,11 +167,21 @@ def packed_calls(report):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_of_linear_layers_are_packed(dtype, rows):
     m = Products().eval().to(dtype)
-    expected = dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported() or dtype is torch.float32 and rows == 12
+    expected = (
+        dtype is torch.bfloat16
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        or dtype is torch.float32
+        and rows == 12
+    )
     f, x = frozen(m), torch.randn(rows, 24).to(dtype)
     with torch.no_grad():
-        for change in (lambda: None, lambda: m.a.weight.mul_(2), lambda: setattr(m.b.weight, "data", torch.randn_like(m.b.weight)),
-                       lambda: setattr(m, "turned", nn.Parameter(torch.randn(40, 8).to(dtype))), lambda: m.c.bias.zero_()):
+        for change in (
+            lambda: None,
+            lambda: m.a.weight.mul_(2),
+            lambda: setattr(m.b.weight, "data", torch.randn_like(m.b.weight)),
+            lambda: setattr(m, "turned", nn.Parameter(torch.randn(40, 8).to(dtype))),
+            lambda: m.c.bias.zero_(),
+        ):
             change()
             for got, want in zip(f(x), m(x)):
                 assert got.stride() == want.stride()
@@ -161,12 +199,29 @@ def test_weights_of_linear_layers_are_packed(dtype, rows):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_of_convolutions_are_packed(dtype):
-    m = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, groups=16, bias=False), nn.Conv2d(16, 32, 1), nn.ReLU(),
-                      nn.Conv2d(32, 32, 3, stride=2, dilation=2, padding=1), nn.Sigmoid()).eval().to(dtype)
+    m = (
+        nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 3, groups=16, bias=False),
+            nn.Conv2d(16, 32, 1),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 3, stride=2, dilation=2, padding=1),
+            nn.Sigmoid(),
+        )
+        .eval()
+        .to(dtype)
+    )
     close = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
     f, x = frozen(m), torch.randn(2, 3, 12, 14).to(dtype)
     with torch.no_grad():
-        for change in (lambda: None, lambda: m[0].weight.mul_(2), lambda: setattr(m[3].weight, "data", torch.randn_like(m[3].weight)), lambda: m[6].bias.zero_()):
+        for change in (
+            lambda: None,
+            lambda: m[0].weight.mul_(2),
+            lambda: setattr(m[3].weight, "data", torch.randn_like(m[3].weight)),
+            lambda: m[6].bias.zero_(),
+        ):
             change()
             got, want = f(x), m(x)
             assert got.stride() == want.stride()
@@ -175,7 +230,10 @@ def test_weights_of_convolutions_are_packed(dtype):
             frozen(m)(x)
         text = "".join(str(g.aten.graph) for g in r.report().graphs)
         packs = dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        assert text.count("_convolution_pointwise.default]") == (0 if not packs else 3 if dtype is torch.float32 else 4) and ("relu, [], None)" in text) == packs
+        assert (
+            text.count("_convolution_pointwise.default]") == (0 if not packs else 3 if dtype is torch.float32 else 4)
+            and ("relu, [], None)" in text) == packs
+        )
         g = tcompile.compile(m, dynamic=True, options={"freezing": True})
         for size in (9, 13):
             y = torch.randn(2, 3, size, size).to(dtype)

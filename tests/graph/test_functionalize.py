@@ -1,4 +1,5 @@
 """Mutation, views and aliasing: the functional graph has the effects that eager has."""
+
 from __future__ import annotations
 
 import pytest
@@ -170,10 +171,14 @@ PROGRAMS = [v for k, v in list(globals().items()) if callable(v) and getattr(v, 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
 def test_program(fn, layout):
-    x = {"contiguous": lambda: x43, "transposed": lambda: x34.t(), "strided": lambda: torch.arange(48.0).reshape(8, 6)[::2, ::2]}[layout]()
+    x = {
+        "contiguous": lambda: x43,
+        "transposed": lambda: x34.t(),
+        "strided": lambda: torch.arange(48.0).reshape(8, 6)[::2, ::2],
+    }[layout]()
     try:
         fn(copy_of(x))
-    except RuntimeError as e:                              # a view that this layout does not allow: an error here too
+    except RuntimeError as e:  # a view that this layout does not allow: an error here too
         with pytest.raises(RuntimeError, match="view size is not compatible"):
             graph_of(fn, [x])
         assert "view size is not compatible" in str(e)
@@ -181,21 +186,27 @@ def test_program(fn, layout):
     same(fn, x)
 
 
-@pytest.mark.parametrize("fn", [f for f in PROGRAMS if f not in (as_strided_write, split_and_write, nothing)], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fn", [f for f in PROGRAMS if f not in (as_strided_write, split_and_write, nothing)], ids=lambda f: f.__name__
+)
 def test_program_with_symbolic_batch(fn):
     a = same(fn, torch.arange(12.0).reshape(4, 3), dynamic={0: [0]}, other=[torch.arange(18.0).reshape(6, 3)])
     assert all(g[0].eval({"s0": 6}) for g in a.env.guards), a.env.guards
 
 
 def test_a_write_into_a_tensor_that_was_made_unseen_is_refused():
-    """C++ makes such tensors. Reads through views of them would never reach the record, so that the write would be lost."""
+    """C++ makes such tensors. Reads through views of them would never reach the record, so that the write would be
+    lost.
+    """
+
     def f(x):
         c = torch.ones(3)
         c.add_(x[0, 0])
         return x + c
+
     with pytest.raises(NotImplementedError, match="made for itself"):
         graph_of(f, [x43])
-    torch.testing.assert_close(tcompile.compile(f)(x43), f(x43))          # (capture sees what Python makes)
+    torch.testing.assert_close(tcompile.compile(f)(x43), f(x43))  # (capture sees what Python makes)
 
 
 def test_two_mutated_inputs():
@@ -203,6 +214,7 @@ def test_two_mutated_inputs():
         a.add_(b)
         b.copy_(a * 2)
         return a
+
     g = same(f, torch.ones(3), torch.full((3,), 2.0))
     assert g.mutation_slots and len(g.mutation_slots) == 2 and g.no_overlap == [0, 1]
     assert g.outputs[0].kind == "input"
@@ -212,7 +224,7 @@ def test_graph_is_functional_and_clean():
     g = graph_of(write_through_view, [x43])
     assert not [o for o in ops(g) if o.endswith("_")]
     g = graph_of(lambda x: (x + 1, (x + 1) * 1, x.to(torch.float32).float()), [x43])
-    assert ops(g).count("add") == 2                       # two results are two tensors, though equal
+    assert ops(g).count("add") == 2  # two results are two tensors, though equal
 
 
 def test_expanded_write_is_refused():
@@ -225,12 +237,14 @@ def test_random_order_kept():
         a = torch.rand_like(x)
         _unused = torch.rand_like(x)
         return a, torch.rand_like(x)
+
     g = graph_of(f, [x43])
     assert ops(g) == ["rand_like"] * 3
     torch.manual_seed(0)
     want = f(x43)
     torch.manual_seed(0)
-    from tcompile.compiler.graph.interpret import interpret
+    from tcompile.compiler.graph.aten_interpreter import interpret
+
     for w, r in zip(want, interpret(g, [x43])):
         assert torch.equal(w, r)
 
@@ -240,11 +254,18 @@ def test_gradients_are_recorded():
         y = torch.nn.functional.layer_norm(torch.nn.functional.linear(x, w, b), (4,))
         loss = torch.nn.functional.cross_entropy(torch.nn.functional.gelu(y), t)
         return loss, *torch.autograd.grad(loss, [w, b])
-    from tcompile.compiler.graph.interpret import interpret
+
+    from tcompile.compiler.graph.aten_interpreter import interpret
     from tcompile.compiler.graph.record import record_function
     from tcompile.compiler.graph.to_aten import finish
-    from tcompile.compiler.graph.verify import verify
-    ts = [torch.randn(8, 16), torch.nn.Parameter(torch.randn(4, 16)), torch.nn.Parameter(torch.randn(4)), torch.randint(0, 4, (8,))]
+    from tcompile.compiler.graph.verify_graph import verify
+
+    ts = [
+        torch.randn(8, 16),
+        torch.nn.Parameter(torch.randn(4, 16)),
+        torch.nn.Parameter(torch.randn(4)),
+        torch.randint(0, 4, (8,)),
+    ]
     a = finish(record_function(step, ts, keep_grad=True))
     verify(a)
     for got, want in zip(interpret(a, [t.detach() for t in ts]), step(*ts)):
@@ -256,20 +277,40 @@ def shifted(x):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("write", [
-    shifted, lambda x: x.add_(x.t()), lambda x: x[1:3].copy_(x[:2]), lambda x: torch.add(x[:2], 1, out=x[1:3]), lambda x: x[0].expand(4, 4).add_(1),
-    lambda x: torch.neg(x, out=x.t())])
+@pytest.mark.parametrize(
+    "write",
+    [
+        shifted,
+        lambda x: x.add_(x.t()),
+        lambda x: x[1:3].copy_(x[:2]),
+        lambda x: torch.add(x[:2], 1, out=x[1:3]),
+        lambda x: x[0].expand(4, 4).add_(1),
+        lambda x: torch.neg(x, out=x.t()),
+    ],
+)
 def test_what_eager_refuses_for_shared_memory_is_refused_in_its_words(write, dynamic):
     with pytest.raises(RuntimeError) as eager:
         write(torch.ones(4, 4))
     x = torch.ones(4, 4)
     with pytest.raises(RuntimeError) as compiled:
         tcompile.compile(write, dynamic=dynamic)(x)
-    assert str(compiled.value) == str(eager.value) and "single memory location" in str(eager.value) and x.equal(torch.ones(4, 4))
+    assert (
+        str(compiled.value) == str(eager.value)
+        and "single memory location" in str(eager.value)
+        and x.equal(torch.ones(4, 4))
+    )
 
 
-@pytest.mark.parametrize("write", [
-    lambda x: x[:2].add_(x[2:]), lambda x: x[:, 0].add_(x[:, 1]), lambda x: x.add_(x), lambda x: x.add_(x.view(4, 4)), lambda x: x[::2].mul_(x[1::2])])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x[:2].add_(x[2:]),
+        lambda x: x[:, 0].add_(x[:, 1]),
+        lambda x: x.add_(x),
+        lambda x: x.add_(x.view(4, 4)),
+        lambda x: x[::2].mul_(x[1::2]),
+    ],
+)
 def test_writes_beside_what_is_read_are_compiled(write):
     x = torch.arange(16.0).reshape(4, 4)
     y = x.clone()

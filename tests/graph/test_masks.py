@@ -1,4 +1,7 @@
-"""Masks that say no more than is_causal, on graphs as they are recorded on a GPU. No GPU is needed: nothing runs but the masks, on the CPU."""
+"""Masks that say no more than is_causal, on graphs as they are recorded on a GPU. No GPU is needed: nothing runs but
+the masks, on the CPU.
+"""
+
 import math
 from types import SimpleNamespace
 
@@ -7,8 +10,8 @@ import torch
 
 from tcompile.compiler.graph.aten import AtenGraph
 from tcompile.compiler.graph.meta.core import TensorMeta, contiguous_strides
-from tcompile.compiler.graph.passes.fold import constant_folding
-from tcompile.compiler.graph.passes.masks import known_masks
+from tcompile.compiler.rewrite.fold import constant_folding
+from tcompile.compiler.rewrite.known_masks import known_masks
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
@@ -26,6 +29,7 @@ def graph(kind, n=16, keys=None, backward=False, low=-math.inf):
         node = g.call_function(op, args, kwargs)
         node.meta["val"] = meta(*(shape or ()), dtype=dtype)
         return node
+
     q = g.placeholder("q")
     q.meta["val"] = meta(2, 4, n, 64)
     k = g.placeholder("k")
@@ -36,20 +40,49 @@ def graph(kind, n=16, keys=None, backward=False, low=-math.inf):
     op = {"causal": aten.ge.Tensor, "strict": aten.gt.Tensor, "window": aten.le.Tensor, "all": aten.eq.Tensor}[kind]
     allowed = call(op, down, columns, shape=(n, keys), dtype=torch.bool)
     if kind == "all":
-        allowed = call(aten.logical_or.default, allowed, call(aten.logical_not.default, allowed, shape=(n, keys), dtype=torch.bool), shape=(n, keys),
-                       dtype=torch.bool)
+        allowed = call(
+            aten.logical_or.default,
+            allowed,
+            call(aten.logical_not.default, allowed, shape=(n, keys), dtype=torch.bool),
+            shape=(n, keys),
+            dtype=torch.bool,
+        )
     zero, lowest = (g.get_attr(name) for name in ("constant0", "constant1"))
     for c in (zero, lowest):
         c.meta["val"] = meta(device=torch.device("cpu"))
     mask = call(aten.where.self, allowed, zero, lowest, shape=(n, keys))
     mask = call(aten.expand.default, mask, [2, 4, n, keys], shape=(2, 4, n, keys))
-    out = call(aten._scaled_dot_product_cudnn_attention.default, q, k, k, mask, backward, scale=0.125, shape=(2, 4, n, 64))
+    out = call(
+        aten._scaled_dot_product_cudnn_attention.default, q, k, k, mask, backward, scale=0.125, shape=(2, 4, n, 64)
+    )
     results = [out]
     if backward:
-        results.append(call(aten._scaled_dot_product_cudnn_attention_backward.default, q, q, k, k, out, q, q, q, mask, None, None, n, n, 0.0, False,
-                            shape=(2, 4, n, 64)))
+        results.append(
+            call(
+                aten._scaled_dot_product_cudnn_attention_backward.default,
+                q,
+                q,
+                k,
+                k,
+                out,
+                q,
+                q,
+                q,
+                mask,
+                None,
+                None,
+                n,
+                n,
+                0.0,
+                False,
+                shape=(2, 4, n, 64),
+            )
+        )
     g.output(tuple(results))
-    constants = {"constant0": torch.tensor(0.0, dtype=torch.float16), "constant1": torch.tensor(low, dtype=torch.float16)}
+    constants = {
+        "constant0": torch.tensor(0.0, dtype=torch.float16),
+        "constant1": torch.tensor(low, dtype=torch.float16),
+    }
     return AtenGraph(g, [], [], constants=constants, env=SimpleNamespace(hints={}))
 
 
@@ -59,7 +92,7 @@ def test_a_causal_mask_becomes_is_causal(backward, fold):
     a = graph("causal", backward=backward)
     if fold:
         constant_folding(a)
-        assert not a.constants                               # the two numbers are numbers
+        assert not a.constants  # the two numbers are numbers
     known_masks(a)
     out = a.results[0]
     assert out.args[3] is None and out.args[6] is True and out.kwargs == {"scale": 0.125}

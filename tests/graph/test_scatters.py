@@ -1,4 +1,5 @@
 """Parts of a tensor written in place and read again: each part alone is computed."""
+
 from __future__ import annotations
 
 from typing import Callable

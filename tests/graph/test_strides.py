@@ -1,4 +1,7 @@
-"""Strides of element-wise results are eager's, those of dimensions of size 1 included: views of them may be asked for their strides, too."""
+"""Strides of element-wise results are eager's, those of dimensions of size 1 included: views of them may be asked for
+their strides, too.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -10,12 +13,32 @@ from hypothesis import strategies as st
 import tcompile
 
 WITH_NUMBERS = {
-    "add": lambda x: x + 1, "sub": lambda x: 1 - x, "mul": lambda x: x * 2, "div": lambda x: x / 2, "reciprocal": lambda x: 1 / x, "floor": lambda x: x // 2,
-    "remainder": lambda x: x % 2, "pow": lambda x: x ** 3, "exp": lambda x: 2 ** x, "eq": lambda x: x == 1, "clamp": lambda x: x.clamp(0, 1),
-    "where": lambda x: torch.where(x > 1, x, 0.0), "leaky": lambda x: F.leaky_relu(x, 0.1), "hardtanh": F.hardtanh, "nan_to_num": torch.nan_to_num,
-    "xlogy": lambda x: torch.xlogy(x, 2.0), "copysign": lambda x: torch.copysign(x, 1.0), "lerp": lambda x: torch.lerp(x, x, 0.5), "sin": torch.sin,
-    "polygamma": lambda x: torch.polygamma(1, x), "logit": lambda x: torch.logit(x, 1e-3), "and": lambda x: x.int() & 1, "shift": lambda x: x.int() << 1,
-    "same": lambda x: x + x, "0-dim": lambda x: x * torch.tensor(2.0), "fill": lambda x: x.masked_fill(x > 1, 0.0),
+    "add": lambda x: x + 1,
+    "sub": lambda x: 1 - x,
+    "mul": lambda x: x * 2,
+    "div": lambda x: x / 2,
+    "reciprocal": lambda x: 1 / x,
+    "floor": lambda x: x // 2,
+    "remainder": lambda x: x % 2,
+    "pow": lambda x: x**3,
+    "exp": lambda x: 2**x,
+    "eq": lambda x: x == 1,
+    "clamp": lambda x: x.clamp(0, 1),
+    "where": lambda x: torch.where(x > 1, x, 0.0),
+    "leaky": lambda x: F.leaky_relu(x, 0.1),
+    "hardtanh": F.hardtanh,
+    "nan_to_num": torch.nan_to_num,
+    "xlogy": lambda x: torch.xlogy(x, 2.0),
+    "copysign": lambda x: torch.copysign(x, 1.0),
+    "lerp": lambda x: torch.lerp(x, x, 0.5),
+    "sin": torch.sin,
+    "polygamma": lambda x: torch.polygamma(1, x),
+    "logit": lambda x: torch.logit(x, 1e-3),
+    "and": lambda x: x.int() & 1,
+    "shift": lambda x: x.int() << 1,
+    "same": lambda x: x + x,
+    "0-dim": lambda x: x * torch.tensor(2.0),
+    "fill": lambda x: x.masked_fill(x > 1, 0.0),
 }
 
 
@@ -40,6 +63,7 @@ def test_chains_of_permuted_parts(data):
         t = x.permute(p) + 1
         u = t.permute(q) * 2
         return x.permute(p) + 1, u, u + t.permute(q), torch.sin(t), torch.maximum(u, u)
+
     x = torch.randn([n + m for n, m in zip(sizes, more)])
     got, want = tcompile.compile(f)(x), f(x)
     tcompile.reset()

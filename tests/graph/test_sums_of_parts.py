@@ -1,4 +1,7 @@
-"""Gradients of parts and of rows: joined, or added where the other gradient lies, instead of summed as full tensors of zeros."""
+"""Gradients of parts and of rows: joined, or added where the other gradient lies, instead of summed as full tensors of
+zeros.
+"""
+
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -37,6 +40,7 @@ def test_selected_parts_are_joined() -> None:
     def f(x):
         q, k, v = x.unbind(0)
         return (torch.sin(q) * k + v).sum()
+
     ops = backward_ops(lambda x: (torch.sin(x[0]) * x[2] + x[1]).sum(), leaf(3, 4, 5))
     assert "aten.select_scatter.default" not in ops and "aten.add.Tensor" not in ops
     backward_ops(f, leaf(3, 4, 5))
@@ -69,9 +73,12 @@ def test_rows_of_a_tied_embedding(padding) -> None:
     def f(w, b):
         h = torch.tanh(F.embedding(ids, w, padding_idx=padding))
         return F.cross_entropy((h @ w.t() + b).reshape(-1, 50), ids.reshape(-1))
+
     ops = backward_ops(f, leaf(50, 16), leaf(50))
     assert "aten.embedding_dense_backward.default" not in ops and "aten.index_put.default" in ops
-    assert "aten.embedding_dense_backward.default" in backward_ops(f, leaf(50, 16), leaf(50), disabled_passes="sums_of_parts")
+    assert "aten.embedding_dense_backward.default" in backward_ops(
+        f, leaf(50, 16), leaf(50), disabled_passes="sums_of_parts"
+    )
 
 
 def test_one_table_used_twice() -> None:

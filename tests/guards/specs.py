@@ -1,4 +1,5 @@
 """What tests of guards build them from."""
+
 from __future__ import annotations
 
 from tcompile.compiler.guards import TensorSpec

@@ -1,4 +1,7 @@
-"""A global that a function reads which torch's own functions call for the program: changed between calls, the result is eager's."""
+"""A global that a function reads which torch's own functions call for the program: changed between calls, the result is
+eager's.
+"""
+
 from __future__ import annotations
 
 import functools
@@ -48,8 +51,12 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "jvp": lambda x: functional.jvp(Energy(), x, torch.ones_like(x))[1],
     "hvp": lambda x: functional.hvp(Energy(), x, torch.ones_like(x))[1],
     "vhp": lambda x: functional.vhp(Energy(), x, torch.ones_like(x))[1],
-    "a distance": lambda x: F.triplet_margin_with_distance_loss(x, x + 1, x - 1.5, distance_function=lambda a, b: (a - b).abs().sum(-1) * factor),
-    "a distance, a module": lambda x: F.triplet_margin_with_distance_loss(x, x + 1, x - 1.5, distance_function=Distance()),
+    "a distance": lambda x: F.triplet_margin_with_distance_loss(
+        x, x + 1, x - 1.5, distance_function=lambda a, b: (a - b).abs().sum(-1) * factor
+    ),
+    "a distance, a module": lambda x: F.triplet_margin_with_distance_loss(
+        x, x + 1, x - 1.5, distance_function=Distance()
+    ),
     "torch.func": lambda x: torch.func.jacrev(Energy())(x) + torch.vmap(torch.func.grad(Energy()))(x),
     "checkpoint": lambda x: checkpoint(multiplied, x, use_reentrant=False),
     "tree_map": lambda x: pytree.tree_map(multiplied, {"a": x})["a"],

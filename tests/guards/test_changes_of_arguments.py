@@ -426,6 +426,7 @@ def test_memory_format():
 @pytest.mark.parametrize("dynamic", [None, False, True])
 def test_fewer_dimensions_after_a_size_was_learned(dynamic):
     """What sizes and strides of larger tensors taught says nothing of a tensor that has no such dimension."""
+
     def fn(x):
         return x * 2 + x.stride(0)
 

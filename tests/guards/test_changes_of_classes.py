@@ -734,3 +734,37 @@ def test_a_class_without_a_module():
     exec("Sub = type('Sub', (A,), {'__slots__': ()})", space)
     a.__class__ = space["Sub"]
     eq(fn(x), c(x))
+
+
+def test_what_a_metaclass_says_of_instances_and_subclasses():
+
+    class Meta(type):
+        answer = True
+
+        def __instancecheck__(cls, instance):
+            return Meta.answer
+
+        def __subclasscheck__(cls, subclass):
+            return not Meta.answer
+
+    class A(metaclass=Meta):
+        pass
+
+    class B(A):
+        pass
+
+    def fn(x):
+        return (
+            x
+            + isinstance(3, A)
+            + isinstance(x, (str, A)) * 2
+            + isinstance(A(), A) * 4
+            + issubclass(int, A) * 8
+            + isinstance(3, B) * 16
+            + issubclass(B, A) * 32
+        )
+
+    c = run(fn)
+    for answer in (True, False, True):
+        Meta.answer = answer
+        eq(fn(x), c(x))

@@ -1,4 +1,6 @@
-"""Functions, closures, defaults and globals are changed between calls in every way that Python has: the result is always eager's."""
+"""Functions, closures, defaults and globals are changed between calls in every way that Python has: the result is
+always eager's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What native objects hold is changed between calls, or another of their methods is given: the result is always eager's."""
+"""What native objects hold is changed between calls, or another of their methods is given: the result is always
+eager's.
+"""
+
 from __future__ import annotations
 
 import decimal

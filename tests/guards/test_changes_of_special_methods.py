@@ -1,4 +1,6 @@
-"""Special methods, attributes of modules, and functions kept in data, changed between calls: the result is always eager's."""
+"""Special methods, attributes of modules, and functions kept in data, changed between calls: the result is always
+eager's.
+"""
 
 from __future__ import annotations
 

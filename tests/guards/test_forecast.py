@@ -51,7 +51,12 @@ def tensor(rows, cols, double, grad, layout):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(calls, min_size=1, max_size=6))
-@example([((*x, False, False, "plain"), (*y, False, False, "plain"), 2, None, 1.0) for x, y in (((0, 1), (0, 1)), ((1, 3), (0, 4)), ((1, 3), (0, 3)))])
+@example(
+    [
+        ((*x, False, False, "plain"), (*y, False, False, "plain"), 2, None, 1.0)
+        for x, y in (((0, 1), (0, 1)), ((1, 3), (0, 4)), ((1, 3), (0, 3)))
+    ]
+)
 def test_the_forecast_comes_true(sequence):
     compiled = tcompile.compile(fn, backend="eager", options={"recompile_limit": 64})
     for x, y, n, flag, scale in sequence:
@@ -59,8 +64,11 @@ def test_the_forecast_comes_true(sequence):
         before = entries_of(compiled)
         forecast = would_recompile(before, {k: describe(v) for k, v in zip(NAMES, args)})
         made = []
-        # what follows a break (an operator's error, say) is a function of its own, with entries that the forecast for `fn` does not speak of
-        with events.listen(lambda e, made=made: made.append(e) if e.kind == "entry" and e.func.__code__ is fn.__code__ else None):
+        # what follows a break (an operator's error, say) is a function of its own, with entries that the forecast for
+        # `fn` does not speak of
+        with events.listen(
+            lambda e, made=made: made.append(e) if e.kind == "entry" and e.func.__code__ is fn.__code__ else None
+        ):
             try:
                 compiled(*args)
             except RuntimeError:

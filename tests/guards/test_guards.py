@@ -164,7 +164,7 @@ def test_lengths_and_keys(make):
         Named((1, 2)),
         collections.OrderedDict(a=1, b=2),
         torch.Size([1, 2]),
-        Odd([1, 2]),                         # the content, past what the class overrides
+        Odd([1, 2]),  # the content, past what the class overrides
     ):
         assert holds(p, v) == -1, v
     for v in ([1], (), {}, "abc", Odd([1]), Evil(), None, 2):
@@ -586,7 +586,9 @@ def test_alias_and_overlap(make):
 
 
 def test_overlap_among_many(make):
-    """A training step has thousands of tensors: what is compared grows as their number does, and the order in which they lie may change."""
+    """A training step has thousands of tensors: what is compared grows as their number does, and the order in which
+    they lie may change.
+    """
     n = 4000
     whole = torch.zeros(2 * n)
     names = tuple(S.item(X, k) for k in range(n))
@@ -604,7 +606,7 @@ def test_overlap_among_many(make):
         start = time.process_time()
         for _ in range(10):
             assert holds(p, apart) == -1
-        assert time.process_time() - start < 0.5       # (each with each: 1.1 s)
+        assert time.process_time() - start < 0.5  # (each with each: 1.1 s)
 
 
 def test_float_and_none(make):
@@ -748,14 +750,16 @@ print("ok")
 def test_a_search_that_was_misled_is_repeated(monkeypatch):
     """Unused memory may look like what is looked for."""
     from tcompile.compiler.guards import probe
+
     find, searches = probe._find_layout, []
 
     def misled():
         layout = list(find())
         searches.append(layout)
         if len(searches) <= misleads:
-            layout[10], layout[11] = layout[11], layout[10]          # grad_fn and the tangent
+            layout[10], layout[11] = layout[11], layout[10]  # grad_fn and the tangent
         return tuple(layout)
+
     probe.prepare()
     monkeypatch.setattr(probe, "_find_layout", misled)
     try:

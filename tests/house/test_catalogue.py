@@ -19,5 +19,6 @@ def test_hover_help_is_that_of_the_options() -> None:
 
 def test_every_option_is_read_somewhere() -> None:
     from tcompile.compiler.config import OPTIONS
+
     texts = "".join(p.read_text() for p in (ROOT / "compiler").rglob("*.py") if p.name != "config.py")
     assert [name for name in OPTIONS if f'"{name}"' not in texts] == []

@@ -15,23 +15,55 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"compiler": "tcompile.compiler", "kernel_magics": "tcompile.kernel_magics", "extension": "tcompile"}
 STOCK = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd")
 ADAPTERS = {"compiler/backends/stock.py", "compiler/backends/registered.py"}
-NOTEBOOK = ("IPython", "ipywidgets", "ipykernel", "jupyter", "jupyter_client", "jupyter_core", "jupyterlab", "nbformat",
-            "nbclient", "nbconvert", "plotly", "anywidget", "traitlets", "notebook")
-# folder of the compiler -> the folders that it may import
+NOTEBOOK = (
+    "IPython",
+    "ipywidgets",
+    "ipykernel",
+    "jupyter",
+    "jupyter_client",
+    "jupyter_core",
+    "jupyterlab",
+    "nbformat",
+    "nbclient",
+    "nbconvert",
+    "plotly",
+    "anywidget",
+    "traitlets",
+    "notebook",
+)
+# What each folder of the compiler, and each module at its root, may import. All of them may import base, errors and
+# events, but for those three themselves.
+EVERYWHERE = {"base", "errors", "events"}
 MAY_IMPORT: dict[str, set[str]] = {
+    "base": set(),
+    "errors": set(),
+    "events": {"base"},
+    "config": {"errors"},
+    "marks": {"runtime"},
     "symbolic": set(),
     "native": set(),
     "guards": {"symbolic", "native"},
-    "graph": {"symbolic", "guards"},
-    "capture": {"symbolic", "guards", "graph", "runtime"},
-    "autograd": {"symbolic", "native", "guards", "graph", "capture", "runtime"},
-    "lowering": {"symbolic"},
-    "fusion": {"symbolic", "lowering"},
-    "codegen": {"symbolic", "lowering", "fusion"},
-    "runtime": {"symbolic", "native", "lowering", "fusion", "codegen"},
-    "report": {"guards", "lowering", "fusion"},
-    "backends": {"symbolic", "capture", "graph", "autograd", "runtime", "report"},
-    "export": {"symbolic", "guards", "graph", "capture", "runtime", "backends"},
+    "ops": {"symbolic", "native"},
+    "graph": {"symbolic", "guards", "ops", "rewrite"},
+    "rewrite": {"symbolic", "ops", "graph"},
+    "capture": {"symbolic", "guards", "ops", "graph", "runtime", "marks"},
+    "autograd": {
+        *("symbolic", "native", "guards", "ops", "graph", "rewrite", "capture", "runtime"),
+        *("config", "stages"),
+    },
+    "lowering": {"symbolic", "ops"},
+    "fusion": {"symbolic", "ops", "lowering"},
+    "codegen": {"symbolic", "ops", "lowering", "fusion"},
+    "runtime": {"symbolic", "native", "ops", "lowering", "fusion", "codegen", "stages"},
+    "stages": {"config", "graph", "rewrite", "runtime"},
+    "backends": {"symbolic", "capture", "graph", "autograd", "runtime", "report", "config", "stages", "frontend"},
+    "report": {"guards", "graph", "lowering", "fusion", "config", "stages", "reproduce"},
+    "reproduce": {"symbolic", "graph", "runtime", "config", "report"},
+    "minifier": {"reproduce", "stages", "api"},
+    "logs": {"report"},
+    "frontend": {"guards", "capture", "autograd", "runtime", "backends", "config", "logs", "marks", "stages"},
+    "export": {"symbolic", "guards", "graph", "capture", "runtime", "backends", "frontend", "marks", "stages", "api"},
+    "api": {"frontend", "backends", "report", "runtime", "config", "marks", "stages"},
 }
 
 
@@ -56,7 +88,7 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
             base = node.module or ""
             if node.level:
                 parts = package.split(".")
-                base = ".".join([*parts[:len(parts) - node.level + 1], *([base] if base else [])])
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
             yield base, node.lineno
             yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
@@ -84,13 +116,19 @@ def under(name: str, package: str) -> bool:
 def test_the_readers_see_what_they_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "compiler" / "capture" / "sample.py"
     source.parent.mkdir(parents=True)
-    source.write_text("import torch._dynamo.config\nfrom torch import _inductor\nfrom ..guards import guard\n"
-                      "import importlib\nimportlib.import_module('torch._functorch.aot_autograd')\n"
-                      "torch._dynamo.reset()\n")
+    source.write_text(
+        "import torch._dynamo.config\nfrom torch import _inductor\nfrom ..guards import guard\n"
+        "import importlib\nimportlib.import_module('torch._functorch.aot_autograd')\n"
+        "torch._dynamo.reset()\n"
+    )
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     names = {name for name, _ in imported(source)}
-    assert {"torch._dynamo.config", "torch._inductor", "tcompile.compiler.guards.guard",
-            "torch._functorch.aot_autograd"} <= names
+    assert {
+        "torch._dynamo.config",
+        "torch._inductor",
+        "tcompile.compiler.guards.guard",
+        "torch._functorch.aot_autograd",
+    } <= names
     assert ("torch._dynamo.reset", 6) in set(attribute_chains(source))
 
 
@@ -106,15 +144,23 @@ def test_stock_internals_only_in_the_adapters() -> None:
 
 
 def test_compiler_knows_no_notebook() -> None:
-    found = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sources("compiler") for name, line in imported(path)
-             if any(under(name, package) for package in (*NOTEBOOK, "tcompile.kernel_magics"))]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sources("compiler")
+        for name, line in imported(path)
+        if any(under(name, package) for package in (*NOTEBOOK, "tcompile.kernel_magics"))
+    ]
     assert not found, "\n".join(found)
 
 
 def test_absolute_names_only_through_tcompile() -> None:
     """`import compiler` from the repository's root would make a second copy of a module."""
-    found = [f"{path.relative_to(ROOT)}:{line}: {name}" for path in sources(*PACKAGES, "tests")
-             for name, line in plain_imports(path) if name.split(".")[0] in PACKAGES]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sources(*PACKAGES, "tests")
+        for name, line in plain_imports(path)
+        if name.split(".")[0] in PACKAGES
+    ]
     assert not found, "\n".join(found)
 
 
@@ -126,31 +172,60 @@ def plain_imports(path: Path) -> Iterator[tuple[str, int]]:
             yield node.module or "", node.lineno
 
 
-def test_the_table_of_imports_names_every_folder() -> None:
-    assert set(MAY_IMPORT) == {p.parent.name for p in (ROOT / "compiler").glob("*/__init__.py")}
+def places() -> set[str]:
+    """The folders of the compiler and the modules at its root."""
+    root = ROOT / "compiler"
+    return {p.parent.name for p in root.glob("*/__init__.py")} | {p.stem for p in root.glob("*.py")} - {"__init__"}
 
 
-@pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
-def test_folders_import_what_the_table_allows(folder: str) -> None:
-    forbidden = set(MAY_IMPORT) - MAY_IMPORT[folder] - {folder}
-    found = [f"{path.relative_to(ROOT)}:{line}: {name}"
-             for path in sources(f"compiler/{folder}") for name, line in imported(path)
-             if any(under(name, f"tcompile.compiler.{other}") for other in forbidden)]
+def test_the_table_of_imports_names_every_folder_and_module() -> None:
+    assert set(MAY_IMPORT) == places()
+
+
+@pytest.mark.parametrize("place", sorted(MAY_IMPORT))
+def test_each_imports_what_the_table_allows(place: str) -> None:
+    allowed = MAY_IMPORT[place] | {place} | (set() if place in EVERYWHERE else EVERYWHERE)
+    path = ROOT / "compiler" / place
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in (sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")])
+        for name, line in imported(path)
+        if any(under(name, f"tcompile.compiler.{other}") for other in set(MAY_IMPORT) - allowed)
+    ]
     assert not found, "\n".join(found)
+
+
+def test_names_of_modules_are_said_once() -> None:
+    """A name alone says which module is meant. The printers of kernels (cpp, triton, cuda) are alike by design."""
+    seen: dict[str, list[str]] = {}
+    for path in sources("compiler"):
+        if path.stem != "__init__" and not {"cpp", "triton", "cuda"} & set(path.parts):
+            seen.setdefault(path.stem, []).append(str(path.relative_to(ROOT)))
+    assert not [paths for paths in seen.values() if len(paths) > 1]
+
+
+def test_folders_are_small_enough_to_read() -> None:
+    files = [p for p in sources("compiler") if p.stem != "__init__"]
+    folders = {p.parent for p in files}
+    crowded = {str(f.relative_to(ROOT)): n for f in folders if (n := sum(p.parent == f for p in files)) > 20}
+    assert not crowded and sum(p.parent == ROOT / "compiler" for p in files) <= 8
 
 
 def run(code: str, tmp_path: Path) -> str:
     env = {**os.environ, "TCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env,
-                          cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=env, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def test_import_is_light(tmp_path: Path) -> None:
     """`import tcompile` needs no Jupyter, and brings none along."""
-    code = ("import sys, tcompile, tcompile.compiler\n"
-            f"print([m for m in sys.modules if m.split('.')[0] in {NOTEBOOK!r} or m.startswith('torch._dynamo')])")
+    code = (
+        "import sys, tcompile, tcompile.compiler\n"
+        f"print([m for m in sys.modules if m.split('.')[0] in {NOTEBOOK!r} or m.startswith('torch._dynamo')])"
+    )
     assert run(code, tmp_path).strip() == "[]"
 
 
@@ -169,7 +244,9 @@ print([m for m in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_aut
 
 
 def test_torch_alone_is_enough(tmp_path: Path) -> None:
-    """torch installs without numpy, and so does tcompile: interpolation too, whose positions are tables made at compile time; and nothing warns."""
+    """torch installs without numpy, and so does tcompile: interpolation too, whose positions are tables made at compile
+    time; and nothing warns.
+    """
     code = """
 import sys, warnings
 sys.modules["numpy"] = None                              # an import of it fails, as where it is not installed

@@ -17,8 +17,9 @@ BUILT = (ROOT / "extension" / "labextension" / "static" / "style.js").exists()
 
 
 def python(*args: str, cwd: Path, **env: str) -> str:
-    done = subprocess.run([sys.executable, *args], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True,
-                          timeout=600)
+    done = subprocess.run(
+        [sys.executable, *args], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return done.stdout
 
@@ -54,10 +55,23 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sdist_holds_sources_and_no_binaries(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "hatch_build.py", "LICENSE", "extension/__init__.py", "compiler/native/build.py",
-            "compiler/native/module.c", "labextension/src/mime.ts", "labextension/yarn.lock"} <= names
-    unwanted = [n for n in names if n.endswith(".so") or "node_modules" in n
-                or n.startswith(("build/", "bench/", ".venv", "tests/browser/artifacts"))]
+    assert {
+        "pyproject.toml",
+        "hatch_build.py",
+        "LICENSE",
+        "extension/__init__.py",
+        "compiler/native/build.py",
+        "compiler/native/module.c",
+        "labextension/src/mime.ts",
+        "labextension/yarn.lock",
+    } <= names
+    unwanted = [
+        n
+        for n in names
+        if n.endswith(".so")
+        or "node_modules" in n
+        or n.startswith(("build/", "bench/", ".venv", "tests/browser/artifacts"))
+    ]
     assert not unwanted, unwanted[:10]
 
 
@@ -68,6 +82,8 @@ def test_wheel_holds_the_three_folders_under_one_name(wheel: Path) -> None:
         entries = next(archive.read(n).decode() for n in names if n.endswith("entry_points.txt"))
     for name in ("tcompile/__init__.py", "tcompile/kernel_magics/magics.py", "tcompile/compiler/stages.py"):
         assert name in names
+    assert "tcompile/labs/built/01_see_the_compiler/lab.zh.ipynb" in names
+    assert not [n for n in names if "hidden_tests" in n or "solution" in n]  # the instructor's package has these
     assert {n.split("/")[0].partition("-")[0] for n in names} == {"tcompile"}
     assert "License-Expression: BSD-3-Clause" in metadata
     assert "tcompile = tcompile.compiler.backends.registered:tcompile_backend" in entries
@@ -87,13 +103,22 @@ def test_wheel_carries_this_python_s_extension_alone(wheel: Path) -> None:
 
 
 def test_wheel_compiles_a_function(site: Path, tmp_path: Path) -> None:
-    code = ("import torch, tcompile, tcompile.compiler\n"
-            "fast = tcompile.compile(lambda x: torch.sin(x) * 2 + 1)\n"
-            "x = torch.randn(100)\n"
-            "torch.testing.assert_close(fast(x), torch.sin(x) * 2 + 1)\n"
-            "print(tcompile.__file__)\n")
+    code = (
+        "import torch, tcompile, tcompile.compiler\n"
+        "fast = tcompile.compile(lambda x: torch.sin(x) * 2 + 1)\n"
+        "x = torch.randn(100)\n"
+        "torch.testing.assert_close(fast(x), torch.sin(x) * 2 + 1)\n"
+        "print(tcompile.__file__)\n"
+    )
     printed = python("-c", code, cwd=tmp_path, PYTHONPATH=str(site), TCOMPILE_CACHE_DIR=str(tmp_path / "cache"))
     assert Path(printed.strip().splitlines()[-1]).parent == site / "tcompile"
+
+
+def test_the_installed_labs_start_without_solutions(site: Path, tmp_path: Path) -> None:
+    printed = python("-m", "tcompile", "lab", "start", "1", cwd=tmp_path, PYTHONPATH=str(site))
+    assert "lab01.ipynb" in printed and "BEGIN SOLUTION" not in (tmp_path / "lab01.ipynb").read_text()
+    code = "import sys; from tcompile.cli import main; sys.exit(main(['lab', 'solution', '1']) != 1)"
+    python("-c", code, cwd=tmp_path, PYTHONPATH=str(site))
 
 
 def test_the_installed_command_and_paths(site: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""An engine without a compiler: runs cells as they are and states the events that a compiler would, so that the notebook's side can be
-tested by itself. A function in the namespace named `f` is "captured" with torch.fx's own tracer."""
+"""An engine without a compiler: runs cells as they are and states the events that a compiler would, so that the
+notebook's side can be tested by itself. A function in the namespace named `f` is "captured" with torch.fx's own
+tracer."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ import torch
 import torch.fx
 
 from tcompile.compiler import events
-from tcompile.compiler.capture.result import CaptureResult, GraphBreak
+from tcompile.compiler.capture.entry.result import CaptureResult, GraphBreak
 from tcompile.compiler.graph.captured import CapturedGraph, GraphInput
 from tcompile.compiler.guards import source as src
 from tcompile.compiler.guards.guard import Guard, GuardFailure, TensorSpec
-from tcompile.compiler.report.calls import EntryCall, GraphCall
+from tcompile.compiler.frontend.entry_calls import EntryCall, GraphCall
 
 
 _tracing = threading.Lock()  # torch.fx traces in one thread at a time
@@ -147,8 +148,8 @@ def state_compilation(
 
 
 class StandIn:
-    """Runs code with eval. After a cell that leaves `f` and `x` in the namespace it states a compilation of `f(x)`; the names
-    SAFE, BREAK, RECOMPILE and DELAY in the namespace say how."""
+    """Runs code with eval. After a cell that leaves `f` and `x` in the namespace it states a compilation of `f(x)`; the
+    names SAFE, BREAK, RECOMPILE and DELAY in the namespace say how."""
 
     def __init__(self) -> None:
         self.resets = 0

@@ -76,8 +76,21 @@ assert set(bundle) == {"text/plain", "text/html", "application/vnd.tcompile.repo
 
 def cli(*args, **env):
     return subprocess.run(
-        [sys.executable, "-m", "tcompile", *args], capture_output=True, text=True, timeout=120, env={**os.environ, **env}
+        [sys.executable, "-m", "tcompile", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **env},
     )
+
+
+def test_a_reader_that_goes_is_no_error():
+    """`python -m tcompile lab list | head -1`"""
+    command = [sys.executable, "-m", "tcompile", "lab", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert "Error" not in said and process.returncode in (0, 1), said
 
 
 def test_command_line(tmp_path):
@@ -96,6 +109,7 @@ def test_command_line(tmp_path):
 
 def test_doctor_takes_the_compiler_that_kernels_are_compiled_with(monkeypatch):
     from tcompile import doctor
+
     monkeypatch.setenv("CXX", "env g++")
     assert doctor._cxx()[0] and doctor._cxx()[1].split(",")[0].endswith("env g++")
 
@@ -105,5 +119,25 @@ def test_doctor_names_what_is_missing(tmp_path):
     blocked.write_text("")
     run = cli("doctor", TCOMPILE_CXX="no-such-compiler", TCOMPILE_CACHE_DIR=str(blocked / "below"))
     assert run.returncode == 1
-    assert "BAD C++ compiler: no C++ compiler: the option cxx='no-such-compiler' names no program" in run.stdout and "TCOMPILE_CXX" in run.stdout
+    assert (
+        "BAD C++ compiler: no C++ compiler: the option cxx='no-such-compiler' names no program" in run.stdout
+        and "TCOMPILE_CXX" in run.stdout
+    )
     assert "BAD disk cache" in run.stdout and "TCOMPILE_CACHE_DIR" in run.stdout
+
+
+def test_the_first_compiled_cell_does_not_import_the_compiler():
+    code = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("%load_ext tcompile").raise_error()
+assert "torch" not in sys.modules
+shell.run_cell("import torch\\nx = torch.ones(8)").raise_error()
+before = set(sys.modules)
+shell.run_cell("%%tcompile time=off\\ny = (x + 1).relu() * 2").raise_error()
+new = [m for m in sys.modules if m.startswith("tcompile.") and m not in before]
+assert len(new) < 12, new
+"""
+    run = python(code)
+    assert run.returncode == 0, run.stderr

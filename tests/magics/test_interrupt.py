@@ -77,7 +77,7 @@ armed = False
 compile_now = (f, x)
 standin.state_compilation = (lambda old: lambda fn, *a, **k: (old(f, *a, **k), events.emit('call', frame='slow', cached=False, call=EntryCall('slow', slow, a)))[0])(standin.state_compilation)
 from tcompile.compiler import events
-from tcompile.compiler.report.calls import EntryCall
+from tcompile.compiler.frontend.entry_calls import EntryCall
 armed = True
 6 * 7"""
     began = time.time()

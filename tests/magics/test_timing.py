@@ -7,12 +7,16 @@ import torch
 
 from tcompile.compiler.backends import stock
 from tcompile.compiler.config import Options
-from tcompile.compiler.report.calls import EntryCall
+from tcompile.compiler.frontend.entry_calls import EntryCall
 from tcompile.kernel_magics import timing
 
 
 def job(**engines):
-    return timing._Job(EntryCall("f", lambda: None, safe=True), "call", {name: timing.Contender(name, run) for name, run in engines.items()})
+    return timing._Job(
+        EntryCall("f", lambda: None, safe=True),
+        "call",
+        {name: timing.Contender(name, run) for name, run in engines.items()},
+    )
 
 
 def test_a_budget_that_the_first_calls_use_up_still_gives_a_figure_of_each():

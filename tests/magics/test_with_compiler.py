@@ -31,7 +31,10 @@ def run(shell, cell):
 
 
 def test_one_kernel(shell, capsys):
-    run(shell, "import torch\ntorch.manual_seed(0)\nx = torch.randn(1000)\ndef f(x):\n    return torch.sin(x) + torch.cos(x)")
+    run(
+        shell,
+        "import torch\ntorch.manual_seed(0)\nx = torch.randn(1000)\ndef f(x):\n    return torch.sin(x) + torch.cos(x)",
+    )
     value = run(shell, "%%tcompile -o r time=100ms\nf(x)").result
     x = shell.user_ns["x"]
     torch.testing.assert_close(value, torch.sin(x) + torch.cos(x))
@@ -78,7 +81,9 @@ def test_running_a_cell_again_tells_what_served_it(shell):
 
 
 def test_errors_of_the_model_show_the_cells_lines(shell, capsys):
-    r = shell.run_cell("%%tcompile time=off\nimport torch\ndef f(x):\n    return x @ torch.ones(7)\nf(torch.ones(3, 5))")
+    r = shell.run_cell(
+        "%%tcompile time=off\nimport torch\ndef f(x):\n    return x @ torch.ones(7)\nf(torch.ones(3, 5))"
+    )
     assert isinstance(r.error_in_exec, RuntimeError)
     assert "return x @ torch.ones(7)" in capsys.readouterr().out
     assert run(shell, "1 + 1").result == 2
@@ -120,7 +125,11 @@ def test_what_a_stranger_meets_is_explained(shell):
         assert r.summary.status == "error" and "internal error" not in str(r) and "cell raised" in r.summary.line
         assert "asks for a GPU" in r.findings[0].text and "is_available" in r.findings[0].action
     r = report("%%tcompile -o r time=off\n%%time\nz = torch.ones(3) + 1")
-    assert not r.graph_breaks and "`%%time` runs the rest of the cell by itself" in r.findings[0].text and "%%time" in r.summary.line
+    assert (
+        not r.graph_breaks
+        and "`%%time` runs the rest of the cell by itself" in r.findings[0].text
+        and "%%time" in r.summary.line
+    )
     r = report("%%tcompile -o r time=off\nimport asyncio\nawait asyncio.sleep(0)\nz = torch.ones(3) + 1")
     assert "awaits" in r.summary.line and "no tensor code ran" not in str(r)
     r = report("%%tcompile -o r time=off\nx = 1")
@@ -128,7 +137,9 @@ def test_what_a_stranger_meets_is_explained(shell):
 
 
 def test_the_magic_costs_little_beside_the_cell(shell):
-    """What `%%tcompile` adds to a cell whose functions are compiled already: report and display included, at most 50 ms."""
+    """What `%%tcompile` adds to a cell whose functions are compiled already: report and display included, at most 50
+    ms.
+    """
     import time
 
     run(shell, "import torch\nx = torch.randn(64)\ndef f(x):\n    return torch.sin(x) * 2")
@@ -147,9 +158,14 @@ def test_the_magic_costs_little_beside_the_cell(shell):
 
 
 def test_what_a_function_prints_after_a_break_is_printed_once(shell, capsys):
-    """The cell's top level leaves its graph inside `g`; what follows there is a frame of `g`, whose effects are the top level's as well."""
+    """The cell's top level leaves its graph inside `g`; what follows there is a frame of `g`, whose effects are the top
+    level's as well.
+    """
     run(shell, "import torch\nx = torch.ones(300)")
-    run(shell, "%%tcompile -o r time=200ms\ndef g(x):\n    print('max', int(x.max()))\n    return x.relu()\ny = g(x).mean()")
+    run(
+        shell,
+        "%%tcompile -o r time=200ms\ndef g(x):\n    print('max', int(x.max()))\n    return x.relu()\ny = g(x).mean()",
+    )
     assert capsys.readouterr().out.count("max 1\n") == 1
     top = next(c for c in shell.user_ns["r"].speedups.calls if c.name == "the cell's top level")
     assert not top.safe and "print" in top.why_not and top.measured == "graphs"
@@ -157,12 +173,21 @@ def test_what_a_function_prints_after_a_break_is_printed_once(shell, capsys):
     assert capsys.readouterr().out.count("max 1\n") == 1
 
 
-@pytest.mark.parametrize("cell, times", [
-    ("def h(x):\n    y = x.sin()\n    if y.sum() > -1e9: print('seen')\n    return y\nh(x)", 1),
-    ("def h(x):\n    for k in range(3):\n        x = x * k\n        if x.sum() > -1e9: print('seen')\n    return x\nh(x)", 3),
-    ("def h(x):\n    return x.sin()\nfor k in range(3):\n    y = h(x + k)\n    if y.sum() > -1e9:\n        print('seen')", 3),
-    ("def h(x):\n    y = x.sin()\n    if y.sum() > -1e9: told.append(1)\n    return y\nh(x)", 0),
-])
+@pytest.mark.parametrize(
+    "cell, times",
+    [
+        ("def h(x):\n    y = x.sin()\n    if y.sum() > -1e9: print('seen')\n    return y\nh(x)", 1),
+        (
+            "def h(x):\n    for k in range(3):\n        x = x * k\n        if x.sum() > -1e9: print('seen')\n    return x\nh(x)",
+            3,
+        ),
+        (
+            "def h(x):\n    return x.sin()\nfor k in range(3):\n    y = h(x + k)\n    if y.sum() > -1e9:\n        print('seen')",
+            3,
+        ),
+        ("def h(x):\n    y = x.sin()\n    if y.sum() > -1e9: told.append(1)\n    return y\nh(x)", 0),
+    ],
+)
 def test_what_runs_as_plain_python_after_a_break_runs_once(shell, capsys, cell, times):
     """What follows a break and has no tensor work is no frame of the report, but timing would run it again."""
     run(shell, "import torch\nx = torch.ones(300)\ntold = []")
@@ -184,15 +209,21 @@ def test_a_cell_with_a_loop_that_breaks_runs_again_with_its_names_put_back(shell
 
 def test_a_hook_is_registered_once(shell):
     run(shell, "import torch\nx = torch.ones(300, requires_grad=True)\nseen = []")
-    run(shell, "%%tcompile time=200ms\ndef f(x):\n    h = x * 2\n    h.register_hook(seen.append)\n    return h.sum()\nf(x).backward()")
+    run(
+        shell,
+        "%%tcompile time=200ms\ndef f(x):\n    h = x * 2\n    h.register_hook(seen.append)\n    return h.sum()\nf(x).backward()",
+    )
     assert len(shell.user_ns["seen"]) == 1
 
 
 def test_a_class_and_a_module_made_in_the_cell_are_no_findings(shell):
     """Setup runs once: the model that it makes is compiled as a whole, and the reader has nothing to change."""
     run(shell, "import torch")
-    run(shell, "%%tcompile -o r time=off\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-               "        self.a = torch.nn.Linear(8, 8)\n\n    def forward(self, x):\n        return self.a(x).relu()\n\nnet = Net()\ny = net(torch.ones(2, 8))")
+    run(
+        shell,
+        "%%tcompile -o r time=off\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a = torch.nn.Linear(8, 8)\n\n    def forward(self, x):\n        return self.a(x).relu()\n\nnet = Net()\ny = net(torch.ones(2, 8))",
+    )
     r = shell.user_ns["r"]
     assert r.graph_breaks and all(b.harmless for b in r.graph_breaks) and r.summary.status == "compiled"
     assert "no change needed" in r.summary.line and [f.severity for f in r.findings] == ["info"]
@@ -202,11 +233,16 @@ def test_a_class_and_a_module_made_in_the_cell_are_no_findings(shell):
 def test_seeds_and_settings_at_the_top_are_no_findings(shell):
     run(shell, "import torch, random\nimport numpy as np")
     before = torch.get_num_threads()
-    run(shell, f"%%tcompile -o r time=off\nrandom.seed(0); np.random.seed(0)\ntorch.manual_seed(0)\ntorch.set_num_threads({before})\n"
-               "def f(x):\n    y = x.sin()\n    if y.sum() > 0:\n        y = y + 1\n    return y.cos()\nz = f(torch.rand(8))")
+    run(
+        shell,
+        f"%%tcompile -o r time=off\nrandom.seed(0); np.random.seed(0)\ntorch.manual_seed(0)\ntorch.set_num_threads({before})\n"
+        "def f(x):\n    y = x.sin()\n    if y.sum() > 0:\n        y = y + 1\n    return y.cos()\nz = f(torch.rand(8))",
+    )
     r = shell.user_ns["r"]
     assert r.summary.status == "partly" and [b.line for b in r.graph_breaks if not b.harmless] == [7]
-    assert "1 break (line 7: y.sum() > 0)" in r.summary.line and f"+ {len(r.graph_breaks) - 1} harmless" in r.summary.line
+    assert (
+        "1 break (line 7: y.sum() > 0)" in r.summary.line and f"+ {len(r.graph_breaks) - 1} harmless" in r.summary.line
+    )
     assert {b.line for b in r.graph_breaks if b.harmless} == {2, 3, 4}
     torch.manual_seed(0)
     assert torch.allclose(shell.user_ns["z"], (torch.rand(8).sin() + 1).cos())
@@ -221,7 +257,9 @@ def test_a_module_made_at_each_call_is_a_finding(shell):
 
 def test_a_message_of_any_length_leaves_the_report_small(shell):
     run(shell, "import torch\nx = torch.ones(4)")
-    r = shell.run_cell("%%tcompile -o r\ndef f(x):\n    raise ValueError('C' * 200_000 + '<script>')\nf(x * 2)", store_history=True)
+    r = shell.run_cell(
+        "%%tcompile -o r\ndef f(x):\n    raise ValueError('C' * 200_000 + '<script>')\nf(x * 2)", store_history=True
+    )
     assert isinstance(r.error_in_exec, ValueError)
     report = shell.user_ns["r"]
     assert len(report.to_json()) < 30_000 and len(report._repr_mimebundle_()["text/html"]) < 60_000
@@ -242,8 +280,14 @@ def test_backend_inductor_shows_what_stock_makes_of_the_cell(shell, capsys):
     r = shell.user_ns["r"]
     s = r.stock
     assert s.options["engine"] == "torch.compile" and s.source == r.source and "stock" not in r.to_dict()
-    assert [f.name for f in s.frames] == ["f", "f after line 4"] and [(c.source, c.expected, c.got) for c in s.recompiles][0] == ("x", "4", "8")
-    assert [(b.file, b.line) for b in s.graph_breaks] == [("In[1]", 4)] and s.guards and all(n.op for g in s.graphs for n in g.captured.nodes())
+    assert [f.name for f in s.frames] == ["f", "f after line 4"] and [
+        (c.source, c.expected, c.got) for c in s.recompiles
+    ][0] == ("x", "4", "8")
+    assert (
+        [(b.file, b.line) for b in s.graph_breaks] == [("In[1]", 4)]
+        and s.guards
+        and all(n.op for g in s.graphs for n in g.captured.nodes())
+    )
     assert shell.user_ns["kept"] is shell.user_ns["z"], "names are as the cell left them"
     assert "under torch.compile: 4 graphs · 1 break (line 4" in capsys.readouterr().out
     run(shell, "%%tcompile -o r time=off\nz = f(torch.ones(5))")
@@ -255,3 +299,85 @@ def test_names_set_after_a_break_are_put_back_by_timing(shell):
     run(shell, "%%tcompile -o r time=100ms\nz = f(torch.ones(4))\nkept = z")
     assert shell.user_ns["r"].speedups.calls[0].measured == "call"
     assert shell.user_ns["kept"] is shell.user_ns["z"]
+
+
+RAISES = "try:\n    if x.min() < 0:\n        raise ValueError('neg')\n    y = x.sqrt()\nexcept ValueError:\n    y = x.abs().sqrt()\ny"
+
+
+@pytest.mark.parametrize("line", ["-o r time=100ms", "-o r time=off", "-o r time=100ms --check"])
+def test_a_graph_that_raises_and_is_handled(shell, capsys, line):
+    run(shell, "import torch\nx = torch.tensor([-1., 4.])")
+    assert run(shell, f"%%tcompile {line}\n{RAISES}").result.tolist() == [1, 2]
+    r, shown = shell.user_ns["r"], capsys.readouterr()
+    assert r.summary.status == "partly" and "a graph raised" in r.summary.line and r.frames[0].status == "partly"
+    assert "Traceback" not in shown.out + shown.err and shown.out.count(r.summary.line) == 1
+    run(shell, f"%%tcompile {line}\n{RAISES}")  # by the entry of before
+    assert shell.user_ns["r"].summary.status == "partly"
+    run(shell, "x.abs_()")
+    run(shell, f"%%tcompile {line}\n{RAISES}")
+    assert shell.user_ns["r"].summary.status == "compiled" and shell.user_ns["r"].frames[0].status == "compiled"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "kernel_magics.timing.measure",
+        "kernel_magics.kernels.time_kernels",
+        "compiler.report.numerics.check_calls",
+        "kernel_magics.render.bundle",
+    ],
+)
+def test_whatever_fails_in_timing_ends_as_text(shell, capsys, monkeypatch, broken):
+    run(shell, "import torch\nx = torch.ones(3)")
+
+    def fails(*args, **kwargs):
+        raise RuntimeError("of the\ntest's own")
+
+    monkeypatch.setattr(f"tcompile.{broken}", fails)
+    assert run(shell, "%%tcompile -o r time=100ms --check\nx.sin() + 1").result is not None
+    r, shown = shell.user_ns["r"], capsys.readouterr()
+    assert "Traceback" not in shown.out + shown.err and "RuntimeError: of the" in shown.out + shown.err
+    assert r.summary.status == "compiled"
+    if "measure" in broken:
+        assert r.speedups.status == "unavailable" and "timing failed: RuntimeError" in r.speedups.reason
+    elif "bundle" not in broken:
+        assert r.speedups and any("failed: RuntimeError" in f.text for f in r.findings)
+
+
+def test_a_cell_has_a_profile_of_its_call(shell):
+    run(shell, "import torch\nx = torch.randn(64, 64)\ndef f(x):\n    return torch.softmax(x @ x, -1)")
+    run(shell, "%%tcompile -o r time=200ms\nf(x)")
+    r = shell.user_ns["r"]
+    (p,) = r.profiles
+    rows = p.rows()
+    assert p.how == "call" and rows[0].kind == "call" and p.plain_seconds > 0
+    assert {"guards", "entry", "graph", "kernel", "library"} <= {x.kind for x in rows}
+    product = next(x for x in rows if x.name == "mm")
+    kernel = next(x for x in rows if x.kind == "kernel")
+    assert product.line == 4 and product.node == "mm" and r.kernels[kernel.kernel].name == kernel.name
+    assert sum(x.seconds for x in rows if x.parent == 0) <= p.seconds * 1.01
+
+
+def test_a_training_step_is_profiled_by_its_graph_and_leaves_no_trace(shell):
+    run(
+        shell,
+        "import torch\nm = torch.nn.Linear(8, 8)\nopt = torch.optim.Adam(m.parameters())\nx = torch.randn(4, 8)\n"
+        "def step(x):\n    opt.zero_grad()\n    m(x).square().mean().backward()\n    opt.step()",
+    )
+    run(shell, "%%tcompile -o r time=100ms\nstep(x)\nstep(x)\nafter = m.weight.detach().clone()")
+    m, r = shell.user_ns["m"], shell.user_ns["r"]
+    assert torch.equal(m.weight, shell.user_ns["after"])
+    assert {"forward", "backward", "optimizer"} <= {x.part for p in r.profiles for x in p.rows()}
+
+
+def test_the_values_of_a_graphs_nodes_can_be_asked(shell):
+    from tcompile.kernel_magics.controls import CONTROLS
+    from tcompile.kernel_magics.questions import AskError
+
+    run(shell, "import torch\nx = torch.tensor([4.0, -1.0])\ndef f(x):\n    return torch.sqrt(x) + 1")
+    run(shell, "%%tcompile -o r time=50ms\nf(x)")
+    r = shell.user_ns["r"]
+    answer = CONTROLS["values"](r, {"graph": 0, "say": lambda text: None})
+    assert [(v["node"], v["mark"], v["max"]) for v in answer["values"]] == [("sqrt", "nan", 2.0), ("add", "nan", 3.0)]
+    with pytest.raises(AskError, match="not in the kernel"):
+        CONTROLS["values"](r, {"graph": 7, "say": lambda text: None})

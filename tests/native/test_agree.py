@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tcompile.compiler.guards import Guard, TensorSpec, compile_guards, values
+from tcompile.compiler.guards import Guard, TensorSpec, compile_guards, source_values
 from tcompile.compiler.guards import source as S
 from tcompile.compiler.guards.probe import prepare
 from tcompile.compiler.native import native
@@ -58,7 +58,7 @@ def func(x):
 def test_constants(a, b):
     prepare()
     for x, y in ((a, b), (a, a), (b, a)):
-        assert native.const_equal(x, y) == values.const_equal(x, y)
+        assert native.const_equal(x, y) == source_values.const_equal(x, y)
     assert native.const_equal(a, a)
 
 
@@ -69,7 +69,7 @@ def test_paths(value, other, path):
     for key in path:
         source = S.item(source, key)
     guards = [Guard(source, "TYPE", type(other)), Guard(source, "LEN", 1), Guard(S.attr(source, "real"), "EQUALS", 1)]
-    if values.is_constant(other):
+    if source_values.is_constant(other):
         guards.append(Guard(source, "EQUALS", other))
     if isinstance(other, dict):
         guards.append(Guard(source, "DICT_KEYS", tuple(other)))

@@ -6,7 +6,6 @@ import gc
 import inspect
 import sys
 import threading
-import timeit
 import weakref
 
 import pytest
@@ -15,10 +14,17 @@ from tcompile.compiler.guards import Guard, compile_guards
 from tcompile.compiler.guards import source as S
 from tcompile.compiler.native import native
 
+from ..pace import least, within
+
 
 def n_parameters(code):
     """How many parameter slots a frame of this code has: the length of the `args` that guards are checked against."""
-    return code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return (
+        code.co_argcount
+        + code.co_kwonlyargcount
+        + bool(code.co_flags & inspect.CO_VARARGS)
+        + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    )
 
 
 class Kit:
@@ -344,38 +350,52 @@ def test_threads_share_a_cache(kit):
 
 @pytest.mark.skipif(native is None, reason="the C extension is not built")
 def test_overhead(capsys):
-    """Dispatch costs less than 150 ns over a direct call of the entry, guards apart."""
+    """Dispatch costs less than a call by way of a Python function, and a TENSOR guard a fraction of the same tests in
+    Python. `make bench` holds the budgets in nanoseconds.
+    """
     import torch
-    from tcompile.compiler.guards import TensorSpec, read_state
+    from tcompile.compiler.guards import TensorSpec
 
-    cache = native.CodeCache()
-    cache.add(native.Entry(compile_guards([], 2), max))
     t = torch.randn(4, 4)
-    spec = TensorSpec(torch.Tensor, t.dtype, t.device, False, (4, 4), (4, 1))
+    dtype, device = t.dtype, t.device
+    spec = TensorSpec(torch.Tensor, dtype, device, False, (4, 4), (4, 1))
 
     def f(x, y):
         return x
 
-    def ns(stmt, **names):
-        return min(timeit.repeat(stmt, globals=names, number=2_000, repeat=100)) / 2_000 * 1e9
-
     def entry(fn, x, y):
         return x
 
-    empty = native.CodeCache()
-    empty.add(native.Entry(compile_guards([], 2), entry))
-    guarded = native.CodeCache()
-    tensor_guards = [Guard(S.local(0, "x"), "TENSOR", spec), Guard(S.local(1, "y"), "TENSOR", spec)]
-    guarded.add(native.Entry(compile_guards(tensor_guards, 2), entry))
-    full = native.CodeCache()
-    full.add(native.Entry(compile_guards([*tensor_guards, Guard(None, "STATE", read_state())], 2), entry))
-    direct = ns("e(f, x, y)", e=entry, f=f, x=t, y=t)
-    bare = ns("d(x, y)", d=native.Dispatcher(f, empty, print), x=t, y=t)
-    two = ns("d(x, y)", d=native.Dispatcher(f, guarded, print), x=t, y=t)
-    state = ns("d(x, y)", d=native.Dispatcher(f, full, print), x=t, y=t)
+    def by_python(*args):
+        return entry(f, *args)
+
+    def holds(x):
+        same = type(x) is torch.Tensor and x.dtype is dtype and x.device == device and not x.requires_grad
+        return same and x.shape == (4, 4) and x.stride() == (4, 1)
+
+    def dispatcher(*guards):
+        cache = native.CodeCache()
+        cache.add(native.Entry(compile_guards(list(guards), 2), entry))
+        return native.Dispatcher(f, cache, print)
+
+    def often(call, *args):
+        return lambda: [call(*args) for _ in range(2_000)]
+
+    two = [Guard(S.local(i, name), "TENSOR", spec) for i, name in enumerate("xy")]
+    works = (
+        often(entry, f, t, t),
+        often(by_python, t, t),
+        often(dispatcher(), t, t),
+        often(dispatcher(*two), t, t),
+        often(holds, t),
+    )
+
+    def ratios():
+        direct, python, bare, guarded, tests = least(*works, rounds=30)
+        return (bare - direct) / (python - direct), (guarded - bare) / 2 / tests
+
+    call = within(lambda: ratios()[0], 1)
+    guard = within(lambda: ratios()[1], 0.15)
     with capsys.disabled():
-        print(
-            f"\nentry called directly {direct:.0f} ns; dispatch + {bare - direct:.0f} ns; a TENSOR guard "
-            f"{(two - bare) / 2:.1f} ns; STATE {state - two:.0f} ns"
-        )
-    assert bare - direct < 300 and (two - bare) / 2 < 60
+        print(f"\ndispatch {call:.2f} of a Python function's call; a TENSOR guard {guard:.3f} of the tests in Python")
+    assert call <= 1 and guard <= 0.15  # 0.35 and 0.035 on an idle machine

@@ -13,7 +13,7 @@ import time
 import traceback
 
 import pytest
-import tcompile.compiler.runtime.hook as hook
+import tcompile.compiler.runtime.frame_hook as hook
 from tcompile.compiler.guards import compile_guards
 from tcompile.compiler.native import native
 from tcompile.compiler.runtime.dispatch import RUN_ORIGINAL, Dispatcher, Entry, code_cache, forget_code
@@ -34,8 +34,10 @@ class Watcher:
         self.names.append(code.co_name)
         if code.co_name not in self.swap:
             return RUN_ORIGINAL
+
         def swapped(fn, *values):
             return "swapped"
+
         native.skip_code(swapped.__code__)
         entry = Entry(compile_guards([], len(args)), swapped)
         code_cache(code).add(entry)
@@ -69,7 +71,7 @@ def deep_limit():
 # ---- recursion
 def test_python_recurses_as_deep_as_without_the_hook(deep_limit):
     with hook.capturing(Watcher()):
-        assert down(50_000) == 50_000                # far more than C's stack would take
+        assert down(50_000) == 50_000  # far more than C's stack would take
         assert native.hook_installed() and native.hook_active()
         work(1)
 
@@ -114,7 +116,7 @@ def test_the_hook_is_entered_in_deep_recursion(deep_limit):
         return enter(n - 1)
 
     with hook.capturing(Watcher()):
-        assert enter(30_000) == 1                    # too deep to compile anything
+        assert enter(30_000) == 1  # too deep to compile anything
         with hook.capturing(watcher):
             assert work(1) == "swapped"
 
@@ -139,6 +141,7 @@ def test_the_recursion_limit_is_where_it_was():
 
 def test_compiled_recursion_goes_about_as_deep():
     """An entry takes several Python frames where the function takes one."""
+
     def entry(fn, n):
         return between(fn, n)
 
@@ -189,7 +192,9 @@ def test_a_debugger_by_monitoring_sees_frames_as_they_are(tool):
         assert work(1) == "swapped"
         sys.monitoring.use_tool_id(tool, "test debugger")
         try:
-            sys.monitoring.register_callback(tool, sys.monitoring.events.PY_START, lambda code, offset: started.append(code.co_name))
+            sys.monitoring.register_callback(
+                tool, sys.monitoring.events.PY_START, lambda code, offset: started.append(code.co_name)
+            )
             sys.monitoring.set_events(tool, sys.monitoring.events.PY_START)
             assert work(2) == 2
         finally:
@@ -202,7 +207,9 @@ def test_a_debugger_by_monitoring_sees_frames_as_they_are(tool):
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="sys.monitoring is new in 3.12")
 def test_what_is_monitored_is_what_is_without_the_hook():
-    """An interpreter with another evaluator takes calls of Python functions for calls of native ones, and ends generators another way."""
+    """An interpreter with another evaluator takes calls of Python functions for calls of native ones, and ends
+    generators another way.
+    """
     tool, events = sys.monitoring.COVERAGE_ID, sys.monitoring.events
 
     def numbers():
@@ -242,10 +249,23 @@ def test_other_monitoring_tools_leave_compiled_code_alone():
     code_cache(work.__code__).add(Entry(compile_guards([], 1), failing))
     sys.monitoring.use_tool_id(tool, "test profiler")
     events = sys.monitoring.events
-    every = events.PY_START | events.PY_RETURN | events.RAISE | events.PY_UNWIND | events.PY_THROW | events.CALL | events.C_RAISE | events.C_RETURN
+    every = (
+        events.PY_START
+        | events.PY_RETURN
+        | events.RAISE
+        | events.PY_UNWIND
+        | events.PY_THROW
+        | events.CALL
+        | events.C_RAISE
+        | events.C_RETURN
+    )
     try:
-        sys.monitoring.register_callback(tool, events.RAISE, lambda code, offset, e: raised.append((code.co_name, e.args)))
-        sys.monitoring.register_callback(tool, events.PY_UNWIND, lambda code, offset, e: raised.append((code.co_name, e.args)))
+        sys.monitoring.register_callback(
+            tool, events.RAISE, lambda code, offset, e: raised.append((code.co_name, e.args))
+        )
+        sys.monitoring.register_callback(
+            tool, events.PY_UNWIND, lambda code, offset, e: raised.append((code.co_name, e.args))
+        )
         with hook.capturing(Watcher()):
             sys.monitoring.set_events(tool, every)
             for _ in range(3):
@@ -307,9 +327,23 @@ class Lying:
         raise AssertionError(f"asked for {name}")
 
 
-@pytest.mark.parametrize("value,asked", [(1, False), ("s", False), (None, False), (object(), False), (Tensor(), True), (Special(), True),
-                                         ([1, Tensor()], True), ((1, 2), False), ({"a": Special()}, True), ({"a": 1}, False),
-                                         ([1] * 16 + [Tensor()], False), (Lying, False)])
+@pytest.mark.parametrize(
+    "value,asked",
+    [
+        (1, False),
+        ("s", False),
+        (None, False),
+        (object(), False),
+        (Tensor(), True),
+        (Special(), True),
+        ([1, Tensor()], True),
+        ((1, 2), False),
+        ({"a": Special()}, True),
+        ({"a": 1}, False),
+        ([1] * 16 + [Tensor()], False),
+        (Lying, False),
+    ],
+)
 def test_only_frames_with_the_types_looked_for_are_asked_about(value, asked):
     watcher = Watcher()
     value = Lying() if value is Lying else value
@@ -409,13 +443,14 @@ def test_generators_driven_from_several_activations():
 
 def test_interrupts_at_any_moment_leave_the_hook_in_order(request):
     """Ctrl-C while frames are looked at, called, refused: it arrives once, and the hook is off afterwards."""
-    def spin():                                      # by itself: 3.13.0 loses the handlers around a loop that is interrupted at its jump
+
+    def spin():  # by itself: 3.13.0 loses the handlers around a loop that is interrupted at its jump
         end = time.perf_counter() + 5
         while time.perf_counter() < end:
             work(Tensor())
             work(1)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)        # (a shell in the background has it ignored)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # (a shell in the background has it ignored)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     interrupted = 0
     for k in range(30):
@@ -427,7 +462,7 @@ def test_interrupts_at_any_moment_leave_the_hook_in_order(request):
         except KeyboardInterrupt:
             interrupted += 1
         timer.join()
-        while native.disabled_depth():               # an interrupt inside the test's own callback is no concern here
+        while native.disabled_depth():  # an interrupt inside the test's own callback is no concern here
             native.enable()
             pytest.fail("compiled code stayed switched off")
     assert interrupted == 30

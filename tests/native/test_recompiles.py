@@ -1,4 +1,6 @@
-"""What a recompile teaches, and what never fills the limit: sizes, strides, ints and floats together; cells that run again."""
+"""What a recompile teaches, and what never fills the limit: sizes, strides, ints and floats together; cells that run
+again.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import tcompile
 import torch
 from tcompile.compiler import events
 from tcompile.compiler.config import Options
-from tcompile.compiler.hook import run_code
+from tcompile.compiler.frontend.hook import run_code
 from tcompile.compiler.native import native
 
 needs_hook = pytest.mark.skipif(native is None, reason="cells need the frame hook, which is the C extension's")

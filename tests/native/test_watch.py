@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
-import time
+import sys
 import types
 import weakref
 
@@ -14,10 +14,15 @@ import torch.nn as nn
 from tcompile.compiler.guards import Guard, TensorSpec, compile_guards
 from tcompile.compiler.guards import source as S
 from tcompile.compiler.guards.guard import FunctionSpec
-from tcompile.compiler.guards.values import class_lookup
+from tcompile.compiler.guards.source_values import class_lookup
 from tcompile.compiler.native import native
 
+from ..pace import least, within
+
 pytestmark = pytest.mark.skipif(native is None, reason="the C extension is not built")
+DICTS_HAVE_VERSIONS = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="3.14 has no versions of dicts: what lies in one is looked up at each call"
+)
 X = S.local(0, "self")
 
 
@@ -80,6 +85,7 @@ def program_for(net, root):
     return p
 
 
+@DICTS_HAVE_VERSIONS
 def test_structure_is_skipped_while_unchanged(root):
     net = Net(3)
     net.layers[1].calls = 0
@@ -455,10 +461,10 @@ def test_attributes_in_the_object_itself(taken):
     assert not holds()
     del o.c
     assert holds()
-    o.e = 5                                        # no guard reads it
+    o.e = 5  # no guard reads it
     assert holds()
     del o.e
-    o.d = 1                                        # as many attributes as before
+    o.d = 1  # as many attributes as before
     assert not holds()
     o.__dict__.pop("d")
     assert holds()
@@ -513,7 +519,7 @@ def test_a_type_that_has_run_out_of_versions_is_asked_at_each_call():
 
     for i in range(3000):
         Busy.other = i
-        Busy().other                               # the interpreter gives it a version each time
+        Busy().other  # the interpreter gives it a version each time
     o = Busy()
     p = compile_guards([Guard(S.attr(X, "k"), "EQUALS", 1), Guard(X, "TYPE", Busy)], 1)
     assert p.check(func, (o,)) == -1 and p.check(func, (o,)) == -1
@@ -523,6 +529,38 @@ def test_a_type_that_has_run_out_of_versions_is_asked_at_each_call():
     assert p.check(func, (o,)) == -1
 
 
+@DICTS_HAVE_VERSIONS
+def test_what_one_step_makes_for_itself_is_not_watched():
+    """The bound method of a class method is gone after the step that looked at its function: memory that others use
+    again.
+    """
+
+    class Holder:
+        def __init__(self):
+            self.a = 1
+
+        @classmethod
+        def made(cls):
+            return 1
+
+    def guards():
+        return [
+            Guard(X, "TYPE", Holder),
+            Guard(S.attr(S.attr(X, "made"), "__func__"), "CODE", Holder.made.__func__.__code__),
+            Guard(S.attr(X, "a"), "EQUALS", 1),
+        ]
+
+    o = Holder()
+    p, kept = compile_guards(guards(), 1), []
+    for i in range(8):
+        kept.append([(i, i, j) for j in range(3000)])  # (of a bound method's size)
+        assert p.check(func, (o,)) == -1
+    assert p.watch_info["armings"] == 1 and p.watch_info["demoted"] == 2
+    Holder.made = classmethod(lambda cls: 2)
+    assert p.check(func, (o,)) == 1
+
+
+@DICTS_HAVE_VERSIONS
 def test_functions_by_their_parts_are_watched():
     def make(k):
         def inner(x, y=1, *, z=2):
@@ -548,7 +586,7 @@ def test_functions_by_their_parts_are_watched():
         return got[0]
 
     assert first_failure() == -1 and p.watch_info["armed"] and p.watch_info["demoted"] == 0
-    holder.f = make(3)                             # another object, the same function
+    holder.f = make(3)  # another object, the same function
     assert first_failure() == -1
     holder.f = make(4)
     assert first_failure() == 2
@@ -568,7 +606,7 @@ def test_functions_by_their_parts_are_watched():
     other = make(3)
     holder.f = types.FunctionType(other.__code__, {}, "inner", (1,), other.__closure__)
     holder.f.__kwdefaults__ = {"z": 2}
-    assert first_failure() == 1                    # its globals are others
+    assert first_failure() == 1  # its globals are others
     holder.f = len
     assert first_failure() in (0, 1)
 
@@ -614,6 +652,7 @@ def test_what_a_class_gives_is_watched():
     assert not holds()
 
 
+@DICTS_HAVE_VERSIONS
 def test_budget_of_an_80_layer_model(capsys, root):
     net = Net(80)
     guards = module_guards(net, X, [], root)
@@ -621,23 +660,32 @@ def test_budget_of_an_80_layer_model(capsys, root):
     structure = [g for g in guards if g.kind != "TENSOR"]
     every, only = compile_guards(guards, 1), compile_guards(structure, 1)
     args = (net,)
+    assert every.check(func, args) == only.check(func, args) == -1
+    facts = [(p, p.dtype, p.device, p.shape, p.stride()) for p in net.parameters()]
+    modules = list(net.modules())
 
-    def best(p, n=300):
-        assert p.check(func, args) == -1
-        times = []
-        for _ in range(n):
-            t = time.perf_counter_ns()
-            p.check(func, args)
-            times.append(time.perf_counter_ns() - t)
-        return min(times)
+    def read_parameters():
+        for p, dtype, device, shape, stride in facts:
+            same = p.dtype is dtype and p.device == device and p.shape == shape and p.stride() == stride
+            assert same and p.requires_grad
 
-    s, e = best(only), best(every)
+    def read_modules():
+        for m in modules:
+            assert m.training and not m._forward_hooks and m._parameters is not None
+
+    works = (lambda: every.check(func, args), lambda: only.check(func, args), read_parameters, read_modules)
+
+    def ratios():
+        both, structure_alone, tensors, tables = least(*works, rounds=100)
+        return structure_alone / tables, (both - structure_alone) / tensors
+
+    s, e = within(lambda: ratios()[0], 0.5), within(lambda: ratios()[1], 0.1)
     with capsys.disabled():
         print(
-            f"\n80 layers, {len(list(net.modules()))} modules, {len(structure)} structure guards: {s / 1000:.2f} us; "
-            f"{len(parameters)} parameters: {(e - s) / len(parameters):.1f} ns each; {only.watch_info}"
+            f"\n80 layers, {len(modules)} modules, {len(structure)} structure guards: {s:.2f} of three attributes of "
+            f"each read in Python; {len(parameters)} parameters: {e:.3f} of theirs; {only.watch_info}"
         )
-    assert s < 15_000 and (e - s) / len(parameters) < 40  # budgets are 5 us and 15 ns; slack for a busy machine
+    assert s <= 0.5 and e <= 0.1  # 0.12 and 0.02 on an idle machine; `make bench` holds the budgets in microseconds
 
 
 class Holder:
@@ -646,16 +694,26 @@ class Holder:
 
 
 def armed_on_hooks(o):
-    program = compile_guards([Guard(S.attr(X, "number"), "EQUALS", 1), Guard(S.attr(X, "hooks"), "LEN", 0), Guard(X, "TYPE", Holder)], 1)
+    program = compile_guards(
+        [Guard(S.attr(X, "number"), "EQUALS", 1), Guard(S.attr(X, "hooks"), "LEN", 0), Guard(X, "TYPE", Holder)], 1
+    )
 
     def holds():
         return program.check(func, (o,)) == -1
+
     assert holds() and holds() and program.watch_info["armed"]
     return holds, program
 
 
-@pytest.mark.parametrize("fill", [
-    lambda d: d.update(a=1), lambda d: d.setdefault("a", 1), lambda d: dict.__setitem__(d, "a", 1), lambda d: d.__ior__({"a": 1})])
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda d: d.update(a=1),
+        lambda d: d.setdefault("a", 1),
+        lambda d: dict.__setitem__(d, "a", 1),
+        lambda d: d.__ior__({"a": 1}),
+    ],
+)
 def test_an_empty_table_of_hooks_that_is_filled(fill):
     o, other = Holder(), Holder()
     holds, program = armed_on_hooks(o)
@@ -672,7 +730,7 @@ def test_an_empty_table_of_hooks_that_is_filled(fill):
 def test_an_empty_table_of_hooks_that_is_exchanged():
     o = Holder()
     holds, program = armed_on_hooks(o)
-    for _ in range(20):                          # often at the address of the one before
+    for _ in range(20):  # often at the address of the one before
         o.hooks = collections.OrderedDict()
         assert holds() and holds()
         o.hooks = None
@@ -693,7 +751,9 @@ def test_other_words_change_while_tables_stay():
     """What a lookup gave stays the same though its dict changed: all is looked through, and the new state is kept."""
     table = {"a": 1, "b": 1}
     o = Holder()
-    program = compile_guards([Guard(S.dict_value(S.const(table), "a"), "EQUALS", 1), Guard(S.attr(X, "hooks"), "LEN", 0)], 1)
+    program = compile_guards(
+        [Guard(S.dict_value(S.const(table), "a"), "EQUALS", 1), Guard(S.attr(X, "hooks"), "LEN", 0)], 1
+    )
     for n in range(5):
         assert program.check(func, (o,)) == -1
         table["b"] = n

@@ -1,9 +1,12 @@
-"""Gradients of every operator of op_db that has them, through compiled code: against eager, and against float64 where they differ.
+"""Gradients of every operator of op_db that has them, through compiled code: against eager, and against float64 where
+they differ.
 
     python -m tests.ops.gradients [--names add,mul] [--backend tcompile] [--limit 2] [--part 0/4]
 
-Prints a line for each operator that is wrong or not compiled, and a summary; the exit status tells whether any is wrong.
+Prints a line for each operator that is wrong or not compiled, and a summary; the exit status tells whether any is
+wrong.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -24,7 +27,9 @@ TOLERANCE = {"rtol": 1e-3, "atol": 1e-4}
 
 
 def close(a: Any, b: Any) -> bool:
-    return (a is None) == (b is None) and (a is None or a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, equal_nan=True, **TOLERANCE))
+    return (a is None) == (b is None) and (
+        a is None or a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, equal_nan=True, **TOLERANCE)
+    )
 
 
 def exact(s: Any) -> list | None:
@@ -36,7 +41,14 @@ def exact(s: Any) -> list | None:
 
 
 def error(got: list, true: list) -> float:
-    return max((float((g.double() - t).abs().nan_to_num(0).max()) for g, t in zip(got, true) if g is not None and t is not None and g.numel()), default=0.0)
+    return max(
+        (
+            float((g.double() - t).abs().nan_to_num(0).max())
+            for g, t in zip(got, true)
+            if g is not None and t is not None and g.numel()
+        ),
+        default=0.0,
+    )
 
 
 def operator(info: Any, backend: str, limit: int) -> tuple[str, str]:
@@ -45,7 +57,7 @@ def operator(info: Any, backend: str, limit: int) -> tuple[str, str]:
     for s in samples(info, torch.float32, spread=True):
         try:
             want = gradients(s.fn, s.tensors, True)[1]
-        except (RuntimeError, ValueError, TypeError, NotImplementedError):           # samples that eager has no gradient for
+        except (RuntimeError, ValueError, TypeError, NotImplementedError):  # samples that eager has no gradient for
             continue
         if all(g is None for g in want):
             continue
@@ -75,7 +87,11 @@ def main() -> int:
     warnings.simplefilter("ignore")
     k, of = map(int, options.part.split("/"))
     infos = op_infos()
-    names = options.names.split(",") if options.names else [n for n, i in sorted(infos.items()) if i.supports_autograd][k::of]
+    names = (
+        options.names.split(",")
+        if options.names
+        else [n for n, i in sorted(infos.items()) if i.supports_autograd][k::of]
+    )
     results: Counter = Counter()
     end = time.monotonic() + options.seconds
     for name in names:

@@ -1,4 +1,7 @@
-"""op_db through the whole compiler: capture, guards, graph, lowering, fusion, C++, launch; with and without gradients."""
+"""op_db through the whole compiler: capture, guards, graph, lowering, fusion, C++, launch; with and without
+gradients.
+"""
+
 from __future__ import annotations
 
 import io
@@ -29,13 +32,17 @@ class Row:
     eager     reasons why a whole graph ran by torch's kernels
     """
 
-    def __init__(self, name: str, dtype: torch.dtype, outcome: Outcome, kernels: int, calls: dict[str, str], eager: list[str]):
+    def __init__(
+        self, name: str, dtype: torch.dtype, outcome: Outcome, kernels: int, calls: dict[str, str], eager: list[str]
+    ):
         self.name, self.dtype, self.outcome = name, dtype, outcome
         self.kernels, self.calls, self.eager = kernels, calls, eager
 
     @property
     def kind(self) -> str:
-        """lowered: kernels of ours (or views) alone | composed: with calls of torch's kernels | eager call: those alone | break."""
+        """lowered: kernels of ours (or views) alone | composed: with calls of torch's kernels | eager call: those alone
+        | break.
+        """
         if not self.outcome.agreed and not self.outcome.failed:
             return "break"
         if self.calls or self.eager:
@@ -52,11 +59,21 @@ class Row:
         return "right" if self.outcome.agreed else "refused"
 
 
-def run(info: Any, dtype: torch.dtype, limit: int | None = None, spread: bool = False, change: Callable | None = None) -> Row:
+def run(
+    info: Any, dtype: torch.dtype, limit: int | None = None, spread: bool = False, change: Callable | None = None
+) -> Row:
     """Every sample of an operator, or `limit` of them (the first, or from all over)."""
     with warnings.catch_warnings(), tcompile.record() as r:
         warnings.simplefilter("ignore")
-        outcome = check(info, dtype, compile_sample, refusals=(NotImplementedError, FullGraphError), limit=limit, spread=spread, change=change)
+        outcome = check(
+            info,
+            dtype,
+            compile_sample,
+            refusals=(NotImplementedError, FullGraphError),
+            limit=limit,
+            spread=spread,
+            change=change,
+        )
     report = r.report()
     calls = {e.op: e.reason for e in report.externs}
     eager = list(dict.fromkeys(f"{f.what}: {f.reason}" for f in report.fallbacks))

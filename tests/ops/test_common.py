@@ -1,4 +1,5 @@
 """The operators that most programs are made of, through the whole compiler, against eager."""
+
 from __future__ import annotations
 
 import pytest
@@ -17,8 +18,11 @@ def test_float32(name):
     assert row.outcome.agreed, row.outcome.refused[:2]
 
 
-OTHER = [(n, d) for n in ("add", "mul", "sub", "maximum", "where", "sum", "amax", "clamp", "eq", "abs")
-         for d in (torch.int64, torch.bfloat16, torch.float64, torch.float16, torch.uint8, torch.bool)]
+OTHER = [
+    (n, d)
+    for n in ("add", "mul", "sub", "maximum", "where", "sum", "amax", "clamp", "eq", "abs")
+    for d in (torch.int64, torch.bfloat16, torch.float64, torch.float16, torch.uint8, torch.bool)
+]
 
 
 @pytest.mark.parametrize("name,dtype", OTHER, ids=lambda x: str(x).removeprefix("torch."))

@@ -1,4 +1,5 @@
 """What a dtype decides: which kernels exist, how numbers round and wrap on their way in, where functions end."""
+
 import random
 
 import pytest
@@ -46,7 +47,14 @@ def test_what_eager_has_no_kernel_for_is_refused_in_its_words(what):
     raises_alike(*WITHOUT_KERNEL[what])
 
 
-@pytest.mark.parametrize("f", [lambda x: x.masked_fill(x > 0, -1_000_000_000), lambda x: torch.full_like(x, 1 << 31), lambda x: torch.add(x, x, alpha=1 << 31)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.masked_fill(x > 0, -1_000_000_000),
+        lambda x: torch.full_like(x, 1 << 31),
+        lambda x: torch.add(x, x, alpha=1 << 31),
+    ],
+)
 def test_integers_that_a_half_does_not_hold(f):
     raises_alike(f, torch.ones(3, dtype=torch.half))
 
@@ -56,9 +64,24 @@ def test_divisors_that_wrap_to_zero(f):
     raises_alike(f, torch.arange(1, 5, dtype=torch.int8))
 
 
-NUMBERS = [lambda x: x == 0.1, lambda x: x < 0.1, lambda x: x != 0.3, lambda x: x > 0.3, lambda x: x + 0.1, lambda x: 0.1 - x, lambda x: x - 0.1, lambda x: x * 0.1,
-           lambda x: x / 0.1, lambda x: x % 0.1, lambda x: torch.fmod(x, 0.1), lambda x: x**0.3, lambda x: 0.3**x, lambda x: x // 0.1,
-           lambda x: x == torch.tensor(0.1), lambda x: x >= torch.arange(x.numel()) + 256]
+NUMBERS = [
+    lambda x: x == 0.1,
+    lambda x: x < 0.1,
+    lambda x: x != 0.3,
+    lambda x: x > 0.3,
+    lambda x: x + 0.1,
+    lambda x: 0.1 - x,
+    lambda x: x - 0.1,
+    lambda x: x * 0.1,
+    lambda x: x / 0.1,
+    lambda x: x % 0.1,
+    lambda x: torch.fmod(x, 0.1),
+    lambda x: x**0.3,
+    lambda x: 0.3**x,
+    lambda x: x // 0.1,
+    lambda x: x == torch.tensor(0.1),
+    lambda x: x >= torch.arange(x.numel()) + 256,
+]
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -85,7 +108,9 @@ def test_powers_of_two_that_overflow(dtype, power):
     assert got.dtype is want.dtype and torch.equal(got.nan_to_num(nan=7), want.nan_to_num(nan=7))
 
 
-@pytest.mark.parametrize("types", [(torch.float32, torch.float64), (torch.bfloat16, torch.float32), (torch.int64, torch.float32)])
+@pytest.mark.parametrize(
+    "types", [(torch.float32, torch.float64), (torch.bfloat16, torch.float32), (torch.int64, torch.float32)]
+)
 def test_distances_between_types(types):
     x, y = (torch.arange(4).to(t) for t in types)
     torch.testing.assert_close(tcompile.compile(torch.dist, fullgraph=True)(x, y + 1), torch.dist(x, y + 1))
@@ -127,8 +152,17 @@ def test_zeros_of_lgamma_have_no_sign():
     same(lambda x: torch.lgamma(x).signbit(), torch.tensor([1.0, 2.0] * 9))
 
 
-EIGHT_BITS = [lambda x: torch.cat([x, x.flip(0)]), lambda x: torch.stack([x, x]), lambda x: torch.full_like(x, 3), lambda x: torch.zeros_like(x), lambda x: x.roll(1),
-              lambda x: x.cumsum(0, dtype=torch.float32), lambda x: x.mT.contiguous(), lambda x: x[torch.tensor([1, 0])], lambda x: (x.float() * 2).to(x.dtype)]
+EIGHT_BITS = [
+    lambda x: torch.cat([x, x.flip(0)]),
+    lambda x: torch.stack([x, x]),
+    lambda x: torch.full_like(x, 3),
+    lambda x: torch.zeros_like(x),
+    lambda x: x.roll(1),
+    lambda x: x.cumsum(0, dtype=torch.float32),
+    lambda x: x.mT.contiguous(),
+    lambda x: x[torch.tensor([1, 0])],
+    lambda x: (x.float() * 2).to(x.dtype),
+]
 
 
 @pytest.mark.parametrize("k", range(len(EIGHT_BITS)))
@@ -140,15 +174,40 @@ def test_floats_of_eight_bits_are_moved_by_torch(k):
         assert got.dtype is want.dtype and torch.equal(got.float(), want.float()) and got.stride() == want.stride()
 
 
-@pytest.mark.parametrize("f", [torch.argmax, lambda x: F.interpolate(x[None], scale_factor=2), lambda x: torch.isin(x, x), lambda x: torch.addcdiv(x.short(), x.short(), x.short())])
+@pytest.mark.parametrize(
+    "f",
+    [
+        torch.argmax,
+        lambda x: F.interpolate(x[None], scale_factor=2),
+        lambda x: torch.isin(x, x),
+        lambda x: torch.addcdiv(x.short(), x.short(), x.short()),
+    ],
+)
 def test_what_a_kernel_cannot_be_asked(f):
     raises_alike(f, torch.ones(2, 3, dtype=torch.bool))
 
 
-STEPS = [lambda a, b: a + b, lambda a, b: 0.7 - a, lambda a, b: a * 0.3, lambda a, b: a / (b.abs() + 1), lambda a, b: a.sigmoid(), lambda a, b: a.tanh() * b, lambda a, b: F.relu(a) + 0.1,
-         lambda a, b: torch.where(a > 0.2, a, b), lambda a, b: (a.abs() + 0.1).sqrt(), lambda a, b: a.softmax(-1), lambda a, b: F.layer_norm(a, a.shape[-1:]),
-         lambda a, b: a - a.mean(-1, keepdim=True), lambda a, b: a.sum(0, keepdim=True) * 0.1 + b, lambda a, b: (a.abs() + 0.1)**0.3, lambda a, b: F.silu(a), lambda a, b: a % 0.7,
-         lambda a, b: a.cumsum(-1) * 0.1, lambda a, b: a.amax(-1, keepdim=True) - b, lambda a, b: F.softplus(a)]
+STEPS = [
+    lambda a, b: a + b,
+    lambda a, b: 0.7 - a,
+    lambda a, b: a * 0.3,
+    lambda a, b: a / (b.abs() + 1),
+    lambda a, b: a.sigmoid(),
+    lambda a, b: a.tanh() * b,
+    lambda a, b: F.relu(a) + 0.1,
+    lambda a, b: torch.where(a > 0.2, a, b),
+    lambda a, b: (a.abs() + 0.1).sqrt(),
+    lambda a, b: a.softmax(-1),
+    lambda a, b: F.layer_norm(a, a.shape[-1:]),
+    lambda a, b: a - a.mean(-1, keepdim=True),
+    lambda a, b: a.sum(0, keepdim=True) * 0.1 + b,
+    lambda a, b: (a.abs() + 0.1) ** 0.3,
+    lambda a, b: F.silu(a),
+    lambda a, b: a % 0.7,
+    lambda a, b: a.cumsum(-1) * 0.1,
+    lambda a, b: a.amax(-1, keepdim=True) - b,
+    lambda a, b: F.softplus(a),
+]
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -161,6 +220,7 @@ def test_chains_round_as_eager_does_where_asked_to(dtype, seed):
         for step in steps:
             values.append(step(values[-1], values[-2]))
         return tuple(values[2:])
+
     a, b = torch.randn(8, 33).to(dtype), torch.randn(8, 33).to(dtype)
     compiled = tcompile.compile(chain, fullgraph=True, options={"emulate_precision": True})
     for k, (got, want) in enumerate(zip(compiled(a, b), chain(a, b))):

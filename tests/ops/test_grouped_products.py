@@ -1,13 +1,14 @@
 """torch._grouped_mm: products of groups of rows, as mixtures of experts have them."""
+
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import tcompile
-from tcompile.compiler.runtime.gpu import graphs
+from tcompile.compiler.runtime.gpu import cuda_graphs
 
-OFFS = torch.tensor([8, 8, 24, 31], dtype=torch.int32)               # one group is empty, and rows may be left over
+OFFS = torch.tensor([8, 8, 24, 31], dtype=torch.int32)  # one group is empty, and rows may be left over
 
 
 def there() -> bool:
@@ -48,20 +49,28 @@ def test_as_eager(name, dtype):
     assert len(report.graphs) == 1 and not report.fallbacks, report.fallbacks
     (got, shape), (want, expected) = report.result, f(a, b, offs)
     assert shape == expected and got.stride() == want.stride()
-    torch.testing.assert_close(taken(got, offs, name), taken(want, offs, name), rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-5)
+    torch.testing.assert_close(
+        taken(got, offs, name), taken(want, offs, name), rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-5
+    )
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_strides_of_the_product(name):
     a, b, offs = FORMS[name](torch.float32)
-    got, want = tcompile.compile(lambda a, b, offs: torch._grouped_mm(a, b, offs=offs), fullgraph=True)(a, b, offs), torch._grouped_mm(a, b, offs=offs)
+    got, want = (
+        tcompile.compile(lambda a, b, offs: torch._grouped_mm(a, b, offs=offs), fullgraph=True)(a, b, offs),
+        torch._grouped_mm(a, b, offs=offs),
+    )
     assert got.shape == want.shape and got.stride() == want.stride()
 
 
 def test_training_a_mixture_of_experts():
     torch.manual_seed(1)
     experts, tokens, width, hidden = 4, 40, 32, 64
-    gate, up, down = (torch.randn(s, dtype=torch.bfloat16).mul(0.2).requires_grad_() for s in ((experts, width), (experts, width, hidden), (experts, hidden, width)))
+    gate, up, down = (
+        torch.randn(s, dtype=torch.bfloat16).mul(0.2).requires_grad_()
+        for s in ((experts, width), (experts, width, hidden), (experts, hidden, width))
+    )
 
     def step(x, up, down, gate):
         score, chosen = torch.topk(torch.softmax((x @ gate.mT).float(), -1), 2)
@@ -71,6 +80,7 @@ def test_training_a_mixture_of_experts():
         y = torch._grouped_mm(x[order // 2], up, offs=offs)
         y = torch._grouped_mm(torch.nn.functional.silu(y), down, offs=offs)
         return torch.zeros_like(x).index_add(0, order // 2, y * score.view(-1)[order, None].to(y.dtype))
+
     x = torch.randn(tokens, width, dtype=torch.bfloat16)
     c, results = tcompile.compile(step, fullgraph=True), []
     for call in (step, c, c):
@@ -92,11 +102,19 @@ def test_numbers_of_tokens_that_vary():
         torch.testing.assert_close(c(a, b, offs), torch._grouped_mm(a, b, offs=offs) * 2)
 
 
-@pytest.mark.parametrize("bad", [
-    lambda a, b, offs: torch._grouped_mm(a, b), lambda a, b, offs: torch._grouped_mm(a, b, offs=offs.long()), lambda a, b, offs: torch._grouped_mm(a, b, offs=offs[:2]),
-    lambda a, b, offs: torch._grouped_mm(a.double(), b.double(), offs=offs), lambda a, b, offs: torch._grouped_mm(a, b.mT, offs=offs),
-    lambda a, b, offs: torch._grouped_mm(a[:, 1:], b[:, 1:], offs=offs), lambda a, b, offs: torch._grouped_mm(a, b, offs=offs, out_dtype=torch.float64),
-    lambda a, b, offs: torch._grouped_mm(a, b, offs=offs, bias=b[0, 0])])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda a, b, offs: torch._grouped_mm(a, b),
+        lambda a, b, offs: torch._grouped_mm(a, b, offs=offs.long()),
+        lambda a, b, offs: torch._grouped_mm(a, b, offs=offs[:2]),
+        lambda a, b, offs: torch._grouped_mm(a.double(), b.double(), offs=offs),
+        lambda a, b, offs: torch._grouped_mm(a, b.mT, offs=offs),
+        lambda a, b, offs: torch._grouped_mm(a[:, 1:], b[:, 1:], offs=offs),
+        lambda a, b, offs: torch._grouped_mm(a, b, offs=offs, out_dtype=torch.float64),
+        lambda a, b, offs: torch._grouped_mm(a, b, offs=offs, bias=b[0, 0]),
+    ],
+)
 def test_what_eager_refuses(bad):
     args = FORMS["rows"](torch.float32)
     try:
@@ -108,7 +126,10 @@ def test_what_eager_refuses(bad):
         torch.testing.assert_close(tcompile.compile(bad)(*args)[:31], want[:31])
 
 
-@pytest.mark.parametrize("dtype,capability,stays", [(torch.bfloat16, (9, 0), True), (torch.bfloat16, (8, 0), False), (torch.float32, (9, 0), False)])
+@pytest.mark.parametrize(
+    "dtype,capability,stays",
+    [(torch.bfloat16, (9, 0), True), (torch.bfloat16, (8, 0), False), (torch.float32, (9, 0), False)],
+)
 def test_graphs_hold_what_asks_nothing_of_the_host(dtype, capability, stays, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
-    assert graphs._groups_stay(SimpleNamespace(args=(SimpleNamespace(dtype=dtype),)), 0) is stays
+    assert cuda_graphs._groups_stay(SimpleNamespace(args=(SimpleNamespace(dtype=dtype),)), 0) is stays

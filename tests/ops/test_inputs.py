@@ -1,4 +1,7 @@
-"""The common operators on inputs that hurt: strided, broadcast, offset, NaN and infinity; and with symbolic sizes, two shapes each."""
+"""The common operators on inputs that hurt: strided, broadcast, offset, NaN and infinity; and with symbolic sizes, two
+shapes each.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -29,7 +32,7 @@ def hostile(t: torch.Tensor) -> torch.Tensor:
         return t
     out = t.clone().flatten()
     for k, v in enumerate((float("nan"), float("inf"), -float("inf"), -0.0, 0.0)):
-        out[k * 3 + 1::17] = v
+        out[k * 3 + 1 :: 17] = v
     return out.reshape(t.shape)
 
 
@@ -65,7 +68,7 @@ def test_two_shapes(name):
         for tensors in (s.tensors, grown(s.tensors, sizes[-1]), s.tensors):
             try:
                 want = s.fn(*tensors)
-            except (RuntimeError, IndexError, ValueError):     # the call names sizes itself
+            except (RuntimeError, IndexError, ValueError):  # the call names sizes itself
                 continue
             torch.manual_seed(SEED)
             problem = compare(want, f(*tensors), tensors, tensors)

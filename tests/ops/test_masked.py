@@ -1,4 +1,5 @@
 """torch.masked: reductions that leave out what a mask says, in one graph, with gradients."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,5 @@
 """Scans and scattered writes: loops whose iterations have an order, on every kind of input, against eager."""
+
 from __future__ import annotations
 
 import pytest
@@ -16,16 +17,20 @@ SHAPES = [(5, 7), (64, 33), (1000,), (3, 8, 50)]
 
 
 def same(fn, *args, calls=(), **options):
-    """fn on clones of the arguments, compiled in one graph without calls of torch's kernels (but for `calls`), gives what eager gives."""
+    """fn on clones of the arguments, compiled in one graph without calls of torch's kernels (but for `calls`), gives
+    what eager gives.
+    """
+
     def clones():
         return [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+
     want = fn(*clones())
     tcompile.reset()
     with tcompile.record() as r:
         got = tcompile.compile(fn, fullgraph=True, **options)(*clones())
     assert [e.op for e in r.report().externs] == list(calls)
     for a, b in zip(*([x] if isinstance(x, torch.Tensor) else x for x in (got, want))):
-        low = a.dtype in (torch.bfloat16, torch.float16)      # (rounded after each of several sums, in another order)
+        low = a.dtype in (torch.bfloat16, torch.float16)  # (rounded after each of several sums, in another order)
         torch.testing.assert_close(a, b, equal_nan=True, **({"rtol": 2e-2, "atol": 2e-2} if low else {}))
         assert a.stride() == b.stride()
 
@@ -38,8 +43,13 @@ def test_scans(shape):
 
     def scans(x):
         d = range(x.ndim)
-        return (*((x * 2).cumsum(k) - 1 for k in d), *(x.cumprod(k) for k in d), *(x.logcumsumexp(k) for k in d),
-                *(y for k in d for y in (*x.cummax(k), *x.cummin(k))))
+        return (
+            *((x * 2).cumsum(k) - 1 for k in d),
+            *(x.cumprod(k) for k in d),
+            *(x.logcumsumexp(k) for k in d),
+            *(y for k in d for y in (*x.cummax(k), *x.cummin(k))),
+        )
+
     same(scans, x)
     same(scans, special)
     same(lambda x: (*x.cummax(0), x.cumsum(-1), x.cumprod(0)), (x * 3).to(torch.int8))
@@ -66,10 +76,19 @@ def test_a_long_sum_is_added_up_in_double():
 def test_scatter_reduce(reduce, include_self):
     x, i, s = torch.randn(5, 7), torch.randint(0, 5, (4, 7)), torch.randn(6, 7)
     same(lambda x, i, s: torch.scatter_reduce(x, 0, i, s, reduce, include_self=include_self), x, i, s)
-    same(lambda x, i, s: torch.index_reduce(x, 1, i, s, reduce, include_self=include_self) if reduce != "sum" else x * 2,
-         x, torch.tensor([1, 6, 1]), torch.randn(5, 3))
+    same(
+        lambda x, i, s: torch.index_reduce(x, 1, i, s, reduce, include_self=include_self) if reduce != "sum" else x * 2,
+        x,
+        torch.tensor([1, 6, 1]),
+        torch.randn(5, 3),
+    )
     ints = (x * 10).to(torch.int32)
-    same(lambda x, i, s: torch.scatter_reduce(x, 0, i, s, reduce, include_self=include_self), ints, i, (s * 10).to(torch.int32))
+    same(
+        lambda x, i, s: torch.scatter_reduce(x, 0, i, s, reduce, include_self=include_self),
+        ints,
+        i,
+        (s * 10).to(torch.int32),
+    )
 
 
 def test_scatters():
@@ -105,6 +124,7 @@ def test_index_writes():
         x[:, i] = s
         x[1:3, i] += 1
         return x
+
     same(columns, x, torch.tensor([2, 0]), torch.randn(5, 2))
     same(lambda x, i, s: x.index_add(0, i, s, alpha=0.5), x, i.abs(), torch.randn(4, 7))
     same(lambda x, i, s: x.index_copy(1, i, s), x, torch.tensor([0, 3, 1]), torch.randn(5, 3))
@@ -118,14 +138,19 @@ def test_index_writes():
         x[i] += s
         x.scatter_(0, i[:, None], 7.0)
         return x * 2
+
     same(in_place, x, i.abs(), torch.randn(4, 7))
 
 
 def test_positions_out_of_range_raise_as_eager_does():
     x, s = torch.randn(5, 7), torch.randn(4, 7)
-    for fn, i in ((lambda x, i, s: x.scatter_add(0, i, s), torch.full((4, 7), 5)), (lambda x, i, s: x.scatter(0, i, s), torch.full((4, 7), -1)),
-                  (lambda x, i, s: x.index_put((i,), s), torch.tensor([0, 1, 2, 5])), (lambda x, i, s: x.index_add(0, i, s), torch.tensor([0, 1, 2, 9])),
-                  (lambda x, i, s: x.masked_scatter(x == x, s), torch.tensor(0))):
+    for fn, i in (
+        (lambda x, i, s: x.scatter_add(0, i, s), torch.full((4, 7), 5)),
+        (lambda x, i, s: x.scatter(0, i, s), torch.full((4, 7), -1)),
+        (lambda x, i, s: x.index_put((i,), s), torch.tensor([0, 1, 2, 5])),
+        (lambda x, i, s: x.index_add(0, i, s), torch.tensor([0, 1, 2, 9])),
+        (lambda x, i, s: x.masked_scatter(x == x, s), torch.tensor(0)),
+    ):
         with pytest.raises(Exception) as want:
             fn(x, i, s)
         with pytest.raises(type(want.value)) as got:
@@ -134,7 +159,9 @@ def test_positions_out_of_range_raise_as_eager_does():
 
 
 def test_sizes_that_change():
-    f = tcompile.compile(lambda x, i, s: (x.index_add(0, i, s).cumsum(1), x.scatter(1, i[:, None], 2.0)), fullgraph=True, dynamic=True)
+    f = tcompile.compile(
+        lambda x, i, s: (x.index_add(0, i, s).cumsum(1), x.scatter(1, i[:, None], 2.0)), fullgraph=True, dynamic=True
+    )
     for n in (4, 9, 30):
         x, i, s = torch.randn(n, n + 1), torch.randint(0, n, (n,)), torch.randn(n, n + 1)
         torch.testing.assert_close(f(x, i, s), (x.index_add(0, i, s).cumsum(1), x.scatter(1, i[:, None], 2.0)))
@@ -145,6 +172,7 @@ def test_gradients_of_losses_by_name_with_sizes_that_change(reduction):
     def f(g, x, target):
         total = torch.ones(()) if reduction == 1 else torch.zeros(())
         return torch.ops.aten.nll_loss_backward.default(g, x, target, None, reduction, -100, total * x.shape[0])
+
     h = tcompile.compile(f, fullgraph=True, dynamic=True)
     for n, c in ((4, 5), (6, 3)):
         args = torch.randn(n) if reduction == 0 else torch.randn(()), torch.randn(n, c), torch.randint(0, c, (n,))

@@ -1,4 +1,7 @@
-"""Special functions in generated code: eager's values, also at poles, at zeros of either sign, and for NaN and infinities."""
+"""Special functions in generated code: eager's values, also at poles, at zeros of either sign, and for NaN and
+infinities.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -9,18 +12,28 @@ import tcompile
 from .test_ordered import same
 
 EDGES = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-30, 0.5, 2, 5, 8, 10, -2, -10, 1, -1]
-UNARY = """digamma i0 i0e i1 i1e airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_i0 modified_bessel_i1 modified_bessel_k0
-    modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0 log_ndtr ndtri erfinv erfcx""".split()
-POLYNOMIALS = """chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h
-    hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_w""".split()
+UNARY = """
+    digamma i0 i0e i1 i1e airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 modified_bessel_i0 modified_bessel_i1
+    modified_bessel_k0 modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0
+    log_ndtr ndtri erfinv erfcx""".split()
+POLYNOMIALS = """
+    chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h
+    hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p shifted_chebyshev_polynomial_t
+    shifted_chebyshev_polynomial_w""".split()
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_argument(name):
     torch.manual_seed(0)
-    x = torch.cat([torch.randn(400, dtype=torch.float64) * 6, torch.rand(100, dtype=torch.float64), torch.tensor(EDGES, dtype=torch.float64)])
+    x = torch.cat(
+        [
+            torch.randn(400, dtype=torch.float64) * 6,
+            torch.rand(100, dtype=torch.float64),
+            torch.tensor(EDGES, dtype=torch.float64),
+        ]
+    )
     if name == "erfcx":
-        x = x[x > -3]                                    # (float32 loses digits of its growth below, in eager as well)
+        x = x[x > -3]  # (float32 loses digits of its growth below, in eager as well)
     fn = getattr(torch.special, name)
     same(lambda x: fn(x) * 1.0, x)
     same(lambda x: fn(x), x.float())
@@ -37,7 +50,10 @@ def test_polynomials(name):
 
 def test_others():
     x, i, j = torch.rand(50) * 4 + 0.1, torch.randint(-50, 50, (60,)), torch.randint(-50, 50, (60,))
-    same(lambda x: (torch.polygamma(1, x), torch.polygamma(2, x), torch.polygamma(3, x), torch.special.zeta(x + 1, x)), x.double())
+    same(
+        lambda x: (torch.polygamma(1, x), torch.polygamma(2, x), torch.polygamma(3, x), torch.special.zeta(x + 1, x)),
+        x.double(),
+    )
     same(lambda i, j: (torch.gcd(i, j), torch.lcm(i, j)), i, j)
     same(lambda x: tuple(torch.frexp(x)), torch.cat([x, -x, torch.zeros(2)]))
 
@@ -62,11 +78,21 @@ def test_bessel_functions_round_as_eager_does():
     assert torch.equal(tcompile.compile(torch.special.i0e)(x), torch.special.i0e(x))
     got, want = tcompile.compile(torch.special.i0)(x), torch.special.i0(x)
     assert got[0] == want[0]
-    torch.testing.assert_close(got, want, rtol=2.4e-7, atol=0)               # (the exponential of both is within a unit)
+    torch.testing.assert_close(got, want, rtol=2.4e-7, atol=0)  # (the exponential of both is within a unit)
 
 
 def test_both_precisions_and_single_numbers_in_one_kernel():
     def f(x, y, n):
-        return torch.special.i0e(x), torch.special.i0(y), torch.erfinv(x), torch.erfinv(y), x * torch.digamma(n), torch.special.bessel_y1(y), torch.special.modified_bessel_k0(x), torch.lgamma(y)
+        return (
+            torch.special.i0e(x),
+            torch.special.i0(y),
+            torch.erfinv(x),
+            torch.erfinv(y),
+            x * torch.digamma(n),
+            torch.special.bessel_y1(y),
+            torch.special.modified_bessel_k0(x),
+            torch.lgamma(y),
+        )
+
     x = torch.rand(100) * 0.9 + 0.05
     same(f, x, x.double() ** 2, torch.tensor(2.5))

@@ -1,4 +1,5 @@
 """Bad input raises what eager raises, word for word; odd but good input gives what eager gives."""
+
 from __future__ import annotations
 
 import pytest
@@ -21,7 +22,7 @@ BAD = [
     (lambda x: x.index_copy(0, torch.zeros(3, dtype=torch.int32), x), torch.randn(3)),
     (lambda x: torch.bucketize(x, x[None]), torch.randn(3)),
     (lambda x: x.put(torch.tensor([9]), x[:1]), torch.randn(3)),
-    (lambda x: x.masked_scatter(x>-9, x[:1]), torch.randn(3)),
+    (lambda x: x.masked_scatter(x > -9, x[:1]), torch.randn(3)),
     (lambda x: F.max_pool2d(x, 2, padding=3), torch.randn(1, 2, 4, 4)),
     (lambda x: F.adaptive_avg_pool2d(x, (-1, 2)), torch.randn(1, 2, 4, 4)),
     (lambda x: torch.renorm(x, -1, 0, 1), torch.randn(3, 3)),
@@ -30,8 +31,8 @@ BAD = [
     (lambda x: x.scatter_reduce(0, torch.zeros(3, dtype=torch.int64), x, "foo"), torch.randn(3)),
     (lambda x: F.fold(x, (4, 4), (3, 3)), torch.randn(1, 9, 5)),
     (lambda x: torch.cdist(x, x[:, :1]), torch.randn(3, 3)),
-    (lambda x: x//0, torch.arange(3)),
-    (lambda x: x%torch.zeros(3, dtype=torch.int64), torch.arange(3)),
+    (lambda x: x // 0, torch.arange(3)),
+    (lambda x: x % torch.zeros(3, dtype=torch.int64), torch.arange(3)),
     (lambda x: torch.gcd(x, x), torch.randn(3)),
     (lambda x: x.pow(-1), torch.arange(3)),
     (lambda x: F.max_unpool2d(x, torch.full((1, 1, 2, 2), 99), 2), torch.randn(1, 1, 2, 2)),
@@ -74,17 +75,26 @@ ODD = [
     (lambda x: F.adaptive_avg_pool2d(x, 3), torch.randn(2, 3, 3, 3)),
     (lambda x: F.avg_pool2d(x, 2), torch.randn(3, 4, 4)),
     (lambda x: F.max_pool2d(x, 3, 1, 1, return_indices=True), torch.full((1, 1, 4, 4), float("-inf"))),
-    (lambda x: F.max_pool2d(x, 3, 2, 1, 2, True, True), torch.where(torch.rand(2, 2, 11, 13)>0.8, float("nan"), torch.randn(2, 2, 11, 13))),
+    (
+        lambda x: F.max_pool2d(x, 3, 2, 1, 2, True, True),
+        torch.where(torch.rand(2, 2, 11, 13) > 0.8, float("nan"), torch.randn(2, 2, 11, 13)),
+    ),
     (lambda x: F.max_pool2d(x, 2, return_indices=True), torch.randint(-5, 5, (1, 2, 6, 6))),
     (lambda x: F.max_pool1d(x, 3, 2, 1, return_indices=True), torch.randn(2, 3, 9)),
     (lambda x: F.max_pool3d(x, 2, 1, 1, return_indices=True), torch.randn(1, 2, 4, 5, 6)),
-    (lambda x: F.max_pool2d(x, (2, 3), return_indices=True), torch.randn(2, 3, 8, 9).to(memory_format=torch.channels_last)),
-    (lambda x: x.cummax(0), torch.tensor([1., float("nan"), 2., float("nan")])),
-    (lambda x: torch.erfinv(x), torch.tensor([1., -1, 2, 0., -0., float("nan")])),
+    (
+        lambda x: F.max_pool2d(x, (2, 3), return_indices=True),
+        torch.randn(2, 3, 8, 9).to(memory_format=torch.channels_last),
+    ),
+    (lambda x: x.cummax(0), torch.tensor([1.0, float("nan"), 2.0, float("nan")])),
+    (lambda x: torch.erfinv(x), torch.tensor([1.0, -1, 2, 0.0, -0.0, float("nan")])),
     (lambda x: x.cumsum(0), torch.tensor([127, 1, 1], dtype=torch.int8)),
-    (lambda x: x.cumprod(0), torch.tensor([2.**100]*4)),
-    (lambda x: x//torch.tensor(3, dtype=torch.uint8), torch.tensor([255, 7], dtype=torch.uint8)),
-    (lambda x: x.index_put((torch.tensor([0, 0]), ), torch.ones(2, dtype=torch.bool), accumulate=True), torch.tensor([False, True])),
+    (lambda x: x.cumprod(0), torch.tensor([2.0**100] * 4)),
+    (lambda x: x // torch.tensor(3, dtype=torch.uint8), torch.tensor([255, 7], dtype=torch.uint8)),
+    (
+        lambda x: x.index_put((torch.tensor([0, 0]),), torch.ones(2, dtype=torch.bool), accumulate=True),
+        torch.tensor([False, True]),
+    ),
     (lambda x: x[:, torch.zeros(0, dtype=torch.int64)], torch.randn(4, 0)),
     (lambda x: torch.isin(x, x.reshape(-1)[:2]), torch.randn(6, 4).mT),
 ]
@@ -98,6 +108,7 @@ def test_odd_input(case):
 def test_too_many_indices():
     def f(x, i):
         return torch.ops.aten.index_put.default(x, [i, i], x)
+
     x, i = torch.randn(3), torch.tensor([0, 1, 2])
     with pytest.raises(IndexError, match="too many indices"):
         f(x, i)

@@ -1,4 +1,5 @@
 """The switches that users of torch.compile know: each does what its name says."""
+
 from __future__ import annotations
 
 import pytest
@@ -38,6 +39,7 @@ def test_epilogue_fusion():
 
     def f(x, w):
         return torch.relu(x @ w + 1) * 2
+
     on, _, want = kernels(f, x, w, cpu_products="generated")
     off, _, got = kernels(f, x, w, cpu_products="generated", epilogue_fusion=False)
     assert on == 1 and off == 2
@@ -72,6 +74,7 @@ def test_emulate_precision_rounds_as_eager_does():
 
     def f(x):
         return (x * 1.1 + 0.3) * x - 0.7 * x
+
     _, _, fused = kernels(f, x)
     _, _, exact = kernels(f, x, emulate_precision=True)
     assert torch.equal(exact, f(x))
@@ -81,11 +84,12 @@ def test_emulate_precision_rounds_as_eager_does():
 def test_fallback_random():
     def f(x):
         return F.dropout(x, 0.4), torch.rand(1000), torch.randn_like(x), torch.bernoulli(torch.sigmoid(x))
+
     x = torch.randn(200, 100)
     torch.manual_seed(0)
     _, ops, own = kernels(f, x)
     torch.manual_seed(0)
-    assert all(map(torch.equal, own, f(x)))              # eager's numbers
+    assert all(map(torch.equal, own, f(x)))  # eager's numbers
     compiled = tcompile.compile(f, fullgraph=True, options={"fallback_random": False})
     torch.manual_seed(0)
     one, two = compiled(x), compiled(x)
@@ -97,7 +101,9 @@ def test_fallback_random():
     assert abs(one[1].mean() - 0.5) < 0.05 and 0 <= one[1].min() and one[1].max() < 1
     assert abs(one[2].mean()) < 0.03 and abs(one[2].std() - 1) < 0.03
     assert one[1].bfloat16().max() <= 1
-    low = tcompile.compile(lambda: torch.rand(100_000, dtype=torch.bfloat16), fullgraph=True, options={"fallback_random": False})()
+    low = tcompile.compile(
+        lambda: torch.rand(100_000, dtype=torch.bfloat16), fullgraph=True, options={"fallback_random": False}
+    )()
     assert low.max() < 1
 
 
@@ -116,8 +122,16 @@ def test_debug_writes_every_stage(tmp_path):
         assert stage in names, names
 
 
-@pytest.mark.parametrize("wrong,near", [("disable_fuson", "disable_fusion"), ("max_fusion_sise", "max_fusion_size"), ("freezin", "freezing"),
-                                        ("patern_matcher", "pattern_matcher"), ("epilog_fusion", "epilogue_fusion")])
+@pytest.mark.parametrize(
+    "wrong,near",
+    [
+        ("disable_fuson", "disable_fusion"),
+        ("max_fusion_sise", "max_fusion_size"),
+        ("freezin", "freezing"),
+        ("patern_matcher", "pattern_matcher"),
+        ("epilog_fusion", "epilogue_fusion"),
+    ],
+)
 def test_names_are_checked(wrong, near):
     with pytest.raises(OptionError, match=f"Did you mean '{near}'"):
         tcompile.compile(chain, options={wrong: True})
@@ -138,10 +152,14 @@ def test_print_guards(caplog):
 def test_verbose(verbose, caplog):
     def broken(lowered, *, opts):
         return len(lowered, opts)
+
     with tcompile.stages.replace("fusion", broken), tcompile.record() as r:
         tcompile.compile(chain, options={"verbose": verbose, "suppress_errors": True})(torch.ones(2, 2))
     (error,) = r.report().errors
-    assert "TypeError: len() takes exactly one argument" in error and ("return len(lowered, opts)" in caplog.text) is verbose
+    assert (
+        "TypeError: len() takes exactly one argument" in error
+        and ("return len(lowered, opts)" in caplog.text) is verbose
+    )
 
 
 def test_what_a_replaced_stage_compiled_is_not_served_without_it():
@@ -153,6 +171,7 @@ def test_what_a_replaced_stage_compiled_is_not_served_without_it():
         with tcompile.record() as r, tcompile.enable():
             chain(x)
         return len(r.report().kernels)
+
     seen, x = [], torch.randn(4, 3)
     tcompile.reset()
     for _ in range(2):

@@ -1,5 +1,6 @@
-"""The process in which one module of CPython's tests runs; see cpython.py. Writes one JSON line for each thing it knows as soon as it
-knows it, so that a crash tells where."""
+"""The process in which one module of CPython's tests runs; see cpython.py. Writes one JSON line for each thing it knows
+as soon as it knows it, so that a crash tells where."""
+
 from __future__ import annotations
 
 import importlib
@@ -14,12 +15,15 @@ from contextlib import ExitStack
 
 module, mode, log, only = sys.argv[1:5]
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]       # names in this folder are no modules of the tests'
+sys.path[:] = [
+    p for p in sys.path if os.path.abspath(p or ".") != here
+]  # names in this folder are no modules of the tests'
 
 import torch  # noqa: E402, F401  (both runs have it: what it changes in the process is no difference)
 
-import tcompile.compiler.hook as compiler  # noqa: E402
-from tcompile.compiler import api, config, events, frames  # noqa: E402
+import tcompile.compiler.frontend.hook as compiler  # noqa: E402
+from tcompile.compiler import api, config, events  # noqa: E402
+from tcompile.compiler.frontend import frames  # noqa: E402
 
 out = open(log, "w", encoding="utf-8")
 
@@ -48,7 +52,7 @@ class Result(unittest.TestResult):
             self.words = self._exc_info_to_string(err, test)[-4000:] if err else ""
 
     def addError(self, test, err) -> None:
-        if not hasattr(self, "outcome"):                  # setUpClass, setUpModule
+        if not hasattr(self, "outcome"):  # setUpClass, setUpModule
             tell("test", str(test), "ERROR", self._exc_info_to_string(err, test)[-4000:])
             return
         self.note("ERROR", test, err)
@@ -61,7 +65,7 @@ class Result(unittest.TestResult):
             self.note("FAIL", test, err)
 
     def addSkip(self, test, reason) -> None:
-        if not hasattr(self, "outcome"):                  # Python 3.12.1 skips a test without starting it
+        if not hasattr(self, "outcome"):  # Python 3.12.1 skips a test without starting it
             self.outcome, self.words = "ok", ""
         self.note("skipped")
 

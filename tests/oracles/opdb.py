@@ -1,8 +1,10 @@
 """The op_db oracle: any way of compiling a function, against eager, on torch's own sample inputs.
 
-`check(info, dtype, compile)` runs every sample of an OpInfo: `compile(fn, tensors)` gives a callable of the tensors that must
-return what `fn` returns: values, dtypes, shapes, strides, aliasing of inputs, and the same effect on its inputs.
+`check(info, dtype, compile)` runs every sample of an OpInfo: `compile(fn, tensors)` gives a callable of the tensors
+that must return what `fn` returns: values, dtypes, shapes, strides, aliasing of inputs, and the same effect on its
+inputs.
 """
+
 from __future__ import annotations
 
 import functools
@@ -18,24 +20,28 @@ from torch.utils import _pytree as pytree
 __all__ = ["COMMON", "op_infos", "Sample", "samples", "check", "Outcome", "compare"]
 
 # The operators that most programs are made of; test files add to them as they grow.
-COMMON = """add sub mul div.no_rounding_mode pow neg abs exp log sqrt rsqrt sin cos tanh sigmoid erf maximum minimum where clamp eq lt
-    logical_and sum mean var std amax amin argmax prod cumsum softmax log_softmax nn.functional.relu nn.functional.gelu
-    nn.functional.silu nn.functional.layer_norm nn.functional.group_norm nn.functional.batch_norm nn.functional.linear
-    nn.functional.embedding nn.functional.cross_entropy nn.functional.mse_loss nn.functional.pad.constant matmul mm bmm addmm cat
-    stack view reshape permute transpose expand squeeze unsqueeze split chunk gather index_select masked_fill tril flip
-    roll topk""".split()
+COMMON = """
+    add sub mul div.no_rounding_mode pow neg abs exp log sqrt rsqrt sin cos tanh sigmoid erf maximum minimum where
+    clamp eq lt logical_and sum mean var std amax amin argmax prod cumsum softmax log_softmax nn.functional.relu
+    nn.functional.gelu nn.functional.silu nn.functional.layer_norm nn.functional.group_norm nn.functional.batch_norm
+    nn.functional.linear nn.functional.embedding nn.functional.cross_entropy nn.functional.mse_loss
+    nn.functional.pad.constant matmul mm bmm addmm cat stack view reshape permute transpose expand squeeze unsqueeze
+    split chunk gather index_select masked_fill tril flip roll topk""".split()
 
 
 SEED = 42
-UNDEFINED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())   # values mean nothing
+UNDEFINED = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split()
+)  # values mean nothing
 
 
 @functools.cache
 def op_infos() -> dict[str, Any]:
-    """name or name.variant -> OpInfo. Random operators come without op_db's wrapper that saves and restores the state of the generator
-    around them, which is no operator: `check` seeds before each call."""
+    """name or name.variant -> OpInfo. Random operators come without op_db's wrapper that saves and restores the state
+    of the generator around them, which is no operator: `check` seeds before each call."""
     from torch.testing._internal import common_methods_invocations as module
     from torch.testing._internal.common_methods_invocations import op_db
+
     module.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     return {i.name + (f".{i.variant_test_name}" if i.variant_test_name else ""): i for i in op_db}
 
@@ -43,12 +49,15 @@ def op_infos() -> dict[str, Any]:
 @dataclass
 class Sample:
     """One call: `fn(*tensors)` is the operator on the sample's tensors, everything else being fixed."""
+
     fn: Callable[..., Any]
     tensors: list[torch.Tensor]
     text: str
 
 
-def samples(info: Any, dtype: torch.dtype, device: str = "cpu", limit: int | None = None, spread: bool = False) -> Iterator[Sample]:
+def samples(
+    info: Any, dtype: torch.dtype, device: str = "cpu", limit: int | None = None, spread: bool = False
+) -> Iterator[Sample]:
     """The first `limit` samples; spread: the first one and others taken from all of them, always the same ones."""
     every = info.sample_inputs(device, dtype, requires_grad=False)
     for s in _spread(every, limit) if spread else itertools.islice(every, limit):
@@ -61,13 +70,14 @@ def samples(info: Any, dtype: torch.dtype, device: str = "cpu", limit: int | Non
                 full[i] = t
             x, args, kwargs = pytree.tree_unflatten(full, spec)
             return info.op(x, *args, **kwargs)
+
         shapes = [tuple(leaves[i].shape) for i in where]
         others = [x for i, x in enumerate(leaves) if i not in where]
         yield Sample(fn, [leaves[i] for i in where], f"{shapes} {others}")
 
 
 def _spread(every: Iterator[Any], limit: int | None) -> list[Any]:
-    torch.manual_seed(SEED)              # sample inputs hold random numbers
+    torch.manual_seed(SEED)  # sample inputs hold random numbers
     found = list(every)
     rest = found[1:]
     random.Random(SEED).shuffle(rest)
@@ -76,8 +86,9 @@ def _spread(every: Iterator[Any], limit: int | None) -> list[Any]:
 
 @dataclass
 class Outcome:
-    """What came of one OpInfo: numbers of samples that agreed, were refused (NotImplementedError, DataDependentError), failed.
-    `crashed` are those of `failed` that raised where eager does not."""
+    """What came of one OpInfo: numbers of samples that agreed, were refused (NotImplementedError, DataDependentError),
+    failed. `crashed` are those of `failed` that raised where eager does not."""
+
     agreed: int = 0
     refused: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -88,9 +99,18 @@ class Outcome:
         return not self.failed
 
 
-def check(info: Any, dtype: torch.dtype, compile: Callable[[Callable, list], Callable], *, refusals: tuple = (NotImplementedError,),
-          limit: int | None = None, strides: bool = True, tolerance: dict | None = None, spread: bool = False,
-          change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Outcome:
+def check(
+    info: Any,
+    dtype: torch.dtype,
+    compile: Callable[[Callable, list], Callable],
+    *,
+    refusals: tuple = (NotImplementedError,),
+    limit: int | None = None,
+    strides: bool = True,
+    tolerance: dict | None = None,
+    spread: bool = False,
+    change: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> Outcome:
     """Every sample of `info` in `dtype` through `compile`, against eager. Eager errors must come back as errors.
     `change` makes other tensors of the sample's own (strided ones, ones with NaN)."""
     out = Outcome()
@@ -123,7 +143,9 @@ def check(info: Any, dtype: torch.dtype, compile: Callable[[Callable, list], Cal
         if isinstance(want, Exception):
             out.failed.append(f"{s.text}: eager raises {type(want).__name__}: {want}; no error here")
             continue
-        problem = compare(want, got, eager_in, ours_in, strides=strides, tolerance=tolerance, values=info.name not in UNDEFINED)
+        problem = compare(
+            want, got, eager_in, ours_in, strides=strides, tolerance=tolerance, values=info.name not in UNDEFINED
+        )
         if problem and "not close" in problem and _as_exact(s.fn, s.tensors, want, got):
             problem = ""
         if problem:
@@ -170,8 +192,16 @@ def _flat(x: Any) -> list:
     return [y for z in x for y in _flat(z)] if isinstance(x, (tuple, list)) else [x]
 
 
-def compare(want: Any, got: Any, eager_in: list, ours_in: list, *, strides: bool = True, tolerance: dict | None = None,
-            values: bool = True) -> str:
+def compare(
+    want: Any,
+    got: Any,
+    eager_in: list,
+    ours_in: list,
+    *,
+    strides: bool = True,
+    tolerance: dict | None = None,
+    values: bool = True,
+) -> str:
     """What differs, in words; empty where all agrees."""
     ws, gs = _flat(want), _flat(got)
     if len(ws) != len(gs):

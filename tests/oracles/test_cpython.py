@@ -1,11 +1,12 @@
 """A slice of CPython's own tests under the compiler; `make cpython` runs them all."""
+
 from __future__ import annotations
 
 import importlib.util
 
 import pytest
 
-from tcompile.compiler.runtime import hook
+from tcompile.compiler.runtime import frame_hook
 
 from .cpython import Run, compare, run
 
@@ -18,8 +19,10 @@ def has_tests() -> bool:
         return False
 
 
-pytestmark = [pytest.mark.skipif(not hook.available(), reason="the C extension is not built"),
-              pytest.mark.skipif(not has_tests(), reason="this Python comes without its tests")]
+pytestmark = [
+    pytest.mark.skipif(not frame_hook.available(), reason="the C extension is not built"),
+    pytest.mark.skipif(not has_tests(), reason="this Python comes without its tests"),
+]
 
 
 @pytest.mark.parametrize("mode,module", [("enabled", "test_with"), ("forced", "test_grammar")])
@@ -33,8 +36,13 @@ def test_slice(mode, module):
 
 def test_a_difference_is_told():
     plain = Run("m", "plain", outcomes={"a": "ok", "b": "skipped"})
-    assert compare(plain, Run("m", "forced", outcomes={"a": "FAIL", "b": "skipped"}, words={"a": "why"})) == ["a (forced): ok plain, FAIL compiled\nwhy"]
-    assert "exit status -11, in b" in compare(plain, Run("m", "forced", outcomes={"a": "ok"}, end="exit status -11, in b"))[0]
+    assert compare(plain, Run("m", "forced", outcomes={"a": "FAIL", "b": "skipped"}, words={"a": "why"})) == [
+        "a (forced): ok plain, FAIL compiled\nwhy"
+    ]
+    assert (
+        "exit status -11, in b"
+        in compare(plain, Run("m", "forced", outcomes={"a": "ok"}, end="exit status -11, in b"))[0]
+    )
     assert compare(Run("m", "plain", end="no such module"), Run("m", "forced", end="no such module")) == []
 
 

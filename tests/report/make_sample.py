@@ -1,12 +1,17 @@
-"""Writes sample_report.json: a rich, realistic report for work on the views. Run with `python -m tests.report.make_sample` or directly."""
+"""Writes sample_report.json: a rich, realistic report for work on the views. Run with `python -m
+tests.report.make_sample` or directly.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 
+from tcompile.compiler.report.conclusions.answers import answers_of
+from tcompile.compiler.report.conclusions.decisions import decisions_of
 from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.payload import encode
+from tcompile.compiler.report.profiles import encode_spans
 from tcompile.compiler.report.report import CompileReport
 
 CELL = """%%tcompile compare=eager,torch
@@ -90,7 +95,9 @@ def graph_nodes(layers: int, kernel: int) -> list[s.Node]:
 
 
 def backward_nodes() -> list[s.Node]:
-    """Gradients of the last layer: what forward kept comes in as `saved_...`, the gradient of its result as `tangent_0`."""
+    """Gradients of the last layer: what forward kept comes in as `saved_...`, the gradient of its result as
+    `tangent_0`.
+    """
     size = ["s0", 64]
     return [
         s.Node(0, "saved_tanh_1", "input", [], "", size, "float32"),
@@ -305,8 +312,12 @@ def sample() -> CompileReport:
             20_480,
             1.0,
             [
-                s.PartitionValue("tanh_1", "aten.tanh.default", "activation", ["s0", 64], "float32", 4096, "layers.1", "In[4]", 5),
-                s.PartitionValue("tanh_2", "aten.tanh.default", "result", ["s0", 64], "float32", 4096, "layers.2", "In[4]", 5),
+                s.PartitionValue(
+                    "tanh_1", "aten.tanh.default", "activation", ["s0", 64], "float32", 4096, "layers.1", "In[4]", 5
+                ),
+                s.PartitionValue(
+                    "tanh_2", "aten.tanh.default", "result", ["s0", 64], "float32", 4096, "layers.2", "In[4]", 5
+                ),
             ],
             [s.PartitionValue("mul", "aten.mul.Tensor", "activation", ["s0", 64], "float32", 4096, "", "In[4]", 6)],
             ["x", "w", "layers_1_weight", "layers_2_weight"],
@@ -493,6 +504,35 @@ def sample() -> CompileReport:
         [call, unsafe],
         [s.Speedup("tcompile", "eager", 2.9, 2.8, 3.0), s.Speedup("tcompile", "torch", 1.4, 1.3, 1.4)],
     )
+    r.speedups.of = "`forward`"
+    r.speedups.share = 0.71
+    r.wall = s.Wall(
+        0.92,
+        "sampled",
+        164,
+        [
+            s.WallPart("compiling", "compiling", 0.41),
+            s.WallPart("kernels", "fused_gelu", 0.14, 1900, "In[4]", 5, "kernels/0"),
+            s.WallPart("library", "aten.addmm.default", 0.12, 3800, "In[4]", 6, "speed"),
+            s.WallPart("torch", "sort", 0.09, None, "In[4]", 12),
+            s.WallPart("python", "train_step", 0.08, None, "In[4]", 11),
+            s.WallPart("data", "loading data", 0.05, None, "In[4]", 13),
+            s.WallPart("waiting", "time.sleep", 0.03, None, "In[4]", 14),
+        ],
+    )
+    r.decided = {
+        ("GenerationMixin.prepare", "not followed"): s.Decision(
+            "GenerationMixin.prepare",
+            "not followed",
+            "the graph breaks in it",
+            file="transformers/generation.py",
+            line=40,
+        ),
+        ("PreTrainedModel.__init__", "left alone"): s.Decision(
+            "PreTrainedModel.__init__", "left alone", "its graph has 1 operators: too few to pay"
+        ),
+    }
+    r.tried = {"mode=max-autotune": {"settings": {"mode": "max-autotune"}, "ratio": [1.31, 1.27, 1.35]}}
     r.timeline = [
         s.TimelineEvent(0.002, "capture", 0, None, "forward", 0.02),
         s.TimelineEvent(0.21, "entry", 0, 0, "forward, entry 0 (8, 64)", 0.19),
@@ -540,7 +580,59 @@ def sample() -> CompileReport:
         "1.4× [1.3–1.4] faster than torch.compile   0.41 s to compile · pays off after 10 800 calls"
     )
     r.summary = s.Summary("partly", "▲", 2, 1, 3, 3, 1, 0.41, "", line)
+    r.decisions, r.answers = decisions_of(r), answers_of(r)
+    r.profiles = [one_call()]
     return r
+
+
+def one_call() -> s.CallProfile:
+    """`forward` with a clock around each step: three layers, a break, and what follows it."""
+    spans = [s.ProfileSpan("call", "forward", -1, 0.0, 61e-6)]
+
+    def put(kind: str, name: str, parent: int, begin: float, length: float, **facts) -> int:
+        spans.append(s.ProfileSpan(kind, name, parent, begin * 1e-6, length * 1e-6, **facts))
+        return len(spans) - 1
+
+    put("guards", "guards of forward", 0, 0.4, 1.1, file="In[4]", line=2)
+    entry = put("entry", "forward", 0, 1.5, 58, file="In[4]", line=2)
+    graph = put("graph", "graph_0", entry, 2.5, 38, graph=0)
+    at = 3.0
+    for layer, (end, add) in enumerate((("", ""), ("_1", "_1"), ("_2", "_2"))):
+        here = {"graph": 0, "file": "In[4]", "line": 5, "module": f"layers.{layer}", "part": "forward"}
+        put("library", "mm", graph, at, 7.2, node=f"mm{end}", **here)
+        put("kernel", "kernel_add_tanh_0", graph, at + 7.3, 4.2, kernel=0, node=f"tanh{add}", **here)
+        at += 11.6
+    put(
+        "kernel",
+        "kernel_mul_sum_1",
+        graph,
+        at,
+        1.9,
+        graph=0,
+        kernel=1,
+        node="sum_1",
+        file="In[4]",
+        line=6,
+        part="forward",
+    )
+    put("python", "Python between", entry, 41, 9)
+    rest = put("graph", "graph_1", entry, 50, 5, graph=1)
+    put(
+        "kernel",
+        "kernel_softmax_2",
+        rest,
+        50.5,
+        3.3,
+        graph=1,
+        kernel=2,
+        node="div",
+        file="In[4]",
+        line=9,
+        part="forward",
+    )
+    profile = s.CallProfile("forward", "In[4]", 2, "call", "cpu", 61e-6, 59e-6)
+    encode_spans(profile, spans)
+    return profile
 
 
 if __name__ == "__main__":

@@ -73,6 +73,12 @@ def test_what_a_function_and_a_class_were_is_said_in_a_few_words():
     from tcompile.compiler.report.words import expected_text
 
     module = {f"name_{i}": "x" * 1000 for i in range(1000)}  # of which a repr would be pages long
-    assert expected_text(Guard(None, "FUNCTION", FunctionSpec(test_ping_pong_is_a_finding.__code__, module))) == "the code of test_ping_pong_is_a_finding"
+    assert (
+        expected_text(Guard(None, "FUNCTION", FunctionSpec(test_ping_pong_is_a_finding.__code__, module)))
+        == "the code of test_ping_pong_is_a_finding"
+    )
     looked_up = tuple((name, None) for name in "abcdefgh")
-    assert expected_text(Guard(None, "CLASS", looked_up[:1])) == "a as found" and expected_text(Guard(None, "CLASS", looked_up)) == "a, b, c, d, e, f and 2 more as found"
+    assert (
+        expected_text(Guard(None, "CLASS", looked_up[:1])) == "a as found"
+        and expected_text(Guard(None, "CLASS", looked_up)) == "a, b, c, d, e, f and 2 more as found"
+    )

@@ -35,7 +35,10 @@ def test_each_log_says_its_part(heard):
     text = heard()
     assert set(text) == {f"tcompile.{n}" for n in logs.LOGS}
     assert "sin: float32[4] = torch.sin(x)" in text["tcompile.graph"]
-    assert "instead: use torch.where" in text["tcompile.graph_breaks"] and "x.shape[0]: 5 → 4" in text["tcompile.recompiles"]
+    assert (
+        "instead: use torch.where" in text["tcompile.graph_breaks"]
+        and "x.shape[0]: 5 → 4" in text["tcompile.recompiles"]
+    )
     assert (
         "`x` is a float32 tensor on cpu of shape (4)" in text["tcompile.guards"]
         and "* 1.0 µs  tile=8" in text["tcompile.autotuning"]

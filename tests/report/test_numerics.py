@@ -39,7 +39,7 @@ def test_a_wrong_stage_is_found_at_its_node() -> None:
 
     aten = tcompile.explain(f)(torch.randn(64)).graphs[0].aten
     from tcompile.compiler.config import Options
-    from tcompile.compiler.numerics import check_graph
+    from tcompile.compiler.report.numerics import check_graph
 
     with tcompile.stages.replace("lowering", wrong_lowering):
         rows = check_graph(aten, [torch.randn(64)], Options.make())
@@ -60,7 +60,9 @@ def test_inputs_stay_as_they_are() -> None:
 
 
 def test_a_training_step_is_compared_by_its_forward_graphs() -> None:
-    """A backward graph is compiled next to its forward graph where sizes are symbols, and the parameters have been written to since."""
+    """A backward graph is compiled next to its forward graph where sizes are symbols, and the parameters have been
+    written to since.
+    """
     layer = torch.nn.Linear(16, 16)
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     step = tcompile.compile(lambda x: torch.nn.functional.gelu(layer(x)).square().mean(), dynamic=True)
@@ -68,7 +70,7 @@ def test_a_training_step_is_compared_by_its_forward_graphs() -> None:
         step(torch.randn(8, 16)).backward()
         optimizer.step()
     from tcompile.compiler.config import Options
-    from tcompile.compiler.numerics import check_calls
+    from tcompile.compiler.report.numerics import check_calls
 
     report = recorded.report()
     assert any("backward" in g.name for g in report.graphs)
@@ -82,7 +84,7 @@ def test_a_graph_that_can_not_be_run_again_says_why() -> None:
     with tcompile.record() as recorded:
         tcompile.compile(lambda t, i: torch.index_select(t, 0, i) * 2)(table, index)
     from tcompile.compiler.config import Options
-    from tcompile.compiler.numerics import check_calls
+    from tcompile.compiler.report.numerics import check_calls
 
     index.fill_(99)
     report = recorded.report()

@@ -56,7 +56,11 @@ def test_what_changed_since_the_last_run(report: CompileReport) -> None:
                 e.median, e.lo, e.hi = e.median / 2, e.lo / 2, e.hi / 2
     d = report.diff(before)
     words = {c.what: c for c in d.changes}
-    assert words["graph breaks"].better and words["graph break gone"].before and words["option mode"].after == "max-autotune"
+    assert (
+        words["graph breaks"].better
+        and words["graph break gone"].before
+        and words["option mode"].after == "max-autotune"
+    )
     assert any(c.what.startswith("time of") and c.better for c in d.changes)
     assert ["+", "z = 1"] in d.source
     report.previous = d
@@ -86,9 +90,18 @@ def test_widgets_are_the_views_of_the_labextension(report: CompileReport) -> Non
 
 def test_the_bundle_of_a_large_report_is_small_enough_to_save(report: CompileReport) -> None:
     r = report
-    r.kernels = [dataclasses.replace(r.kernels[i % 3], name=f"kernel_{i}", source=f"// {i}\n" * 800) for i in range(400)]
-    r.graphs = [dataclasses.replace(r.graphs[0], name=f"graph_{i}", inputs=[f"layers_{k}_weight_of_{i}" for k in range(300)]) for i in range(60)]
+    r.kernels = [
+        dataclasses.replace(r.kernels[i % 3], name=f"kernel_{i}", source=f"// {i}\n" * 800) for i in range(400)
+    ]
+    r.graphs = [
+        dataclasses.replace(r.graphs[0], name=f"graph_{i}", inputs=[f"layers_{k}_weight_of_{i}" for k in range(300)])
+        for i in range(60)
+    ]
     made = bundle(r)
     assert sum(len(json.dumps(v, ensure_ascii=False).encode()) for v in made.values()) < 200_000
-    assert "kernel_39" in made["text/html"] and "kernel_40" not in made["text/html"] and "and 360 more" in made["text/html"]
+    assert (
+        "kernel_39" in made["text/html"]
+        and "kernel_40" not in made["text/html"]
+        and "and 360 more" in made["text/html"]
+    )
     assert len(r.kernels) == 400 and "source of" in made["text/html"]

@@ -24,10 +24,17 @@ def test_kept_values_are_told_with_their_bytes():
     assert p.saved_bytes == sum(v.bytes for v in p.saved) > 0
     assert [v.bytes for v in p.saved] == sorted((v.bytes for v in p.saved), reverse=True)
     product = p.saved[0]
-    assert (product.op, product.shape, product.dtype, product.bytes, product.kind) == ("aten.addmm.default", [8, 32], "float32", 1024, "activation")
+    assert (product.op, product.shape, product.dtype, product.bytes, product.kind) == (
+        "aten.addmm.default",
+        [8, 32],
+        "float32",
+        1024,
+        "activation",
+    )
     assert {v.name for v in p.saved} <= {n.name for n in r.graphs[0].lowered.nodes()}
     assert any(v.op == "aten.erf.default" for v in p.recomputed), "GELU is computed again"
-    # eager: both layers' inputs, GELU's, LayerNorm's and its statistics, the mask as floats, the logarithms; nothing of them is an input
+    # eager: both layers' inputs, GELU's, LayerNorm's and its statistics, the mask as floats, the logarithms; nothing of
+    # them is an input
     assert p.saved_bytes < p.eager_bytes and p.saved_bytes < p.read_bytes
     assert len(p.inputs) >= 2 and set(p.inputs) <= set(r.graphs[0].inputs)
     assert "Kept for backward" in str(r)
@@ -36,7 +43,10 @@ def test_kept_values_are_told_with_their_bytes():
 
 def test_a_memory_budget_is_told():
     r = training_report(options={"activation_memory_budget": 0.5})
-    assert r.partitions[0].budget == 0.5 and r.partitions[0].saved_bytes <= 0.5 * training_report().partitions[0].saved_bytes
+    assert (
+        r.partitions[0].budget == 0.5
+        and r.partitions[0].saved_bytes <= 0.5 * training_report().partitions[0].saved_bytes
+    )
 
 
 def test_backward_graphs_are_told_with_their_partition():
@@ -63,6 +73,9 @@ def test_memory_of_forward_beside_what_eager_keeps_for_backward():
     r = rec.report()
     forward = next(m for m in r.memory if m.graph == r.partitions[0].graph)
     one = 128 * 64 * 4
-    assert forward.eager_live == sorted(forward.eager_live) and forward.eager_live[-1] >= r.partitions[0].eager_bytes >= 4 * one
+    assert (
+        forward.eager_live == sorted(forward.eager_live)
+        and forward.eager_live[-1] >= r.partitions[0].eager_bytes >= 4 * one
+    )
     assert forward.eager_peak_bytes == max(forward.eager_live) and forward.eager_live[0] <= 2 * one
     assert not r.errors

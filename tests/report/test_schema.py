@@ -163,7 +163,9 @@ def random_nodes(draw):
 def test_payload_of_any_graph(nodes):
     data = json_round_trip(encode(nodes))
     back = expand(data)
-    assert data.lines() == {(n.file, n.line) for n in nodes if n.line is not None and n.op not in ("input", "parameter", "output")}
+    assert data.lines() == {
+        (n.file, n.line) for n in nodes if n.line is not None and n.op not in ("input", "parameter", "output")
+    }
     assert sorted(n.name for n in back) == sorted(n.name for n in nodes)
     by_name = {n.name: n for n in back}
     for n in nodes:

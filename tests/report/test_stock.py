@@ -30,7 +30,9 @@ def test_explain_stock() -> None:
 
 
 def test_stock_s_recompiles_over_several_calls() -> None:
-    """Every call after the first adds to the same story: why stock compiled again, what it asked, in expected and got."""
+    """Every call after the first adds to the same story: why stock compiled again, what it asked, in expected and
+    got.
+    """
 
     def scaled(x, n):
         y = x.sin() * n
@@ -49,26 +51,37 @@ def test_stock_s_recompiles_over_several_calls() -> None:
     own = [(c.source, c.detail, c.expected, c.got) for c in r.recompiles if c.frame_name.endswith("scaled")]
     assert own == [("x", "shape[0]", "4", "8"), ("x", "dtype", "Float", "Double"), ("n", "", "2", "another value")]
     assert "mark_dynamic(x, 0)" in r.recompiles[0].suggestion and r.recompiles[-1].line == line + 1
-    assert [f.status for f in r.frames] == ["partly", "partly", "compiled"] and f"after line {line + 2}" in r.frames[1].name
+    assert [f.status for f in r.frames] == ["partly", "partly", "compiled"] and f"after line {line + 2}" in r.frames[
+        1
+    ].name
     assert "under torch.compile: " in r.summary.line and "kernels" not in r.summary.line
     again = tcompile.CompileReport.from_json(r.to_json())
-    assert [c.expected for c in again.recompiles] == [c.expected for c in r.recompiles] and again.timeline and str(again)
+    assert (
+        [c.expected for c in again.recompiles] == [c.expected for c in r.recompiles] and again.timeline and str(again)
+    )
     assert r.recompiles[0].line == line + 1 and "x.sin()" in r.recompiles[0].code
-    assert {"n == 2", "`x` is a tensor of the class, dtype, device and sizes that it was captured with"} <= {g.text for g in r.guards if g.entry == 0}
+    assert {"n == 2", "`x` is a tensor of the class, dtype, device and sizes that it was captured with"} <= {
+        g.text for g in r.guards if g.entry == 0
+    }
 
 
 def test_what_stock_failed_at_before_is_not_told_again() -> None:
     """Stock numbers frames from 0 again after a reset: an earlier failure has the id of a frame of ours."""
+
     def failing(x):
         return x.sin() + 1
 
     def backend(gm, inputs):
         raise ValueError("no")
+
     for _ in range(3):
         with pytest.raises(Exception, match="no"):
             torch.compile(failing, backend=backend)(torch.ones(4))
     r = tcompile.explain_stock(branching)(torch.ones(4))
-    assert [f.name for f in r.frames] == ["branching", f"branching after line {branching.__code__.co_firstlineno + 2}"] and not r.fallbacks
+    assert [f.name for f in r.frames] == [
+        "branching",
+        f"branching after line {branching.__code__.co_firstlineno + 2}",
+    ] and not r.fallbacks
 
 
 def test_what_stock_can_not_compile_is_said() -> None:

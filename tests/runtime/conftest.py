@@ -2,14 +2,14 @@ import pytest
 
 import tcompile
 
-from tcompile.compiler.runtime import kernels, toolchain
+from tcompile.compiler.runtime import cpu_kernels, toolchain
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """Each test has an empty disk cache, and nothing is loaded yet."""
     monkeypatch.setitem(tcompile.config._values, "cache_dir", str(tmp_path / "cache"))
-    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path / "cache"))       # of processes that it starts
-    monkeypatch.setattr(kernels, "_libraries", {})
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path / "cache"))  # of processes that it starts
+    monkeypatch.setattr(cpu_kernels, "_libraries", {})
     monkeypatch.setattr(toolchain, "_found", {})
     return tmp_path / "cache"

@@ -1,4 +1,5 @@
 """Small schedules by hand: what fusion hands to code generation."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,7 +10,8 @@ from tcompile.compiler.codegen.generate import generate
 from tcompile.compiler.config import Options
 from tcompile.compiler.fusion.schedule import Alloc, Launch, OutputSpec, Schedule
 from tcompile.compiler.lowering.ir import Axis, Buffer, Kernel, Stage, Store, const, load, prim
-from tcompile.compiler.runtime.build import CompiledGraph, build
+from tcompile.compiler.runtime.build_graph import build
+from tcompile.compiler.runtime.compiled_graph import CompiledGraph
 from tcompile.compiler.symbolic.expr import symbol
 
 i0, n0, s0 = symbol("i0"), symbol("n0"), symbol("s0")
@@ -23,8 +25,15 @@ def add_constant(n: Any, value: float, dtype: torch.dtype = torch.float32) -> Ke
     """out0 = in0 + value"""
     size = n if isinstance(n, int) else n0
     a, o = flat("in0", size, dtype), flat("out0", size, dtype, "output")
-    return Kernel("add_constant", (Axis(i0, size),), [Stage((), [], [Store(o, i0, prim("add", load(a, i0), const(value, dtype)))])], [a], [o],
-                  sizes=[] if isinstance(n, int) else [n0], hints={"n0": 10})
+    return Kernel(
+        "add_constant",
+        (Axis(i0, size),),
+        [Stage((), [], [Store(o, i0, prim("add", load(a, i0), const(value, dtype)))])],
+        [a],
+        [o],
+        sizes=[] if isinstance(n, int) else [n0],
+        hints={"n0": 10},
+    )
 
 
 def chain_schedule(n: Any, *values: float) -> Schedule:

@@ -1,4 +1,5 @@
 """Which of the library's algorithms products run by, with made-up times; tests/gpu has the library itself."""
+
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,8 +12,8 @@ from tcompile.compiler.fusion.schedule import Extern, Schedule
 from tcompile.compiler.lowering.ir import Buffer
 from tcompile.compiler.native import native
 from tcompile.compiler.runtime.gpu import algorithms
-from tcompile.compiler.runtime.kernels import native_ready
-from tcompile.compiler.runtime.program import gemm_of, one_product, operands_of
+from tcompile.compiler.runtime.cpu_kernels import native_ready
+from tcompile.compiler.runtime.native_program import gemm_of, one_product, operands_of
 
 from ..codegen.triton import wide_products  # noqa: F401
 
@@ -38,13 +39,20 @@ def device(monkeypatch, tmp_path):
 
     def time(calls, replayed=False):
         d.timed.append(len(calls))
-        return d.times[:len(calls)]
+        return d.times[: len(calls)]
+
     rows = tuple((bytes([i]) * 64, i << 20, i + 1) for i in range(3))
+
     class Quiet:
         __init__ = lambda self, *a, **k: None
         __enter__ = lambda self: self
         __exit__ = lambda self, *a: None
-    monkeypatch.setattr(algorithms, "native", SimpleNamespace(gemm_library=lambda: d.version, gemm_algorithms=lambda index, gemm, most: rows))
+
+    monkeypatch.setattr(
+        algorithms,
+        "native",
+        SimpleNamespace(gemm_library=lambda: d.version, gemm_algorithms=lambda index, gemm, most: rows),
+    )
     monkeypatch.setattr(algorithms, "one_product", lambda step, index, algorithm: lambda *a: ())
     monkeypatch.setattr(algorithms, "_operands", lambda step, index: [[]])
     monkeypatch.setattr(algorithms, "time_from_graphs", time)
@@ -73,9 +81,13 @@ def test_another_than_the_first_is_kept_where_it_is_clearly_faster(device):
     assert trials.trials[1]["choices"] == {"algorithm": 1, "parts": 2, "workspace": 1 << 20}
     assert device.timed == [3], "like products are timed once, and float32 has a choice for TF32 of its own"
     device.times = [1.0, 5.0, 5.0]
-    assert algorithms.choose_algorithms(s.steps, AUTOTUNE, 0) == {gemm_of(step): (b"\x01" * 64, 1 << 20)} and device.timed == [3], "the disk cache has the answer"
+    assert algorithms.choose_algorithms(s.steps, AUTOTUNE, 0) == {
+        gemm_of(step): (b"\x01" * 64, 1 << 20)
+    } and device.timed == [3], "the disk cache has the answer"
     device.version += 1
-    assert algorithms.choose_algorithms(s.steps, AUTOTUNE, 0) == {} and device.timed == [3, 3], "not for another version of the library"
+    assert algorithms.choose_algorithms(s.steps, AUTOTUNE, 0) == {} and device.timed == [3, 3], (
+        "not for another version of the library"
+    )
 
 
 def test_the_guess_stands_where_nothing_is_clearly_better_or_nothing_can_be_measured(device, monkeypatch):
@@ -85,6 +97,7 @@ def test_the_guess_stands_where_nothing_is_clearly_better_or_nothing_can_be_meas
 
     def out_of_memory(step, index):
         raise torch.OutOfMemoryError("no memory")
+
     monkeypatch.setattr(algorithms, "_operands", out_of_memory)
     heard = []
     with events.listen(heard.append):
@@ -100,9 +113,15 @@ def test_the_guess_stands_where_nothing_is_clearly_better_or_nothing_can_be_meas
 def test_large_products_are_timed_in_every_mode(device):
     device.times = [100.0, 90.0, 95.0]
     s = Schedule([product(8192, 1024, 4096, bias=True), product(64, 64, 64)], [], [])
-    assert list(algorithms.choose_algorithms(s.steps, Options.make(), 0)) == [gemm_of(s.steps[0])] and device.timed == [3]
-    assert len(algorithms.choose_algorithms(s.steps, Options.make(mode="max-autotune-no-cudagraphs"), 0)) == 2 and device.timed == [3, 3]
-    assert len(algorithms.choose_algorithms(s.steps, AUTOTUNE, 0)) == 2 and device.timed == [3] * 4, "replays are measured as such"
+    assert list(algorithms.choose_algorithms(s.steps, Options.make(), 0)) == [gemm_of(s.steps[0])] and device.timed == [
+        3
+    ]
+    assert len(
+        algorithms.choose_algorithms(s.steps, Options.make(mode="max-autotune-no-cudagraphs"), 0)
+    ) == 2 and device.timed == [3, 3]
+    assert len(algorithms.choose_algorithms(s.steps, AUTOTUNE, 0)) == 2 and device.timed == [3] * 4, (
+        "replays are measured as such"
+    )
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -118,7 +137,13 @@ def test_a_program_of_one_product(bias):
 def test_a_program_of_a_product_that_is_written_in_float32():
     assert native_ready()
     step, mm = product(5, 6, 7), aten.mm
-    step = replace(step, op=mm.dtype, args=(*step.args, torch.float32), outputs=[matrix("out", 5, 7, torch.float32)], out_variant=mm.dtype_out)
+    step = replace(
+        step,
+        op=mm.dtype,
+        args=(*step.args, torch.float32),
+        outputs=[matrix("out", 5, 7, torch.float32)],
+        out_variant=mm.dtype_out,
+    )
     a, b, out = torch.randn(5, 6).to(bf16), torch.randn(6, 7).to(bf16), torch.empty(5, 7)
     for _ in range(2):
         assert one_product(step, -1)(out.zero_(), a, b) == ()

@@ -1,4 +1,5 @@
 """The search of mode="max-autotune"."""
+
 import torch
 
 import tcompile
@@ -23,7 +24,7 @@ def test_results_are_the_same_and_trials_are_told():
     x = torch.randn(5000)
     graph, trials = heard("autotune", lambda: compiled(chain_schedule(5000, 1.0), **OPTIONS))
     assert graph(x)[0].equal(x + 1)
-    tried, = trials
+    (tried,) = trials
     assert tried.kernel == "add_constant" and len(tried.trials) >= 3 and sum(t["kept"] for t in tried.trials) == 1
     assert all(t["us"] > 0 for t in tried.trials)
 
@@ -40,7 +41,9 @@ def test_a_faster_variant_is_kept_and_a_slower_one_is_not(monkeypatch):
     def race(times):
         def fake(runners, arguments, until):
             return [autotune.Trial(c, n, times.get(c, 10.0)) for c, n, _ in runners]
+
         return fake
+
     monkeypatch.setattr(autotune, "_race", race({Choices(unroll=1): 5.0}))
     graph = compiled(chain_schedule(4096, 1.0), **OPTIONS)
     assert graph.kernel_stats["add_constant"]["choices"]["unroll"] == [1]
@@ -57,6 +60,7 @@ def test_what_wins_by_luck_is_not_kept(monkeypatch):
         races.append(len(runners))
         lucky = len(races) == 1
         return [autotune.Trial(c, n, 5.0 if lucky and c == Choices(unroll=1) else 10.0) for c, n, _ in runners]
+
     monkeypatch.setattr(autotune, "_race", race)
     graph = compiled(chain_schedule(4096, 3.0), **OPTIONS)
     assert races[-1] == 2 and graph.kernel_stats["add_constant"]["choices"]["unroll"] != [1]

@@ -1,4 +1,5 @@
 """The disk cache: content, checksums, several processes, bad folders, size."""
+
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import tcompile
 from tcompile.compiler import events
 from tcompile.compiler.config import Options
 from tcompile.compiler.runtime import cache as cache_module
-from tcompile.compiler.runtime import kernels, toolchain
+from tcompile.compiler.runtime import cpu_kernels, toolchain
 from tcompile.compiler.runtime.cache import KernelCache, cache_root, clear, content_key, inspect, open_cache
 
 from .helper import chain_schedule, compiled
@@ -31,7 +32,7 @@ def facts(kind, action):
 def test_second_process_compiles_nothing(own_cache, monkeypatch):
     first = facts("compile_c", lambda: compiled(chain_schedule(10, 1.0)))
     assert len(first) == 1
-    monkeypatch.setattr(kernels, "_libraries", {})             # as a new process
+    monkeypatch.setattr(cpu_kernels, "_libraries", {})  # as a new process
     hits = facts("cache", lambda: compiled(chain_schedule(10, 1.0)))
     assert [h.hit for h in hits if h.what == "add_constant"] == [True]
     assert not facts("compile_c", lambda: compiled(chain_schedule(10, 1.0)))
@@ -40,15 +41,25 @@ def test_second_process_compiles_nothing(own_cache, monkeypatch):
 
 def test_key_depends_on_everything():
     base = content_key("text", ("-O3",), "g++ 12")
-    assert len({base, content_key("text2", ("-O3",), "g++ 12"), content_key("text", ("-O2",), "g++ 12"), content_key("text", ("-O3",), "g++ 13")}) == 4
+    assert (
+        len(
+            {
+                base,
+                content_key("text2", ("-O3",), "g++ 12"),
+                content_key("text", ("-O2",), "g++ 12"),
+                content_key("text", ("-O3",), "g++ 13"),
+            }
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "no checksum", "garbage with right checksum"])
 def test_damaged_files_are_built_again(own_cache, monkeypatch, damage):
     compiled(chain_schedule(10, 1.0))
-    library, = own_cache.glob("v1/*/*.so")
+    (library,) = own_cache.glob("v1/*/*.so")
     data = bytearray(library.read_bytes())
-    library.unlink()                                           # this process has the file mapped: never write into it
+    library.unlink()  # this process has the file mapped: never write into it
     if damage == "truncate":
         library.write_bytes(data[: len(data) // 2])
     elif damage == "flip":
@@ -59,14 +70,15 @@ def test_damaged_files_are_built_again(own_cache, monkeypatch, damage):
         library.with_suffix(".sum").unlink()
     else:
         import hashlib
+
         library.write_bytes(b"not a library")
         library.with_suffix(".sum").write_text(hashlib.sha256(b"not a library").hexdigest())
-    monkeypatch.setattr(kernels, "_libraries", {})
-    other = own_cache.with_name("other")                       # the loader of this process knows the old path
+    monkeypatch.setattr(cpu_kernels, "_libraries", {})
+    other = own_cache.with_name("other")  # the loader of this process knows the old path
     shutil.copytree(own_cache, other)
     monkeypatch.setitem(tcompile.config._values, "cache_dir", str(other))
     assert compiled(chain_schedule(10, 1.0))(x)[0].equal(x + 1)
-    library, = other.glob("v1/*/*.so")
+    (library,) = other.glob("v1/*/*.so")
     assert library.stat().st_size > 1000
 
 
@@ -85,15 +97,27 @@ def test_the_option_decides_over_the_environment(tmp_path):
     assert cache_root(Options.make(options={"cache_dir": str(tmp_path)})) == tmp_path
 
 
-@pytest.mark.parametrize("above, mode, group, trusted", [
-    (0o755, 0o777, None, False), (0o755, 0o1777, None, False), (0o777, 0o755, None, False), (0o1777, 0o755, None, True),
-    (0o755, 0o775, 12345, False), (0o755, 0o775, None, True)])
+@pytest.mark.parametrize(
+    "above, mode, group, trusted",
+    [
+        (0o755, 0o777, None, False),
+        (0o755, 0o1777, None, False),
+        (0o777, 0o755, None, False),
+        (0o1777, 0o755, None, True),
+        (0o755, 0o775, 12345, False),
+        (0o755, 0o775, None, True),
+    ],
+)
 def test_folder_that_others_can_write_is_not_trusted(tmp_path, monkeypatch, above, mode, group, trusted):
     root = tmp_path / "open"
     folder = root / "v1"
     folder.mkdir(parents=True)
     status = os.stat
-    monkeypatch.setattr(cache_module.Path, "stat", lambda path, **how: changed(status(path, **how), group) if path == folder else status(path, **how))
+    monkeypatch.setattr(
+        cache_module.Path,
+        "stat",
+        lambda path, **how: changed(status(path, **how), group) if path == folder else status(path, **how),
+    )
     folder.chmod(mode)
     root.chmod(above)
     monkeypatch.setitem(tcompile.config._values, "cache_dir", str(root))
@@ -122,6 +146,7 @@ def test_full_disk_falls_back_and_says_so(own_cache, monkeypatch):
         if not self.temporary:
             raise OSError(28, "No space left on device")
         return put(self, key, library, source)
+
     monkeypatch.setattr(KernelCache, "put", full)
     heard = facts("cache", lambda: compiled(chain_schedule(10, 5.0)))
     assert any(h.what == "folder" and "No space left" in h.reason for h in heard)
@@ -136,8 +161,9 @@ def test_a_disk_that_is_full_for_the_linker_falls_back_and_says_so(own_cache, mo
     full.chmod(0o755)
 
     def start(command, **how):
-        ours = str(own_cache) in " ".join(command)
+        ours = str(own_cache) in str(how.get("cwd"))
         return real([str(full)] if ours else command, **how)
+
     monkeypatch.setattr(toolchain.subprocess, "Popen", start)
     temporary_file = toolchain.tempfile.TemporaryFile
     monkeypatch.setattr(toolchain.tempfile, "TemporaryFile", lambda dir: Little(temporary_file(dir=dir), 80_000))
@@ -168,7 +194,7 @@ class Little:
 
 
 def test_compilers_leave_nothing_in_the_folder_for_temporary_files(own_cache, monkeypatch, tmp_path):
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))            # not even there
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))  # not even there
     assert compiled(chain_schedule(10, 7.0))(x)[0].equal(x + 7)
 
 
@@ -183,20 +209,22 @@ def test_a_folder_that_can_only_be_read_serves_what_it_has(own_cache, monkeypatc
         if own_cache in dir.parents:
             raise OSError(30, "Read-only file system")
         return made(dir=dir)
+
     unlink = cache_module.Path.unlink
 
     def keep(path, **how):
         if own_cache in path.parents:
             raise OSError(30, "Read-only file system")
         unlink(path, **how)
+
     monkeypatch.setattr(cache_module.tempfile, "TemporaryFile", read_only)
     monkeypatch.setattr(cache_module.Path, "unlink", keep)
     monkeypatch.setattr(cache_module, "_open", {})
-    monkeypatch.setattr(kernels, "_libraries", {})
+    monkeypatch.setattr(cpu_kernels, "_libraries", {})
     monkeypatch.setattr(cache_module, "_temporary", None)
-    for _ in range(2):                                              # the second time from the temporary folder
+    for _ in range(2):  # the second time from the temporary folder
         heard = facts("cache", lambda: [compiled(chain_schedule(10, c)) for c in (1.0, 2.0)])
-        monkeypatch.setattr(kernels, "_libraries", {})
+        monkeypatch.setattr(cpu_kernels, "_libraries", {})
         hits = sorted(h.hit for h in heard if h.what == "add_constant")
     assert hits == [True, True]
     assert [h.reason for h in heard if h.what == "kernel"] == []
@@ -232,7 +260,9 @@ def test_what_killed_processes_left_goes_after_a_day(tmp_path):
     (old / "half.so").write_text("")
     part.write_text("")
     (tmp_path / "v1" / "ab").mkdir()
-    alone = [tmp_path / "v1" / "ab" / name for name in ("source.cpp", "checksum.sum")]     # it was killed before the library was in its place
+    alone = [
+        tmp_path / "v1" / "ab" / name for name in ("source.cpp", "checksum.sum")
+    ]  # it was killed before the library was in its place
     for path in alone:
         path.write_text("")
     for path in (old, part, *alone):
@@ -260,7 +290,9 @@ def test_clearing_leaves_what_is_not_the_cache_s(tmp_path):
     os.utime(left, (1, 1))
     cache.clear()
     assert (tmp_path / "v1" / "api").exists() and cache.get_note("note") is None
-    assert busy.exists() and not left.exists()                      # what another process compiles at this moment, and what a killed one left
+    assert (
+        busy.exists() and not left.exists()
+    )  # what another process compiles at this moment, and what a killed one left
 
 
 def test_a_folder_removed_while_a_kernel_is_compiled_is_no_error(own_cache, monkeypatch):
@@ -272,8 +304,9 @@ def test_a_folder_removed_while_a_kernel_is_compiled_is_no_error(own_cache, monk
             removed.append(own_cache)
             shutil.rmtree(own_cache)
         return real(command, **how)
+
     monkeypatch.setattr(toolchain.subprocess, "Popen", start)
-    toolchain.find(Options.make(), open_cache(Options.make()))      # (asks the compiler's version)
+    toolchain.find(Options.make(), open_cache(Options.make()))  # (asks the compiler's version)
     removed.clear()
     heard = facts("cache", lambda: compiled(chain_schedule(10, 8.0)))
     assert removed and any(h.what == "folder" and "temporary" in h.reason for h in heard)
@@ -290,8 +323,10 @@ def test_inspect_and_clear(own_cache):
 
 
 def test_threads_and_processes_share_a_folder(own_cache):
-    text = ("import torch\nfrom tests.runtime.helper import *\n"
-            "x = torch.randn(10)\nfor k in range(4):\n    assert compiled(chain_schedule(10, float(k)))(x)[0].equal(x + k)\n")
+    text = (
+        "import torch\nfrom tests.runtime.helper import *\n"
+        "x = torch.randn(10)\nfor k in range(4):\n    assert compiled(chain_schedule(10, float(k)))(x)[0].equal(x + k)\n"
+    )
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     running = [subprocess.Popen([sys.executable, "-c", text], cwd=root, stderr=subprocess.PIPE) for _ in range(2)]
     with ThreadPoolExecutor(4) as pool:

@@ -1,4 +1,5 @@
 """What clears the counters of products in a CUDA graph, moved to its beginning: on a model of a graph's nodes."""
+
 from collections import defaultdict
 
 import pytest
@@ -55,10 +56,10 @@ class Model:
         behind = defaultdict(list)
         for a, b in self.edges:
             behind[a].append(b)
-        at, = self.roots()
+        (at,) = self.roots()
         found = [self.what[at]]
         while behind[at]:
-            at, = behind[at]
+            (at,) = behind[at]
             found.append(self.what[at])
         assert len(found) == len(self.what)
         return found
@@ -80,9 +81,15 @@ def test_counters_that_follow_on_each_other_or_begin_the_graph():
     assert g.order() == [(BASE, 0, 3 * SLOT), "products", "product"]
 
 
-@pytest.mark.parametrize("other", [
-    (BASE - SLOT, 0, 4), (BASE + 9 * SLOT, 0, 4),                  # memory of others, a slot that was not taken
-    counter(2, value=1), counter(2, n=8, at=SLOT - 4)])            # another value, beyond the slot
+@pytest.mark.parametrize(
+    "other",
+    [
+        (BASE - SLOT, 0, 4),
+        (BASE + 9 * SLOT, 0, 4),  # memory of others, a slot that was not taken
+        counter(2, value=1),
+        counter(2, n=8, at=SLOT - 4),
+    ],
+)  # another value, beyond the slot
 def test_what_clears_something_else_stays(other):
     g = Model(counter(0), "product 0", other, "b", counter(1), "product 1")
     assert clear_first(g, BASE, 3) == 2
@@ -115,6 +122,6 @@ def test_branches_keep_their_order():
     cleared, right, end = g.add(counter(1)), g.add("right"), g.add("end")
     g.edges |= {(1, cleared), (cleared, right), (1, right), (3, end), (right, end)}
     assert clear_first(g, BASE, 2) == 2
-    first, = g.roots()
+    (first,) = g.roots()
     assert g.what[first] == (BASE, 0, 2 * SLOT)
     assert g.edges == {(first, 1), (1, 3), (1, right), (3, end), (right, end)}

@@ -9,11 +9,16 @@ import pytest
 import torch
 
 from tcompile.compiler.codegen.generated import Generated, GeneratedKernel, HostPlan
-from tcompile.compiler.runtime.build import CompiledGraph
-from tcompile.compiler.runtime.gpu.kernels import occupancy
+from tcompile.compiler.runtime.compiled_graph import CompiledGraph
+from tcompile.compiler.runtime.gpu.gpu_kernels import occupancy
 from tcompile.compiler.runtime.profile import profile
 
-H200 = SimpleNamespace(warp_size=32, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_multiprocessor=233472)
+H200 = SimpleNamespace(
+    warp_size=32,
+    max_threads_per_multi_processor=2048,
+    regs_per_multiprocessor=65536,
+    shared_memory_per_multiprocessor=233472,
+)
 
 
 class Clock:
@@ -47,16 +52,27 @@ def test_kernels_are_timed_by_the_devices_clock(clock):
     def kernel(seconds):
         def run(x, y):
             clock.now += seconds
+
         return run
 
     def product(x):
         clock.now += 3e-3
         return x
 
-    host = HostPlan("def run(x):\n    y = empty_like(x)\n    k0(x, y)\n    k1(y, x)\n    k1(x, y)\n    return (product(y),)\n",
-                    {"empty_like": torch.empty_like, "product": product}, 1)
+    host = HostPlan(
+        "def run(x):\n    y = empty_like(x)\n    k0(x, y)\n    k1(y, x)\n    k1(x, y)\n    return (product(y),)\n",
+        {"empty_like": torch.empty_like, "product": product},
+        1,
+    )
     kernels = {"k0": kernel(1e-3), "k1": kernel(2e-3)}
-    generated = Generated(None, [GeneratedKernel(n, None, SimpleNamespace(text="", choices={}, phases=[])) for n in kernels], {}, host, None, cuda=0)
+    generated = Generated(
+        None,
+        [GeneratedKernel(n, None, SimpleNamespace(text="", choices={}, phases=[])) for n in kernels],
+        {},
+        host,
+        None,
+        cuda=0,
+    )
     found = profile(CompiledGraph(generated, lambda x: (x,), "cuda graph", kernels), (torch.ones(3),), budget=0.01)
     assert found.kernels == pytest.approx({"k0": 1e-3, "k1": 4e-3}) and found.library["product"] == pytest.approx(3e-3)
     assert clock.slept == found.runs >= 1, "each run begins behind a busy stream"
@@ -68,7 +84,16 @@ def test_what_runs_by_torchs_kernels_is_not_timed():
         profile(CompiledGraph(generated, tuple, "eager", {}), ())
 
 
-@pytest.mark.parametrize("registers, shared, threads, share", [
-    (32, 0, 256, 1.0), (64, 0, 256, 0.5), (33, 0, 256, 6 * 256 / 2048), (255, 0, 256, 0.125), (16, 100_000, 128, 2 * 128 / 2048), (16, 0, 1024, 1.0)])
+@pytest.mark.parametrize(
+    "registers, shared, threads, share",
+    [
+        (32, 0, 256, 1.0),
+        (64, 0, 256, 0.5),
+        (33, 0, 256, 6 * 256 / 2048),
+        (255, 0, 256, 0.125),
+        (16, 100_000, 128, 2 * 128 / 2048),
+        (16, 0, 1024, 1.0),
+    ],
+)
 def test_occupancy(registers, shared, threads, share):
     assert occupancy(registers, shared, threads, H200) == pytest.approx(share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tcompile.compiler.runtime.cache import KernelCache, content_key
-from tcompile.compiler.runtime.nearest import note_name, remember, why_missing
+from tcompile.compiler.runtime.cache_misses import note_name, remember, why_missing
 
 SOURCE = "int a;\nint b;\n"
 

@@ -1,4 +1,5 @@
 """Memory of large results is used again only where nothing can see it any more."""
+
 from __future__ import annotations
 
 import copy
@@ -35,10 +36,23 @@ def test_memory_is_used_again(f: Callable) -> None:
     assert y.data_ptr() == at and y[0] == 5 and y[-1] == 5 and output_pool.held() == 0
 
 
-@pytest.mark.parametrize("keep", (
-    lambda y: y[5:9], lambda y: y.view(2, -1)[1], lambda y: y.detach(), lambda y: y.numpy(), lambda y: y.untyped_storage(),
-    lambda y: memoryview(y.numpy()), lambda y: torch.utils.dlpack.to_dlpack(y), lambda y: [y][0], lambda y: y.as_strided((3,), (2,)),
-    lambda y: torch.nn.Parameter(y), lambda y: y.view(torch.int32), lambda y: y.storage()))
+@pytest.mark.parametrize(
+    "keep",
+    (
+        lambda y: y[5:9],
+        lambda y: y.view(2, -1)[1],
+        lambda y: y.detach(),
+        lambda y: y.numpy(),
+        lambda y: y.untyped_storage(),
+        lambda y: memoryview(y.numpy()),
+        lambda y: torch.utils.dlpack.to_dlpack(y),
+        lambda y: [y][0],
+        lambda y: y.as_strided((3,), (2,)),
+        lambda y: torch.nn.Parameter(y),
+        lambda y: y.view(torch.int32),
+        lambda y: y.storage(),
+    ),
+)
 def test_an_alias_keeps_it(f: Callable, keep: Callable) -> None:
     x = torch.ones(N)
     y = f(x)

@@ -1,4 +1,5 @@
 """Finding and running the C++ compiler; what happens when that fails."""
+
 import os
 import signal
 import stat
@@ -13,7 +14,7 @@ from tcompile.compiler import events
 from tcompile.compiler.codegen.generate import generate
 from tcompile.compiler.config import Options
 from tcompile.compiler.errors import ToolchainError
-from tcompile.compiler.runtime.build import build
+from tcompile.compiler.runtime.build_graph import build
 from tcompile.compiler.runtime.toolchain import find
 
 from .helper import chain_schedule, compiled
@@ -48,7 +49,10 @@ def test_without_compiler_the_eager_graph_serves(monkeypatch, tmp_path):
 
 
 def test_failing_compiler_shows_its_words(tmp_path):
-    bad = script(tmp_path / "bad++", 'if [ "$1" = --version ]; then echo bad 1.0; exit 0; fi\necho "error: the disk is full" >&2; exit 1')
+    bad = script(
+        tmp_path / "bad++",
+        'if [ "$1" = --version ]; then echo bad 1.0; exit 0; fi\necho "error: the disk is full" >&2; exit 1',
+    )
     with pytest.raises(ToolchainError, match="the disk is full"):
         compiled(chain_schedule(10, 1.0), cxx=bad)
 
@@ -61,12 +65,18 @@ def test_killed_compiler(tmp_path):
 
 def test_interrupt_leaves_no_process_and_no_files(tmp_path, own_cache):
     mark = tmp_path / "pid"
-    slow = script(tmp_path / "slow++", f'if [ "$1" = --version ]; then echo slow 1.0; exit 0; fi\necho $$ > {mark}\nsleep 100')
-    text = ("from tests.runtime.helper import *\n"
-            f"try:\n    compiled(chain_schedule(10, 1.0), cxx={slow!r})\nexcept KeyboardInterrupt:\n    print('interrupted')\n")
+    slow = script(
+        tmp_path / "slow++", f'if [ "$1" = --version ]; then echo slow 1.0; exit 0; fi\necho $$ > {mark}\nsleep 100'
+    )
+    text = (
+        "from tests.runtime.helper import *\n"
+        f"try:\n    compiled(chain_schedule(10, 1.0), cxx={slow!r})\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+    )
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    child = subprocess.Popen([sys.executable, "-c", text], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until = time.time() + 300                                  # a busy machine imports torch slowly
+    child = subprocess.Popen(
+        [sys.executable, "-c", text], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until = time.time() + 300  # a busy machine imports torch slowly
     while not (mark.exists() and mark.read_text().strip()) and time.time() < until:
         time.sleep(0.02)
     pid = int(mark.read_text())
@@ -80,6 +90,7 @@ def test_interrupt_leaves_no_process_and_no_files(tmp_path, own_cache):
 
 def test_a_compiler_that_starts_slowly_is_waited_for(own_cache, monkeypatch):
     from tcompile.compiler.runtime import toolchain
+
     start = toolchain._start
     monkeypatch.setattr(toolchain, "STARTS", 0.01)
     monkeypatch.setattr(toolchain, "_start", lambda tool, unit: (time.sleep(0.2), start(tool, unit))[1])
@@ -92,8 +103,11 @@ def test_a_compiler_that_starts_slowly_is_waited_for(own_cache, monkeypatch):
 def test_version_is_remembered(own_cache, tmp_path, monkeypatch):
     from tcompile.compiler.runtime import toolchain
     from tcompile.compiler.runtime.cache import open_cache
+
     count = tmp_path / "count"
-    tool = script(tmp_path / "my++", f'if [ "$1" = --version ]; then echo x >> {count}; echo my 1.0; exit 0; fi\nexec g++ "$@"')
+    tool = script(
+        tmp_path / "my++", f'if [ "$1" = --version ]; then echo x >> {count}; echo my 1.0; exit 0; fi\nexec g++ "$@"'
+    )
     opts = Options.make(options={"cxx": tool})
     for _ in range(3):
         monkeypatch.setattr(toolchain, "_found", {})
@@ -105,4 +119,6 @@ def test_flags_keep_the_process_s_denormals():
     compiled(chain_schedule(10, 1.0))(x)
     assert torch.tensor(1e-40) * 1.0 != 0
     for flag in ("-ffast-math", "-Ofast"):
-        assert flag not in find(Options.make()).flags(__import__("tcompile.compiler.codegen.target", fromlist=["x"]).host_target())
+        assert flag not in find(Options.make()).flags(
+            __import__("tcompile.compiler.codegen.target", fromlist=["x"]).host_target()
+        )

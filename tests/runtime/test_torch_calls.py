@@ -1,4 +1,7 @@
-"""Operators that plans call by torch's C functions. A CPU's functions have the same form as a GPU's; plans use them here though they gain nothing there."""
+"""Operators that plans call by torch's C functions. A CPU's functions have the same form as a GPU's; plans use them
+here though they gain nothing there.
+"""
+
 import gc
 import resource
 
@@ -12,8 +15,8 @@ from tcompile.compiler.fusion.schedule import Alloc, Extern, Launch, OutputSpec,
 from tcompile.compiler.lowering.ir import Buffer
 from tcompile.compiler.lowering.lowered import Param
 from tcompile.compiler.native import native
-from tcompile.compiler.runtime import program, torch_calls
-from tcompile.compiler.runtime.kernels import native_ready
+from tcompile.compiler.runtime import native_program, torch_calls
+from tcompile.compiler.runtime.cpu_kernels import native_ready
 from tcompile.compiler.symbolic.expr import as_expr
 
 from .helper import add_constant, compiled, s0
@@ -26,14 +29,16 @@ aten = torch.ops.aten
 def on_cpu(monkeypatch):
     """The operators that plans called by C."""
     taken = []
+
     def noted(step, device):
         c = given(step, device)
         if c is not None:
             taken.append(str(step.op))
         return c
+
     given = torch_calls.torch_call
     monkeypatch.setattr(torch_calls, "DEVICES", {"cpu", "cuda"})
-    monkeypatch.setattr(program, "torch_call", noted)
+    monkeypatch.setattr(native_program, "torch_call", noted)
     return taken
 
 
@@ -47,13 +52,26 @@ def test_forms_are_those_of_the_installed_torch():
     assert native_ready()
     for name, form in torch_calls.FORMS.items():
         assert torch_calls.form_of(getattr(aten, name).default._schema) == form, name
-        assert native.torch_function(f"aoti_torch_cpu_{name}") or native.torch_function(f"aoti_torch_cuda_{name}") or "attention" in name
+        assert (
+            native.torch_function(f"aoti_torch_cpu_{name}")
+            or native.torch_function(f"aoti_torch_cuda_{name}")
+            or "attention" in name
+        )
         words = sum(2 if k[0] in "IB" else 0 if k == "f" else 1 for k in form.split() if k != ">")
         assert words <= 32 and form.split().count("f") <= 2 and len(form.partition(">")[2].split()) <= 10
 
 
-CONVOLUTIONS = [dict(), dict(stride=2, padding=1), dict(dilation=2, padding=2, bias=False), dict(groups=4), dict(transposed=True, stride=2, padding=1, output_padding=1),
-                dict(transposed=True, groups=2, bias=False), dict(groups=8, padding=1), dict(image=(9,)), dict(image=(5, 6, 7), padding=1)]
+CONVOLUTIONS = [
+    dict(),
+    dict(stride=2, padding=1),
+    dict(dilation=2, padding=2, bias=False),
+    dict(groups=4),
+    dict(transposed=True, stride=2, padding=1, output_padding=1),
+    dict(transposed=True, groups=2, bias=False),
+    dict(groups=8, padding=1),
+    dict(image=(9,)),
+    dict(image=(5, 6, 7), padding=1),
+]
 
 
 @pytest.mark.parametrize("how", CONVOLUTIONS, ids=str)
@@ -82,13 +100,27 @@ def test_convolutions_forward_and_backward(how, on_cpu):
 def test_results_that_lie_otherwise_than_planned_are_copied(on_cpu):
     """A result's strides are compared with those that kernels were made for."""
     x, w = buffer("x", (2, 4, 6, 6)), buffer("w", (4, 4, 3, 3))
-    y, out = buffer("y", (2, 4, 4, 4), stride=(64, 1, 16, 4), kind="temp"), buffer("out", (2, 4, 4, 4), stride=(64, 1, 16, 4), kind="temp")
+    y, out = (
+        buffer("y", (2, 4, 4, 4), stride=(64, 1, 16, 4), kind="temp"),
+        buffer("out", (2, 4, 4, 4), stride=(64, 1, 16, 4), kind="temp"),
+    )
     flat_y, flat_out = (buffer(n, (128,), kind="temp") for n in ("fy", "fo"))
-    steps = [Extern(aten.convolution.default, (x, w, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1), {}, [y], reason="convolution"),
-             View(flat_y, y), Alloc(out), View(flat_out, out), Launch(add_constant(128, 1.0), [flat_y], [flat_out])]
+    steps = [
+        Extern(
+            aten.convolution.default,
+            (x, w, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1),
+            {},
+            [y],
+            reason="convolution",
+        ),
+        View(flat_y, y),
+        Alloc(out),
+        View(flat_out, out),
+        Launch(add_constant(128, 1.0), [flat_y], [flat_out]),
+    ]
     graph = compiled(Schedule(steps, [x, w], [OutputSpec("buffer", out)]))
     a, b = torch.randn(2, 4, 6, 6), torch.randn(4, 4, 3, 3)
-    got, = graph(a, b)
+    (got,) = graph(a, b)
     assert graph.how == "program" and got.stride() == (64, 1, 16, 4)
     torch.testing.assert_close(got, F.conv2d(a, b) + 1)
 
@@ -98,8 +130,22 @@ def test_sizes_that_vary_and_results_that_nothing_computes_with(on_cpu):
     shape = (s0, 4, 6, 6)
     x, w = buffer("x", shape, stride=(144, 36, 6, 1)), buffer("w", (4, 4, 3, 3))
     y = buffer("y", (s0, 4, s0 * 2 + 4, 4), stride=(s0 * 32 + 64, s0 * 8 + 16, 4, 1), kind="temp")
-    step = Extern(aten.convolution.default, (x, w, None, (1, 1), (as_expr(s0), 0), (1, 1), False, (0, 0), 1), {}, [y], reason="convolution")
-    graph = compiled(Schedule([step], [x, w], [OutputSpec("buffer", y), OutputSpec("buffer", y)], symbols={"s0": (0, "size", 0)}, hints={"s0": 4}))
+    step = Extern(
+        aten.convolution.default,
+        (x, w, None, (1, 1), (as_expr(s0), 0), (1, 1), False, (0, 0), 1),
+        {},
+        [y],
+        reason="convolution",
+    )
+    graph = compiled(
+        Schedule(
+            [step],
+            [x, w],
+            [OutputSpec("buffer", y), OutputSpec("buffer", y)],
+            symbols={"s0": (0, "size", 0)},
+            hints={"s0": 4},
+        )
+    )
     w_ = torch.randn(4, 4, 3, 3)
     for n in (2, 3, 5):
         a = torch.randn(n, 4, 6, 6)
@@ -111,10 +157,12 @@ def test_sizes_that_vary_and_results_that_nothing_computes_with(on_cpu):
 def test_the_error_is_torch_s(on_cpu, capfd):
     x, w = buffer("x", (2, 4, 6, 6)), buffer("w", (4, 4, 3, 3))
     y = buffer("y", (2, 4, 4, 4), kind="temp")
-    step = Extern(aten.convolution.default, (x, w, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1), {}, [y], reason="convolution")
+    step = Extern(
+        aten.convolution.default, (x, w, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1), {}, [y], reason="convolution"
+    )
     graph = compiled(Schedule([step], [x, w], [OutputSpec("buffer", y)]))
     with pytest.raises(RuntimeError, match="expected input"):
-        graph(torch.randn(2, 4, 6, 6), torch.randn(4, 7, 3, 3))   # (guards let no such call through)
+        graph(torch.randn(2, 4, 6, 6), torch.randn(4, 7, 3, 3))  # (guards let no such call through)
     assert torch.is_grad_enabled()
     a, b = torch.randn(2, 4, 6, 6), torch.randn(4, 4, 3, 3)
     torch.testing.assert_close(graph(a, b)[0], F.conv2d(a, b))
@@ -136,8 +184,11 @@ def test_gradients_that_nobody_asks_for_are_left_out(on_cpu):
 
 
 def test_pools_and_dropout(on_cpu):
-    for op, args in ((aten.native_dropout.default, (0.5, True)), (aten.native_dropout.default, (0.5, None)),
-                     (aten.max_pool2d_with_indices.default, ([2, 2], [], [0, 0], [1, 1], False))):
+    for op, args in (
+        (aten.native_dropout.default, (0.5, True)),
+        (aten.native_dropout.default, (0.5, None)),
+        (aten.max_pool2d_with_indices.default, ([2, 2], [], [0, 0], [1, 1], False)),
+    ):
         x = torch.randn(2, 4, 6, 6)
         torch.manual_seed(3)
         want = op(x, *args)
@@ -166,9 +217,11 @@ def test_what_c_cannot_hand_over_is_python_s(on_cpu):
 def test_memory_of_results_and_temporaries_is_given_back(on_cpu):
     conv = nn.Conv2d(4, 4, 3, padding=1)
     c = tcompile.compile(lambda x: conv(conv(conv(x).sin()).cos()) + 1)
+
     def alive():
         gc.collect()
         return sum(1 for o in gc.get_objects() if issubclass(type(o), torch.Tensor))
+
     with torch.no_grad():
         x = torch.randn(1, 4, 64, 64)
         c(x)
@@ -178,5 +231,7 @@ def test_memory_of_results_and_temporaries_is_given_back(on_cpu):
         first = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(2000):
             c(x)
-        assert alive() == before and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - first < 20_000   # KB; each call makes 200 of them
+        assert (
+            alive() == before and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - first < 20_000
+        )  # KB; each call makes 200 of them
         torch.testing.assert_close(c(x), conv(conv(conv(x).sin()).cos()) + 1)

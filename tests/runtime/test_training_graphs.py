@@ -1,5 +1,6 @@
-"""Training steps by CUDA graphs: what forward keeps stays in the graph's memory, and is never read after it was overwritten. Here by stand-ins for
-graphs on the CPU (`graph_stand_in.py`), in tests/gpu by graphs."""
+"""Training steps by CUDA graphs: what forward keeps stays in the graph's memory, and is never read after it was
+overwritten. Here by stand-ins for graphs on the CPU (`graph_stand_in.py`), in tests/gpu by graphs."""
+
 from __future__ import annotations
 
 import copy
@@ -14,10 +15,11 @@ import torch
 import torch.nn as nn
 
 import tcompile
-from tcompile.compiler import bits, config, events, keep_bits
-from tcompile.compiler.graph.passes import dropout
+from tcompile.compiler.ops import mask_bits, keep_bits
+from tcompile.compiler import config, events
+from tcompile.compiler.rewrite import fast_dropout
 from tcompile.compiler.native import native
-from tcompile.compiler.runtime.gpu import graphs, held
+from tcompile.compiler.runtime.gpu import cuda_graphs, held
 
 from .graph_stand_in import graphs_on_the_cpu
 
@@ -27,10 +29,10 @@ pytestmark = pytest.mark.skipif(native is None, reason="CUDA graphs need the C e
 
 
 @contextmanager
-def noting(on: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[graphs.CudaGraphs]]:
+def noting(on: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[cuda_graphs.CudaGraphs]]:
     """All that is captured on a device, with the number of replays, where whether they pay off is not asked."""
     found: list[Any] = []
-    init, replay = graphs.CudaGraphs.__init__, graphs.CudaGraphs._replay
+    init, replay = cuda_graphs.CudaGraphs.__init__, cuda_graphs.CudaGraphs._replay
 
     def noted(self: Any, *args: Any) -> None:
         init(self, *args)
@@ -40,15 +42,16 @@ def noting(on: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[graphs.Cud
     def counted(self: Any, *args: Any) -> tuple:
         self.replays += 1
         return replay(self, *args)
-    monkeypatch.setattr(graphs.CudaGraphs, "__init__", noted)
-    monkeypatch.setattr(graphs.CudaGraphs, "_replay", counted)
-    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "")
+
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "__init__", noted)
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "_replay", counted)
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "_worth_it", lambda *a: "")
     monkeypatch.setattr(sys.modules[__name__], "device", on)
     yield found
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[graphs.CudaGraphs]]:
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[cuda_graphs.CudaGraphs]]:
     with graphs_on_the_cpu(monkeypatch), noting("cpu", monkeypatch) as found:
         yield found
 
@@ -59,7 +62,14 @@ def data(*shape: int) -> torch.Tensor:
 
 def net(norm: bool = True) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32) if norm else nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 8))
+    return nn.Sequential(
+        nn.Linear(16, 32),
+        nn.BatchNorm1d(32) if norm else nn.LayerNorm(32),
+        nn.GELU(),
+        nn.Linear(32, 16),
+        nn.Tanh(),
+        nn.Linear(16, 8),
+    )
 
 
 def replays(made: list, backward: bool) -> int:
@@ -75,7 +85,10 @@ class Pair:
 
     def __init__(self, module: nn.Module, **options: Any):
         self.modules = (module.to(device), copy.deepcopy(module))
-        self.calls: tuple[Callable, Callable] = (tcompile.compile(module, mode="reduce-overhead", **options), self.modules[1])
+        self.calls: tuple[Callable, Callable] = (
+            tcompile.compile(module, mode="reduce-overhead", **options),
+            self.modules[1],
+        )
         self.optimizers = [torch.optim.SGD(m.parameters(), 0.05, momentum=0.9) for m in self.modules]
 
     def step(self, how: Callable[[Callable], Any], update: bool = True) -> None:
@@ -117,13 +130,15 @@ def test_both_passes_replay_and_nothing_is_copied(made: list) -> None:
             pair.step(lambda call: call(x).square().mean().backward())
     forward, backward = made
     assert replays(made, False) == 8 and replays(made, True) == 8 and not reasons(made)
-    g, = forward.entries.values()
+    (g,) = forward.entries.values()
     assert g.held is not None and len(g.held.views) >= 4 and not g.held.own and not g.held.alive
-    b, = backward.entries.values()
+    (b,) = backward.entries.values()
     assert b.destroys
     first, second = captured
     assert first.copied_bytes <= x.numel() * 4 and first.result_bytes == 12 * 8 * 4 and first.held_bytes >= 12 * 32 * 4
-    assert second.copied_bytes <= x.numel() * 4 + 12 * 8 * 4 and second.result_bytes == sum(p.numel() * 4 for p in pair.modules[0].parameters())
+    assert second.copied_bytes <= x.numel() * 4 + 12 * 8 * 4 and second.result_bytes == sum(
+        p.numel() * 4 for p in pair.modules[0].parameters()
+    )
 
 
 def test_gradients_add_up_over_steps(made: list) -> None:
@@ -150,10 +165,11 @@ def test_a_retained_graph(made: list) -> None:
         loss = call(x).square().mean()
         loss.backward(retain_graph=True)
         loss.backward()
+
     for _ in range(8):
         x = data(12, 16)
         pair.step(twice)
-    assert replays(made, True) >= 10                             # captured while the graph was retained: it destroys nothing
+    assert replays(made, True) >= 10  # captured while the graph was retained: it destroys nothing
     made.clear()
     pair = Pair(net())
     for i in range(9):
@@ -171,6 +187,7 @@ def test_hooks_that_keep_what_was_saved(made: list) -> None:
         if t.data_ptr() not in updated:
             kept.append((t, t.detach().clone()))
         return t
+
     for i in range(10):
         x = data(12, 16)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
@@ -194,7 +211,9 @@ def test_results_that_wait_for_their_backward(made: list) -> None:
     pair = Pair(net(norm=False))
     for i in range(12):
         x, y = data(12, 16), data(12, 16)
-        waiting = {call: call(y) for call in pair.calls} if i % 3 == 1 else {}      # its backward comes after another step's, or never
+        waiting = (
+            {call: call(y) for call in pair.calls} if i % 3 == 1 else {}
+        )  # its backward comes after another step's, or never
         pair.step(lambda call: call(x).square().mean().backward(), update=not waiting)
         if i % 2 and waiting:
             pair.step(lambda call: waiting[call].sum().backward(), update=False)
@@ -211,6 +230,7 @@ def test_an_exception_between(made: list) -> None:
             if i % 3 == 1:
                 raise ValueError
             loss.backward()
+
         for call, o in zip(pair.calls, pair.optimizers):
             o.zero_grad()
             try:
@@ -253,17 +273,18 @@ def test_dropout(made: list) -> None:
 
 class ByBits(nn.Module):
     """Dropout whose bits eager draws as the compiled graph does."""
+
     eager = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.eager:
             return torch.native_dropout(x, 0.5, True)[0]
         words = keep_bits.KEEP_BITS(-(-x.numel() // 32), 0.5, device=x.device)
-        return x * bits.UNPACK(words, list(x.shape), [0, 1]) * 2
+        return x * mask_bits.UNPACK(words, list(x.shape), [0, 1]) * 2
 
 
 def test_dropout_by_bits(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dropout, "DEVICE", torch.device(device).type)
+    monkeypatch.setattr(fast_dropout, "DEVICE", torch.device(device).type)
     with config.patch(fast_dropout=True):
         pair = Pair(nn.Sequential(nn.Linear(16, 32), ByBits(), nn.ReLU(), nn.Linear(32, 33), ByBits()))
         pair.modules[1][1].eager = pair.modules[1][4].eager = True
@@ -295,12 +316,14 @@ def test_independent_losses(made: list) -> None:
 
         def forward(self, x: torch.Tensor) -> tuple:
             return self.a(x).square().mean(), self.b(x).square().mean()
+
     pair = Pair(Two())
 
     def run(call: Callable) -> None:
         first, second = call(x)
         (second if turned else first).backward()
         (first if turned else second).backward()
+
     for i in range(12):
         x, turned = data(12, 16), i % 4 == 3
         pair.step(run)
@@ -316,6 +339,7 @@ def test_several_results_and_gradients_that_are_not_asked_for(made: list) -> Non
         def forward(self, x: torch.Tensor) -> tuple:
             h = torch.tanh(self.a(x))
             return torch.sigmoid(self.b(h)), torch.exp(self.c(h))
+
     torch.manual_seed(0)
     pair = Pair(Two())
     for i in range(16):
@@ -347,7 +371,7 @@ def test_the_function_goes_before_the_backward(made: list) -> None:
 
 
 def test_without_room_it_runs_plainly(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "most_bytes", lambda index: 100)
+    monkeypatch.setattr(cuda_graphs, "most_bytes", lambda index: 100)
     pair = Pair(net())
     with hearing("fallback") as said:
         for _ in range(6):
@@ -360,6 +384,7 @@ def test_results_that_are_views(made: list) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> tuple:
         h, g = torch.tanh(x @ w), torch.sin(x @ w)
         return h, h.t(), h[1:, :3], g.view(-1)[4:], g[:, 0], x[2:], h.view(torch.int32)
+
     c, w = tcompile.compile(f, mode="reduce-overhead"), data(16, 8)
     for _ in range(8):
         x = data(6, 16)
@@ -377,6 +402,7 @@ def test_results_that_are_views(made: list) -> None:
     def trained(x: torch.Tensor, w: torch.Tensor) -> tuple:
         h = torch.tanh(x @ w)
         return h[:, :4], h[:, 4:].exp(), h.t()
+
     c, w = tcompile.compile(trained, mode="reduce-overhead"), data(16, 8).requires_grad_()
     v = w.detach().clone().requires_grad_()
     for _ in range(8):
@@ -391,6 +417,7 @@ def test_results_that_are_views(made: list) -> None:
 def test_a_tensor_over_memory_keeps_its_pool() -> None:
     class Owner:
         pass
+
     pool, t = Owner(), torch.arange(12.0).reshape(3, 4).t()
     v = held.over(t, pool)
     gone = weakref.ref(pool)
@@ -404,15 +431,19 @@ def test_a_tensor_over_memory_keeps_its_pool() -> None:
 
 
 def test_where_replays_do_not_pay_off_calls_go_to_the_plan(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs.CudaGraphs, "_worth_it", lambda *a: "a replay took longer")
-    monkeypatch.setattr(graphs.CudaGraphs, "__call__", lambda self, *inputs, call=graphs.CudaGraphs.__call__: seen.append(self) or call(self, *inputs))
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "_worth_it", lambda *a: "a replay took longer")
+    monkeypatch.setattr(
+        cuda_graphs.CudaGraphs,
+        "__call__",
+        lambda self, *inputs, call=cuda_graphs.CudaGraphs.__call__: seen.append(self) or call(self, *inputs),
+    )
     seen: list[Any] = []
     f = tcompile.compile(lambda x: x.sin() * 2 + x, mode="reduce-overhead")
     with torch.no_grad():
         for _ in range(9):
             x = data(33)
             torch.testing.assert_close(f(x), x.sin() * 2 + x)
-    assert seen == [made[0]] * (graphs.WATCHED + 1) and "a replay took longer" in reasons(made)
+    assert seen == [made[0]] * (cuda_graphs.WATCHED + 1) and "a replay took longer" in reasons(made)
 
 
 def lent(made: list) -> int:
@@ -428,6 +459,7 @@ def test_what_forward_kept_is_given_back(made: list, monkeypatch: pytest.MonkeyP
         init(self, kept, *args)
         if not owned:
             owned.extend(map(weakref.ref, kept))
+
     monkeypatch.setattr(held.Held, "__init__", noted)
     pair = Pair(net())
     for _ in range(6):
@@ -443,7 +475,7 @@ def test_gradients_stay_where_they_are_made(made: list) -> None:
         x = data(12, 16)
         pair.step(lambda call: call(x).square().mean().backward())
     assert lent(made) == len(list(pair.modules[0].parameters())) and not reasons(made)
-    g, = made[1].entries.values()
+    (g,) = made[1].entries.values()
     places = {p.grad.data_ptr() for p in pair.modules[0].parameters()}
     assert places == {place[0] for place in g.lent.views}
     pair.optimizers[0].zero_grad()
@@ -461,10 +493,12 @@ def test_gradients_that_are_kept_are_copied_from_then_on(made: list, forward_fir
             for m in pair.modules:
                 kept.append([(p.grad, p.grad.clone()) for p in m.parameters()])
         if forward_first:
+
             def how(call: Callable) -> None:
                 y = call(x).square().mean()
                 pair.optimizers[0 if call is pair.calls[0] else 1].zero_grad()
                 y.backward()
+
             pair.step(how, update=False)
         else:
             if k % 3 == 0:

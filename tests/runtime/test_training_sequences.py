@@ -1,4 +1,7 @@
-"""Random sequences of what training programs do, by graphs and eager: no pass may read or write memory that somebody still holds."""
+"""Random sequences of what training programs do, by graphs and eager: no pass may read or write memory that somebody
+still holds.
+"""
+
 from __future__ import annotations
 
 import copy
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 import tcompile
 from tcompile.compiler.native import native
-from tcompile.compiler.runtime.gpu import graphs
+from tcompile.compiler.runtime.gpu import cuda_graphs
 
 from . import test_training_graphs as steps
 from .graph_stand_in import graphs_on_the_cpu
@@ -20,12 +23,26 @@ from .graph_stand_in import graphs_on_the_cpu
 pytestmark = pytest.mark.skipif(native is None, reason="CUDA graphs need the C extension")
 
 LAYERS = (nn.GELU, nn.Tanh, nn.ReLU, lambda: nn.LayerNorm(24), lambda: nn.BatchNorm1d(24))
-WHAT = ("step", "step", "step", "step", "step, gradients kept to be added to", "step, zeroed in between", "step, zeroed in place", "hold", "let go", "without gradients",
-        "two forwards", "backward twice", "update", "forward alone")
+WHAT = (
+    "step",
+    "step",
+    "step",
+    "step",
+    "step, gradients kept to be added to",
+    "step, zeroed in between",
+    "step, zeroed in place",
+    "hold",
+    "let go",
+    "without gradients",
+    "two forwards",
+    "backward twice",
+    "update",
+    "forward alone",
+)
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[list[graphs.CudaGraphs]]:
+def made() -> Iterator[list[cuda_graphs.CudaGraphs]]:
     with pytest.MonkeyPatch.context() as patch, graphs_on_the_cpu(patch), steps.noting("cpu", patch) as found:
         yield found
 
@@ -47,7 +64,9 @@ class Both:
     def do(self, what: str, rows: int) -> None:
         x, x2 = torch.randn(rows, 16), torch.randn(rows, 16)
         if what == "hold":
-            self.held += [(p.grad, p.grad.clone()) for p in list(self.modules[0].parameters())[::2] if p.grad is not None]
+            self.held += [
+                (p.grad, p.grad.clone()) for p in list(self.modules[0].parameters())[::2] if p.grad is not None
+            ]
         elif what == "let go":
             self.held.clear()
         elif what == "update":
@@ -79,14 +98,18 @@ class Both:
             torch.testing.assert_close(p, q, atol=3e-4, rtol=3e-3)
             if p.grad is not None:
                 torch.testing.assert_close(p.grad, q.grad, atol=3e-4, rtol=3e-3)
-        now = {id(p.grad) for p in self.modules[0].parameters()}         # these may be added to
+        now = {id(p.grad) for p in self.modules[0].parameters()}  # these may be added to
         assert all(torch.equal(g, before) for g, before in self.held if id(g) not in now)
         self.held = [(g, g.clone() if id(g) in now else before) for g, before in self.held]
 
 
 @given(st.data())
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large])
-def test_like_eager(made: list[graphs.CudaGraphs], data: st.DataObject) -> None:
+@settings(
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+)
+def test_like_eager(made: list[cuda_graphs.CudaGraphs], data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 1 << 20)))
     both = Both([data.draw(st.sampled_from(LAYERS))() for _ in range(data.draw(st.integers(1, 3)))])
     for what in ["step"] * 4 + data.draw(st.lists(st.sampled_from(WHAT), min_size=4, max_size=16)):
@@ -95,7 +118,7 @@ def test_like_eager(made: list[graphs.CudaGraphs], data: st.DataObject) -> None:
     tcompile.reset()
 
 
-def test_that_graphs_ran(made: list[graphs.CudaGraphs]) -> None:
+def test_that_graphs_ran(made: list[cuda_graphs.CudaGraphs]) -> None:
     """Not that all of the above ran plainly."""
     both = Both([nn.Tanh()])
     for _ in range(6):

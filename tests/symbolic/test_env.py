@@ -1,4 +1,5 @@
 """SymInts over our expressions: Python and C++ compute with them, branches are recorded as guards."""
+
 from __future__ import annotations
 
 import sys
@@ -22,8 +23,8 @@ def test_symbols_know_their_hints(env):
     s = env.create_symbol(8, "x0")
     assert isinstance(s, torch.SymInt) and env.hints == {"s0": 8} and env.ranges == {"s0": (2, None)}
     assert env.to_expr(s) is E.symbol("s0")
-    assert env.to_expr(env.create_symbol(8, "x0")) is E.symbol("s0")       # same source, same symbol
-    assert env.create_symbol(1, "x1") == 1 and env.create_symbol(0) == 0   # 0 and 1 are never symbols
+    assert env.to_expr(env.create_symbol(8, "x0")) is E.symbol("s0")  # same source, same symbol
+    assert env.create_symbol(1, "x1") == 1 and env.create_symbol(0) == 0  # 0 and 1 are never symbols
     assert str(s + 1) == "s0 + 1"
 
 
@@ -31,7 +32,7 @@ def test_arithmetic_stays_symbolic(env):
     s, t = env.create_symbol(8), env.create_symbol(6)
     e = env.to_expr((s * t + s) // t % 5)
     assert e.eval({"s0": 8, "s1": 6}) == (8 * 6 + 8) // 6 % 5
-    assert isinstance((s * 4) // s, int)                                   # constants come back as ints
+    assert isinstance((s * 4) // s, int)  # constants come back as ints
     assert env.to_expr(torch.sym_max(s, 9)).eval({"s0": 8}) == 9
     assert env.to_expr(torch.sym_sum([s, t, s])).eval({"s0": 8, "s1": 6}) == 22
     assert env.to_expr(2 - s).eval({"s0": 8}) == -6
@@ -46,7 +47,7 @@ def test_branches_are_guards_unless_certain(env):
     if s > 5:
         pass
     assert env.guards == [(E.ge(E.symbol("s0"), 6), "f.py", 3, "branch on x.shape[0]")]
-    assert s > 4 and s >= 6                                                # follows from the guard
+    assert s > 4 and s >= 6  # follows from the guard
     assert len(env.guards) == 1
     assert not s < t
     assert preds(env)[1:] == ["s1 <= s0"]
@@ -89,6 +90,7 @@ def test_guards_hold_for_the_hints(env):
 
 def test_neither_sympy_nor_dynamo(tmp_path):
     import subprocess
+
     code = """
 import sys, torch
 from tcompile.compiler.symbolic.env import ShapeEnv

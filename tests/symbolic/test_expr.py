@@ -1,4 +1,5 @@
 """Size expressions against Python ints: every rewriting keeps the value."""
+
 from __future__ import annotations
 
 import copy
@@ -21,6 +22,7 @@ def _combine(children: st.SearchStrategy) -> st.SearchStrategy:
     def make(t: tuple) -> tuple:
         op, a, b = t
         return op, a, b
+
     return st.tuples(st.sampled_from("+ - * // % min max & <<".split()), children, children).map(make)
 
 
@@ -40,7 +42,7 @@ def run(p, env):
         return sym(a, b) if env is None else {"min": min, "max": max}[op](a, b)
     if op == "&":
         return E.bitand(a, b) if env is None else a & b
-    if op == "<<":                     # by 0 to 3
+    if op == "<<":  # by 0 to 3
         return E.lshift(a, b % 4) if env is None else a << b % 4
     return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "//": lambda: a // b, "%": lambda: a % b}[op]()
 
@@ -54,14 +56,14 @@ def test_arithmetic_equals_python(p, env):
         return
     try:
         e = run(p, None)
-    except ZeroDivisionError:          # a constant 0 divisor shows before the values do
+    except ZeroDivisionError:  # a constant 0 divisor shows before the values do
         return
     try:
         got = e.eval(env)
     except ZeroDivisionError:
         pytest.fail(f"{p}: {e} divides by zero, Python does not")
     assert got == want, f"{p} -> {e}"
-    assert eval(e.py(), {}, env) == want                       # noqa: S307
+    assert eval(e.py(), {}, env) == want  # noqa: S307
     some = {"s0": env["s0"], "j": E.symbol("k") + 1}
     try:
         sub = e.subs(some)
@@ -96,7 +98,7 @@ def test_simplify_keeps_values_in_range(p, sizes, data):
         assert q.eval(env) == truth
         assert E.not_(q).eval(env) != truth
         assert E.simplify(q, r).eval(env) == truth
-        assert eval(q.py(), {}, env) == truth                  # noqa: S307
+        assert eval(q.py(), {}, env) == truth  # noqa: S307
 
 
 @settings(max_examples=200, deadline=None)
@@ -171,16 +173,24 @@ C_CASES = ["s0 - 3", "(s0 - 9) // 4", "(s0 - 9) % 4", "s0 // s1", "(s0 + 1) % 7"
 
 def test_c_text_has_python_semantics(tmp_path):
     env = {"s0": E.symbol("s0"), "s1": E.symbol("s1")}
-    exprs = [eval(c, {}, env) for c in C_CASES]               # noqa: S307
-    exprs += [E.minimum(env["s0"], env["s1"] - 9, 4), E.maximum(env["s0"] - 20, -3), E.integer(2**40) * env["s0"],
-              E.ite(E.le(env["s0"], 5), env["s1"], env["s0"] - 50),
-              E.lshift(env["s0"] - 20, env["s1"]) // 3, E.bitand(env["s0"] - 9, env["s1"]), -E.bitand(env["s0"], -6)]
+    exprs = [eval(c, {}, env) for c in C_CASES]  # noqa: S307
+    exprs += [
+        E.minimum(env["s0"], env["s1"] - 9, 4),
+        E.maximum(env["s0"] - 20, -3),
+        E.integer(2**40) * env["s0"],
+        E.ite(E.le(env["s0"], 5), env["s1"], env["s0"] - 50),
+        E.lshift(env["s0"] - 20, env["s1"]) // 3,
+        E.bitand(env["s0"] - 9, env["s1"]),
+        -E.bitand(env["s0"], -6),
+    ]
     body = "\n".join(f'    printf("%lld\\n", (long long)({e.c()}));' for e in exprs)
     preds = [E.lt(env["s0"], env["s1"]), E.or_(E.eq(env["s0"], 7), E.gt(env["s1"], 30))]
     body += "\n" + "\n".join(f'    printf("%d\\n", (int)({p.c()}));' for p in preds)
     src = tmp_path / "t.cpp"
-    src.write_text(f"#include <cstdio>\n{E.C_HELPERS}\nint main() {{ for (long long s0 = 2; s0 < 30; s0 += 5) "
-                   f"for (long long s1 = 2; s1 < 40; s1 += 11) {{\n{body}\n}} }}\n")
+    src.write_text(
+        f"#include <cstdio>\n{E.C_HELPERS}\nint main() {{ for (long long s0 = 2; s0 < 30; s0 += 5) "
+        f"for (long long s1 = 2; s1 < 40; s1 += 11) {{\n{body}\n}} }}\n"
+    )
     exe = tmp_path / "t"
     subprocess.run(["g++", "-O1", "-o", exe, src], check=True)
     out = iter(subprocess.run([exe], check=True, capture_output=True, text=True).stdout.split())
@@ -192,10 +202,14 @@ def test_c_text_has_python_semantics(tmp_path):
 
 def test_text_does_not_depend_on_history():
     """Generated code is cached by its text: two processes that met symbols in another order print the same."""
-    code = ("from tcompile.compiler.symbolic.expr import symbol as s\n"
-            "{}\nprint((s('b')*3 + s('a')*s('c') + s('a')//2 + 7).c(), s('c')*s('a'))")
-    outs = {subprocess.run([sys.executable, "-c", code.format(pre)], check=True, capture_output=True, text=True).stdout
-            for pre in ("", "s('z'); s('c'); s('b')*s('c')")}
+    code = (
+        "from tcompile.compiler.symbolic.expr import symbol as s\n"
+        "{}\nprint((s('b')*3 + s('a')*s('c') + s('a')//2 + 7).c(), s('c')*s('a'))"
+    )
+    outs = {
+        subprocess.run([sys.executable, "-c", code.format(pre)], check=True, capture_output=True, text=True).stdout
+        for pre in ("", "s('z'); s('c'); s('b')*s('c')")
+    }
     assert len(outs) == 1
 
 

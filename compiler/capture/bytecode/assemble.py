@@ -1,8 +1,9 @@
 """Canonical instructions -> a code object of the running interpreter.
 
-Unreachable instructions are dropped. Everything that CPython's own assembler derives is derived here: directions of jumps,
-EXTENDED_ARG prefixes, inline caches, the exception table, the line table with columns, the stack size.
+Unreachable instructions are dropped. Everything that CPython's own assembler derives is derived here: directions of
+jumps, EXTENDED_ARG prefixes, inline caches, the exception table, the line table with columns, the stack size.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -16,6 +17,8 @@ from .version import DIALECT, VERSION
 from .wire import UnsupportedBytecode, caches_of, encode_exception_table, encode_line_table, opcode_number
 
 __all__ = ["assemble"]
+
+_HAS_DOCSTRING = 0x4000000  # 3.13 on
 
 
 class _Operands:
@@ -39,6 +42,7 @@ class _Operands:
 
 class _Native:
     """One native instruction on its way. `label` is a key into the label table for jumps."""
+
     __slots__ = ("op", "number", "arg", "label", "positions", "handler", "caches", "prefixes", "offset")
 
     def __init__(self, op: str, arg: int, label: object, positions: Position, handler: Handler | None) -> None:
@@ -68,12 +72,12 @@ class _Emitter:
     def __init__(self, instructions: list[Instruction], operands: _Operands) -> None:
         self.instructions, self.operands = instructions, operands
         self.out: list[_Native] = []
-        self.labels: dict[object, int] = {}                  # label -> index into out
+        self.labels: dict[object, int] = {}  # label -> index into out
         self.place = {id(ins): i for i, ins in enumerate(instructions)}
         self.targets = {id(ins.target) for ins in instructions if ins.target is not None}
         self.targets |= {id(ins.handler.target) for ins in instructions if ins.handler is not None}
-        self.stubs: list[tuple[object, Instruction, Instruction]] = []      # (label, loop or send, where it goes on)
-        self.exits: dict[int, Instruction] = {}              # where loops before it end: needs FOR_ITER_EXIT in front
+        self.stubs: list[tuple[object, Instruction, Instruction]] = []  # (label, loop or send, where it goes on)
+        self.exits: dict[int, Instruction] = {}  # where loops before it end: needs FOR_ITER_EXIT in front
         if DIALECT.FOR_ITER_EXIT:
             for i, ins in enumerate(instructions):
                 if ins.op == "FOR_ITER" and self.place[id(ins.target)] > i:
@@ -193,16 +197,18 @@ def _stack_size(instructions: list[Instruction], found: list[int | None]) -> int
             continue
         within = depth - pops(ins) + max(pushes(ins), pushes(ins, True))
         if ins.op == "CALL" and ins.kwnames and VERSION >= (3, 13):
-            within = depth + 1                   # the names are pushed before the call
+            within = depth + 1  # the names are pushed before the call
         elif ins.op == "FOR_ITER":
             within = depth + 1
+        elif VERSION >= (3, 14):  # the NULL in the mapping's place; both methods' call sequences
+            within += {"CALL_FUNCTION_EX": 1, "BEFORE_WITH": 1, "BEFORE_ASYNC_WITH": 1}.get(ins.op, 0)
         largest = max(largest, depth, within, 0 if ins.handler is None else ins.handler.depth + ins.handler.lasti + 1)
     return largest
 
 
 def assemble(bytecode: Bytecode) -> CodeType:
-    """The code object. Raises UnsupportedBytecode if the code does not hold together (stack depths that disagree, jumps that leave it)
-    or cannot be expressed in this version."""
+    """The code object. Raises UnsupportedBytecode if the code does not hold together (stack depths that disagree, jumps
+    that leave it) or cannot be expressed in this version."""
     bytecode.reindex()
     found = depths(bytecode)
     kept = [ins for ins, depth in zip(bytecode.instructions, found) if depth is not None]
@@ -211,18 +217,37 @@ def assemble(bytecode: Bytecode) -> CodeType:
     _lay_out(out, labels)
     spans: list[tuple[int, Position]] = []
     for native in out:
-        if VERSION >= (3, 12) and spans and spans[-1][1] == native.positions:       # 3.11 keeps one entry an instruction
+        if VERSION >= (3, 12) and spans and spans[-1][1] == native.positions:  # 3.11 keeps one entry an instruction
             spans[-1] = (spans[-1][0] + native.units, native.positions)
         else:
             spans.append((native.units, native.positions))
     varnames = bytecode.varnames
     if not bytecode.flags & inspect.CO_OPTIMIZED:
-        # Locals of a module or class body belong to comprehensions inlined into it and are hidden from its namespace. A code object
-        # made from Python cannot say so: a name that no program can spell keeps them out of the way of locals().
+        # Locals of a module or class body belong to comprehensions inlined into it and are hidden from its namespace. A
+        # code object made from Python cannot say so: a name that no program can spell keeps them out of the way of
+        # locals().
         params = bytecode.n_params
         varnames = varnames[:params] + tuple(name if name.startswith(".") else "." + name for name in varnames[params:])
-    return CodeType(bytecode.argcount, bytecode.posonlyargcount, bytecode.kwonlyargcount, len(varnames),
-                    max(1, _stack_size(bytecode.instructions, found)), bytecode.flags, _text(out), tuple(operands.consts), tuple(operands.names),
-                    varnames, bytecode.filename, bytecode.name, bytecode.qualname, bytecode.firstlineno,
-                    encode_line_table(bytecode.firstlineno, spans), encode_exception_table(_exception_rows(out, labels)),
-                    bytecode.freevars, bytecode.cellvars)
+    flags = bytecode.flags
+    if not (operands.consts and isinstance(operands.consts[0], str)):
+        flags &= ~_HAS_DOCSTRING  # CPython reads the first constant without asking whether there is one
+    return CodeType(
+        bytecode.argcount,
+        bytecode.posonlyargcount,
+        bytecode.kwonlyargcount,
+        len(varnames),
+        max(1, _stack_size(bytecode.instructions, found)),
+        flags,
+        _text(out),
+        tuple(operands.consts),
+        tuple(operands.names),
+        varnames,
+        bytecode.filename,
+        bytecode.name,
+        bytecode.qualname,
+        bytecode.firstlineno,
+        encode_line_table(bytecode.firstlineno, spans),
+        encode_exception_table(_exception_rows(out, labels)),
+        bytecode.freevars,
+        bytecode.cellvars,
+    )

@@ -1,27 +1,46 @@
 """Data flow over a Bytecode: reachability, what each stack slot holds, which locals are bound, which are live.
 
-Sets of local slots are int bit masks (bit i is slot i). Exception edges count: an instruction that a handler covers has the
-handler's target as a successor, with the stack cut to the handler's depth. Instructions that cannot raise (opset.NEVER_RAISES) have no such edge.
+Sets of local slots are int bit masks (bit i is slot i). Exception edges count: an instruction that a handler covers has
+the handler's target as a successor, with the stack cut to the handler's depth. Instructions that cannot raise
+(opset.NEVER_RAISES) have no such edge.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Iterator
 
 from .instructions import Bytecode, Instruction
-from .opset import NEVER_RAISES, pops, pushes
+from .opset import EXIT_SLOTS, NEVER_RAISES, pops, pushes
 from .wire import UnsupportedBytecode
 
-__all__ = ["Flow", "analyse", "successors", "transfer", "bind", "reachable", "depths", "on_exception", "slots_in", "looks_at_frame",
-           "is_frame_inspection", "VALUE", "NULL", "MAYBE", "PREV_EXC", "LASTI", "EXC"]
+__all__ = [
+    "Flow",
+    "analyse",
+    "successors",
+    "transfer",
+    "bind",
+    "reachable",
+    "depths",
+    "on_exception",
+    "slots_in",
+    "looks_at_frame",
+    "is_frame_inspection",
+    "VALUE",
+    "NULL",
+    "MAYBE",
+    "PREV_EXC",
+    "LASTI",
+    "EXC",
+]
 
 # What a stack slot holds, as far as the code alone tells.
-VALUE = "value"          # an object
-NULL = "null"            # the empty slot of a call sequence
-MAYBE = "maybe"          # an object or NULL, decided at run time (LOAD_METHOD, LOAD_FAST_AND_CLEAR)
-PREV_EXC = "prev_exc"    # what PUSH_EXC_INFO saved: the exception (or None) that was being handled before
-LASTI = "lasti"          # an instruction pointer for RERAISE
-EXC = "exc"              # the exception a handler was entered with, not yet taken up by PUSH_EXC_INFO
+VALUE = "value"  # an object
+NULL = "null"  # the empty slot of a call sequence
+MAYBE = "maybe"  # an object or NULL, decided at run time (LOAD_METHOD, LOAD_FAST_AND_CLEAR)
+PREV_EXC = "prev_exc"  # what PUSH_EXC_INFO saved: the exception (or None) that was being handled before
+LASTI = "lasti"  # an instruction pointer for RERAISE
+EXC = "exc"  # the exception a handler was entered with, not yet taken up by PUSH_EXC_INFO
 
 Kinds = tuple[str, ...]
 
@@ -29,10 +48,11 @@ Kinds = tuple[str, ...]
 @dataclass(frozen=True)
 class Flow:
     """Facts before each instruction, by index. None / 0 where it cannot be reached."""
-    kinds: list[Kinds | None]        # the stack, bottom first
-    must: list[int]                  # slots surely bound
-    may: list[int]                   # slots possibly bound
-    live: list[int]                  # slots whose content may still be used
+
+    kinds: list[Kinds | None]  # the stack, bottom first
+    must: list[int]  # slots surely bound
+    may: list[int]  # slots possibly bound
+    live: list[int]  # slots whose content may still be used
 
     def depth(self, index: int) -> int | None:
         kinds = self.kinds[index]
@@ -61,9 +81,11 @@ def transfer(ins: Instruction, kinds: Kinds, jump: bool = False) -> Kinds:
         return kinds + (kinds[-ins.arg],)
     if op == "WITH_EXCEPT_START":
         return kinds + (VALUE,)
-    rest = kinds[:len(kinds) - pops(ins)]
+    rest = kinds[: len(kinds) - pops(ins)]
     if op == "PUSH_NULL":
         return rest + (NULL,)
+    if op == "BEFORE_WITH":
+        return rest + (VALUE, *(NULL,) * (EXIT_SLOTS - 1), VALUE)
     if op == "PUSH_EXC_INFO":
         return rest + (PREV_EXC, VALUE)
     if op == "LOAD_FAST_AND_CLEAR" or op == "LOAD_METHOD" or (op == "LOAD_SUPER_ATTR" and ins.method):
@@ -82,7 +104,7 @@ def _join(a: Kinds, b: Kinds, where: str) -> Kinds:
 def on_exception(ins: Instruction, kinds: Kinds) -> Kinds:
     """The stack at the handler's target when `ins` raises."""
     h = ins.handler
-    return kinds[:h.depth] + ((LASTI,) if h.lasti else ()) + (EXC,)
+    return kinds[: h.depth] + ((LASTI,) if h.lasti else ()) + (EXC,)
 
 
 def bind(ins: Instruction, kinds: Kinds, must: int, may: int) -> tuple[int, int]:
@@ -136,9 +158,23 @@ def _forward(bytecode: Bytecode) -> tuple[list, list[int], list[int]]:
     return kinds, must, may
 
 
-_SLOT_USES = frozenset(["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF",
-                        "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "MAKE_CELL"])
-# a frame that mentions these may read its own locals by name, so all of them are kept (attributes: `model.eval()` is none of them)
+_SLOT_USES = frozenset(
+    [
+        "LOAD_FAST",
+        "LOAD_FAST_CHECK",
+        "LOAD_FAST_AND_CLEAR",
+        "DELETE_FAST",
+        "LOAD_CLOSURE",
+        "LOAD_DEREF",
+        "STORE_DEREF",
+        "DELETE_DEREF",
+        "LOAD_CLASSDEREF",
+        "LOAD_FROM_DICT_OR_DEREF",
+        "MAKE_CELL",
+    ]
+)
+# a frame that mentions these may read its own locals by name, so all of them are kept (attributes: `model.eval()` is
+# none of them)
 FRAME_GLOBALS = frozenset(["locals", "vars", "dir", "eval", "exec", "breakpoint"])
 FRAME_ATTRIBUTES = frozenset(["_getframe", "currentframe", "set_trace"])
 
@@ -184,7 +220,9 @@ def _backward(bytecode: Bytecode, kinds: list) -> list[int]:
 
 
 def analyse(bytecode: Bytecode) -> Flow:
-    """All facts; remembered for Bytecodes that come from `decode`. Raises UnsupportedBytecode on code whose stack does not add up."""
+    """All facts; remembered for Bytecodes that come from `decode`. Raises UnsupportedBytecode on code whose stack does
+    not add up.
+    """
     if bytecode.flow is not None:
         return bytecode.flow
     kinds, must, may = _forward(bytecode)
@@ -195,7 +233,9 @@ def analyse(bytecode: Bytecode) -> Flow:
 
 
 def depths(bytecode: Bytecode) -> list[int | None]:
-    """Stack depth before each instruction; None where it cannot be reached. Raises UnsupportedBytecode where two paths disagree."""
+    """Stack depth before each instruction; None where it cannot be reached. Raises UnsupportedBytecode where two paths
+    disagree.
+    """
     instructions = bytecode.instructions
     found: list[int | None] = [None] * len(instructions)
     work = [(0, 0)]

@@ -1,9 +1,10 @@
 """Code objects as lists of canonical instructions.
 
-`decode(code)` gives a Bytecode: instructions (opset.py says what each does), the layout of the frame's local slots, and per
-instruction the exception handler that covers it. Jump targets and handlers are references to Instructions, so that code can be
-cut and spliced without arithmetic; `assemble` (assemble.py) is the way back.
+`decode(code)` gives a Bytecode: instructions (opset.py says what each does), the layout of the frame's local slots, and
+per instruction the exception handler that covers it. Jump targets and handlers are references to Instructions, so that
+code can be cut and spliced without arithmetic; `assemble` (assemble.py) is the way back.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -21,6 +22,7 @@ __all__ = ["Position", "Handler", "Instruction", "Slot", "Bytecode", "decode", "
 
 class Position(NamedTuple):
     """Where in the source an instruction comes from; columns are UTF-8 byte offsets. None: unknown."""
+
     line: int | None = None
     end_line: int | None = None
     col: int | None = None
@@ -32,8 +34,9 @@ NO_POSITION = Position()
 
 @dataclass(eq=False)
 class Handler:
-    """Where an exception raised by a covered instruction goes: the stack is cut to `depth` slots, the instruction pointer (an
-    int) is pushed if `lasti`, then the exception, and execution goes on at `target`."""
+    """Where an exception raised by a covered instruction goes: the stack is cut to `depth` slots, the instruction
+    pointer (an int) is pushed if `lasti`, then the exception, and execution goes on at `target`."""
+
     target: Instruction
     depth: int
     lasti: bool
@@ -43,7 +46,8 @@ class Handler:
 class Instruction:
     """One canonical instruction. Compared by identity; operands by meaning:
 
-    arg         constant (LOAD_CONST), name (NAME_OPS), slot's name (SLOT_OPS), operator text (BINARY_OP, COMPARE_OP), True for the
+    arg         constant (LOAD_CONST), name (NAME_OPS), slot's name (SLOT_OPS), operator text (BINARY_OP, COMPARE_OP),
+                True for the
                 negated form (IS_OP, CONTAINS_OP), count or flags elsewhere; see opset.OPS
     slot        index into Bytecode.slots (SLOT_OPS), else -1
     target      where it jumps to (JUMPS)
@@ -51,14 +55,15 @@ class Instruction:
     index       position in its Bytecode's list
     starts_line the line if it begins a line, else None
     """
+
     op: str
     arg: Any = None
     slot: int = -1
     target: Instruction | None = None
-    kwnames: tuple[str, ...] = ()        # CALL
-    method: bool = False                 # LOAD_SUPER_ATTR
-    two_arg: bool = False                # LOAD_SUPER_ATTR
-    with_spec: bool = False              # FORMAT_VALUE
+    kwnames: tuple[str, ...] = ()  # CALL
+    method: bool = False  # LOAD_SUPER_ATTR
+    two_arg: bool = False  # LOAD_SUPER_ATTR
+    with_spec: bool = False  # FORMAT_VALUE
     positions: Position = NO_POSITION
     handler: Handler | None = None
     offset: int = -1
@@ -99,25 +104,30 @@ class Instruction:
         if self.target is not None:
             parts.append(f"-> {self.target.index}")
         if self.handler is not None:
-            parts.append(f"[handler {self.handler.target.index} depth {self.handler.depth}{' lasti' if self.handler.lasti else ''}]")
+            parts.append(
+                f"[handler {self.handler.target.index} depth"
+                f" {self.handler.depth}{' lasti' if self.handler.lasti else ''}]"
+            )
         return " ".join(parts)
 
 
 class Slot(NamedTuple):
     """One of the frame's local slots. A parameter captured by a closure is `param` and `cell` at once."""
+
     name: str
-    local: bool      # in co_varnames
-    cell: bool       # in co_cellvars: holds a cell from MAKE_CELL on
-    free: bool       # in co_freevars: a cell of the closure
-    param: bool      # a parameter: bound when the frame starts
+    local: bool  # in co_varnames
+    cell: bool  # in co_cellvars: holds a cell from MAKE_CELL on
+    free: bool  # in co_freevars: a cell of the closure
+    param: bool  # a parameter: bound when the frame starts
 
 
 @dataclass
 class Bytecode:
     """A code object taken apart. Results of `decode` are shared: copy() before editing."""
+
     instructions: list[Instruction]
     slots: list[Slot]
-    argcount: int = 0                    # positional parameters, positional-only ones included
+    argcount: int = 0  # positional parameters, positional-only ones included
     posonlyargcount: int = 0
     kwonlyargcount: int = 0
     flags: int = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
@@ -125,10 +135,10 @@ class Bytecode:
     qualname: str = "<code>"
     filename: str = "<tcompile>"
     firstlineno: int = 1
-    consts: tuple = ()                   # kept in front when assembled: consts[0] may be the docstring
-    names: tuple[str, ...] = ()          # likewise
-    shared: bool = False                 # a result of `decode`
-    flow: Any = field(default=None, repr=False)      # flow.analyse of a shared one
+    consts: tuple = ()  # kept in front when assembled: consts[0] may be the docstring
+    names: tuple[str, ...] = ()  # likewise
+    shared: bool = False  # a result of `decode`
+    flow: Any = field(default=None, repr=False)  # flow.analyse of a shared one
 
     @property
     def nlocals(self) -> int:
@@ -137,7 +147,12 @@ class Bytecode:
     @property
     def n_params(self) -> int:
         """Slots filled by a call: parameters, then *args, then **kwargs."""
-        return (self.argcount + self.kwonlyargcount + bool(self.flags & inspect.CO_VARARGS) + bool(self.flags & inspect.CO_VARKEYWORDS))
+        return (
+            self.argcount
+            + self.kwonlyargcount
+            + bool(self.flags & inspect.CO_VARARGS)
+            + bool(self.flags & inspect.CO_VARKEYWORDS)
+        )
 
     @property
     def varnames(self) -> tuple[str, ...]:
@@ -169,7 +184,9 @@ class Bytecode:
 
     def copy(self) -> Bytecode:
         """Independent copy: new Instructions, references among them kept."""
-        return replace(self, instructions=copy_instructions(self.instructions), slots=list(self.slots), shared=False, flow=None).reindex()
+        return replace(
+            self, instructions=copy_instructions(self.instructions), slots=list(self.slots), shared=False, flow=None
+        ).reindex()
 
     def dump(self) -> str:
         """Readable listing."""
@@ -211,7 +228,12 @@ def decode(code: CodeType) -> Bytecode:
 
 def slots_of(code: CodeType) -> list[Slot]:
     """The frame's slots in order: locals, cells that are not locals, closure cells."""
-    n_params = (code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS))
+    n_params = (
+        code.co_argcount
+        + code.co_kwonlyargcount
+        + bool(code.co_flags & inspect.CO_VARARGS)
+        + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    )
     cells = set(code.co_cellvars)
     slots = [Slot(name, True, name in cells, False, i < n_params) for i, name in enumerate(code.co_varnames)]
     locals_ = set(code.co_varnames)
@@ -221,7 +243,8 @@ def slots_of(code: CodeType) -> list[Slot]:
 
 
 def _decode(code: CodeType) -> Bytecode:
-    from .version import DIALECT      # dialects build Instructions, so they import this module's neighbours first
+    from .version import DIALECT  # dialects build Instructions, so they import this module's neighbours first
+
     slots = slots_of(code)
     raws = read_raw(code)
     positions = [Position(p[0], p[1], p[2], p[3]) for p in code.co_positions()]
@@ -236,7 +259,7 @@ def _decode(code: CodeType) -> Bytecode:
     for index, ins in enumerate(instructions):
         ins.index = index
         if ins.target is not None:
-            offset: Any = ins.target                                        # as lift() leaves it
+            offset: Any = ins.target  # as lift() leaves it
             ins.target = instructions[bisect_left(starts, offset)]
         while row < len(handlers) and handlers[row][1] <= ins.offset:
             row += 1
@@ -245,5 +268,18 @@ def _decode(code: CodeType) -> Bytecode:
         line = ins.positions.line
         if line is not None and line != previous_line:
             ins.starts_line = previous_line = line
-    return Bytecode(instructions, slots, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags, code.co_name,
-                    code.co_qualname, code.co_filename, code.co_firstlineno, code.co_consts, code.co_names, shared=True)
+    return Bytecode(
+        instructions,
+        slots,
+        code.co_argcount,
+        code.co_posonlyargcount,
+        code.co_kwonlyargcount,
+        code.co_flags,
+        code.co_name,
+        code.co_qualname,
+        code.co_filename,
+        code.co_firstlineno,
+        code.co_consts,
+        code.co_names,
+        shared=True,
+    )

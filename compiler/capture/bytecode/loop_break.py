@@ -1,9 +1,11 @@
 """A graph break at a loop: the loop runs natively, its body and what follows it do not have to.
 
-`make_loop_break` is make_break (resume.py) for a whole loop. The function it makes restores the frame's state where the loop starts, and then
-iterates natively, calling `dispatch(region_function, ...)` for each iteration's body (regions.py) and, when the loop is left, by
-exhaustion or by any other way out, `dispatch(resume_function, ...)` for the code that follows.
+`make_loop_break` is make_break (resume.py) for a whole loop. The function it makes restores the frame's state where the
+loop starts, and then iterates natively, calling `dispatch(region_function, ...)` for each iteration's body (regions.py)
+and, when the loop is left, by exhaustion or by any other way out, `dispatch(resume_function, ...)` for the code that
+follows.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,8 +16,19 @@ from .flow import LASTI, PREV_EXC, VALUE, Kinds, analyse, bind, reachable, succe
 from .instructions import Handler, Instruction, decode
 from .loops import Loop
 from .regions import CannotOutline, Plan, RegionSpec, emit_region_call, make_region
-from .resume import (ResumeSpec, check_started, copy_ending, emit_tail, live_mask, params_for, plain_slots, resolve, restore, resume_at,
-                     short_ending)
+from .resume import (
+    ResumeSpec,
+    check_started,
+    copy_ending,
+    emit_tail,
+    live_mask,
+    params_for,
+    plain_slots,
+    resolve,
+    restore,
+    resume_at,
+    short_ending,
+)
 from .splice import Splice, cells_used, check_first_cell, check_supported
 
 __all__ = ["LoopBreakSpec", "make_loop_break", "make_native_loop"]
@@ -23,7 +36,10 @@ __all__ = ["LoopBreakSpec", "make_loop_break", "make_native_loop"]
 
 @dataclass(frozen=True, eq=False)
 class LoopBreakSpec(ResumeSpec):
-    """A function that runs a loop and goes on in one of `successors`. `index` is loop.head; params and closure as for any break."""
+    """A function that runs a loop and goes on in one of `successors`. `index` is loop.head; params and closure as for
+    any break.
+    """
+
     region: RegionSpec | None = None
     successors: tuple[ResumeSpec, ...] = ()
 
@@ -31,6 +47,7 @@ class LoopBreakSpec(ResumeSpec):
 @dataclass
 class _Way:
     """A way out of the loop, and what happens there."""
+
     target: int
     kinds: Kinds
     must: int
@@ -39,11 +56,19 @@ class _Way:
     ending: list[int] | None = None
 
 
-def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
-                    dispatch: Callable[..., Any], leave: Callable[..., Any] | None = None, locals_are_globals: bool = False) -> LoopBreakSpec:
-    """A function that runs `loop` (of find_loops(code)) from the state before instruction loop.head: for a `for` loop the iterator is on top of
-    the stack, for a `while` loop the first test has been passed. Arguments and calling convention as for make_break; `leave` dispatches
-    what follows the loop, where that is not `dispatch`.
+def make_loop_break(
+    code: CodeType,
+    loop: Loop,
+    nulls: Collection[int] = (),
+    bound: Iterable[int] | int | None = None,
+    *,
+    dispatch: Callable[..., Any],
+    leave: Callable[..., Any] | None = None,
+    locals_are_globals: bool = False,
+) -> LoopBreakSpec:
+    """A function that runs `loop` (of find_loops(code)) from the state before instruction loop.head: for a `for` loop
+    the iterator is on top of the stack, for a `while` loop the first test has been passed. Arguments and calling
+    convention as for make_break; `leave` dispatches what follows the loop, where that is not `dispatch`.
 
     Raises CannotResume, CannotOutline.
     """
@@ -72,14 +97,33 @@ def make_loop_break(code: CodeType, loop: Loop, nulls: Collection[int] = (), bou
     splice = Splice(bytecode, params, sorted(closure), bytecode.instructions[loop.head].positions)
     restore(splice, kinds, params, splice.closure, mask)
     _emit(splice, plan, region, ways, outer, handled, dispatch, leave or dispatch, caught)
-    return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, region,
-                         tuple(way.resume for way in ways.values() if way.resume is not None))
+    return LoopBreakSpec(
+        splice.finish(),
+        loop.head,
+        params,
+        splice.closure,
+        kinds,
+        mask,
+        0,
+        region,
+        tuple(way.resume for way in ways.values() if way.resume is not None),
+    )
 
 
-def make_native_loop(code: CodeType, loop: Loop, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
-                     dispatch: Callable[..., Any], leave: Callable[..., Any] | None = None, locals_are_globals: bool = False) -> LoopBreakSpec:
-    """As make_loop_break for a `for` loop whose body cannot be a function of its own: an inlined comprehension appends to a list that lies
-    below it on the stack. The whole loop runs natively, and what follows it is resumed. Raises CannotResume, CannotOutline."""
+def make_native_loop(
+    code: CodeType,
+    loop: Loop,
+    nulls: Collection[int] = (),
+    bound: Iterable[int] | int | None = None,
+    *,
+    dispatch: Callable[..., Any],
+    leave: Callable[..., Any] | None = None,
+    locals_are_globals: bool = False,
+) -> LoopBreakSpec:
+    """As make_loop_break for a `for` loop whose body cannot be a function of its own: an inlined comprehension appends
+    to a list that lies below it on the stack. The whole loop runs natively, and what follows it is resumed. Raises
+    CannotResume, CannotOutline.
+    """
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
     check_first_cell(bytecode)
@@ -110,7 +154,7 @@ def make_native_loop(code: CodeType, loop: Loop, nulls: Collection[int] = (), bo
     jump = splice.emit("JUMP")
     copies = splice.copy(inside | handled)
     first = copies[loop.head]
-    lead = jump.target = Instruction("NOP", positions=splice.position, handler=first.handler)       # resume.py says why
+    lead = jump.target = Instruction("NOP", positions=splice.position, handler=first.handler)  # resume.py says why
     splice.code.insert(splice.code.index(first), lead)
     first.target = emit_tail(splice, resume, leave or dispatch)
     return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, None, (resume,))
@@ -120,7 +164,7 @@ def _ways(plan: Plan, kinds: Kinds, bound: int) -> dict[int, _Way]:
     """Where the loop goes on, by index; what the body does not touch is bound or not as it was before."""
     bytecode, loop, flow = plan.bytecode, plan.loop, plan.flow
     touched = _touched(plan)
-    base = kinds[:plan.base]
+    base = kinds[: plan.base]
     ways: dict[int, _Way] = {}
 
     def add(target: int, stack: Kinds, must: int, may: int) -> None:
@@ -142,13 +186,15 @@ def _ways(plan: Plan, kinds: Kinds, bound: int) -> dict[int, _Way]:
 
 
 def _caught(code: CodeType, plan: Plan, kinds: Kinds, bound: int) -> ResumeSpec | None:
-    """Where an exception that leaves the loop goes on: in the handler around it, behind PUSH_EXC_INFO; None where there is none."""
+    """Where an exception that leaves the loop goes on: in the handler around it, behind PUSH_EXC_INFO; None where there
+    is none.
+    """
     outer, bytecode, flow = plan.outer, plan.bytecode, plan.flow
     if outer is None or outer.target.op != "PUSH_EXC_INFO":
         return None
     touched, target = _touched(plan), outer.target.index
     must, may = bound & ~touched | flow.must[target] & touched, bound & ~touched | flow.may[target] & touched
-    after = (*kinds[:outer.depth], *((LASTI,) if outer.lasti else ()), PREV_EXC, VALUE)
+    after = (*kinds[: outer.depth], *((LASTI,) if outer.lasti else ()), PREV_EXC, VALUE)
     return resume_at(code, bytecode, target + 1, after, must, may & ~must)
 
 
@@ -162,10 +208,21 @@ def _touched(plan: Plan) -> int:
     return touched
 
 
-def _emit(splice: Splice, plan: Plan, region: RegionSpec, ways: dict[int, _Way], outer: Handler | None, handled: set[int],
-          dispatch: Callable[..., Any], leave: Callable[..., Any], caught: ResumeSpec | None) -> None:
+def _emit(
+    splice: Splice,
+    plan: Plan,
+    region: RegionSpec,
+    ways: dict[int, _Way],
+    outer: Handler | None,
+    handled: set[int],
+    dispatch: Callable[..., Any],
+    leave: Callable[..., Any],
+    caught: ResumeSpec | None,
+) -> None:
     bytecode, loop = plan.bytecode, plan.loop
-    handler = None if outer is None else Handler(bytecode.instructions[loop.head], outer.depth, outer.lasti)     # target set below
+    handler = (
+        None if outer is None else Handler(bytecode.instructions[loop.head], outer.depth, outer.lasti)
+    )  # target set below
     landings = {target: Instruction("NOP", positions=splice.position) for target in ways}
 
     def emit(op: str, arg: Any = None, **fields: Any) -> Instruction:
@@ -176,7 +233,15 @@ def _emit(splice: Splice, plan: Plan, region: RegionSpec, ways: dict[int, _Way],
         head = bytecode.instructions[loop.head]
         step = emit("FOR_ITER")
         step.positions, step.target = head.positions, landings[head.target.index]
-    emit_region_call(plan, region, dispatch, emit, handler, splice.slot, lambda way_out: start if way_out.id == 0 else landings[way_out.target])
+    emit_region_call(
+        plan,
+        region,
+        dispatch,
+        emit,
+        handler,
+        splice.slot,
+        lambda way_out: start if way_out.id == 0 else landings[way_out.target],
+    )
     for target, landing in landings.items():
         way = ways[target]
         splice.code.append(landing)

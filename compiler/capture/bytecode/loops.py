@@ -1,4 +1,5 @@
 """Loops in bytecode: dominators, natural loops, how they nest."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -15,10 +16,12 @@ __all__ = ["Loop", "find_loops", "dominators", "edges"]
 class Loop:
     """One source loop.
 
-    kind     "for": `head` is its FOR_ITER and `entry` the instruction after it;  "while": entry is where an iteration starts
+    kind     "for": `head` is its FOR_ITER and `entry` the instruction after it;  "while": entry is where an iteration
+                                                                                  starts
     body     indices of the instructions that one iteration may execute and still reach the next, FOR_ITER excluded
     again    indices that, when reached from the body, mean "next iteration"
     """
+
     kind: str
     head: int
     entry: int
@@ -49,7 +52,9 @@ def edges(bytecode: Bytecode, flow: Flow) -> list[list[int]]:
 
 
 def dominators(after: list[list[int]]) -> list[int]:
-    """Immediate dominators (Cooper, Harvey, Kennedy 2001) of the graph entered at 0; -1 where unreachable, 0's own is 0."""
+    """Immediate dominators (Cooper, Harvey, Kennedy 2001) of the graph entered at 0; -1 where unreachable, 0's own is
+    0.
+    """
     order: list[int] = []
     state = [0] * len(after)
     stack: list[tuple[int, int]] = [(0, 0)]
@@ -118,7 +123,7 @@ def _natural_loops(after: list[list[int]], idom: list[int], bytecode: Bytecode) 
         if idom[node] < 0:
             continue
         for header in {following for following, _ in successors(bytecode, node)}:
-            if not dominates(idom, header, node):    # a function made to start inside a loop jumps back to a later index
+            if not dominates(idom, header, node):  # a function made to start inside a loop jumps back to a later index
                 continue
             members, sources = loops.setdefault(header, ({header}, set()))
             sources.add(node)
@@ -131,16 +136,24 @@ def _natural_loops(after: list[list[int]], idom: list[int], bytecode: Bytecode) 
     return loops
 
 
-def _same_loop(natural: dict[int, tuple[set[int], set[int]]], idom: list[int], instructions: list[Instruction]) -> dict[int, int]:
+def _same_loop(
+    natural: dict[int, tuple[set[int], set[int]]], idom: list[int], instructions: list[Instruction]
+) -> dict[int, int]:
     """outer header -> inner header, for pairs that stand for one `while` of the source."""
     same: dict[int, int] = {}
     for inner, (members, _) in natural.items():
         for outer, (_, sources) in natural.items():
-            if outer == inner or not dominates(idom, outer, inner) or "FOR_ITER" in (instructions[outer].op, instructions[inner].op):
+            if (
+                outer == inner
+                or not dominates(idom, outer, inner)
+                or "FOR_ITER" in (instructions[outer].op, instructions[inner].op)
+            ):
                 continue
             if not any(dominates(idom, inner, source) for source in sources):
-                continue                         # nothing in the inner one goes on with the outer one
-            if all(instructions[i].op == "NOP" for i in range(outer, inner)) or _repeats_test(outer, members, instructions):
+                continue  # nothing in the inner one goes on with the outer one
+            if all(instructions[i].op == "NOP" for i in range(outer, inner)) or _repeats_test(
+                outer, members, instructions
+            ):
                 same[outer] = inner
     return same
 
@@ -151,8 +164,14 @@ def _repeats_test(header: int, members: set[int], instructions: list[Instruction
     while instructions[index].falls_through and not instructions[index].is_jump:
         index += 1
     test = instructions[index]
-    return test.is_conditional and test.line is not None and any(
-        i != index and instructions[i].is_conditional and instructions[i].positions == test.positions for i in members)
+    return (
+        test.is_conditional
+        and test.line is not None
+        and any(
+            i != index and instructions[i].is_conditional and instructions[i].positions == test.positions
+            for i in members
+        )
+    )
 
 
 def _last(same: dict[int, int], header: int) -> int:
@@ -164,8 +183,9 @@ def _last(same: dict[int, int], header: int) -> int:
 def find_loops(code: CodeType | Bytecode) -> list[Loop]:
     """All `for` and `while` loops, outer ones before those they contain.
 
-    CPython writes a `while` loop's test twice, before the loop and at its bottom, and `continue` goes to the first: what looks like two
-    nested loops is one. Its iteration starts after the first test and ends with the second. Likewise where only a NOP is between two headers.
+    CPython writes a `while` loop's test twice, before the loop and at its bottom, and `continue` goes to the first:
+    what looks like two nested loops is one. Its iteration starts after the first test and ends with the second.
+    Likewise where only a NOP is between two headers.
     """
     bytecode = code if isinstance(code, Bytecode) else decode(code)
     flow = analyse(bytecode)
@@ -177,7 +197,7 @@ def find_loops(code: CodeType | Bytecode) -> list[Loop]:
     loops = []
     for header, (members, _) in natural.items():
         if header in same:
-            continue                             # an outer header of a loop that is listed under its inner one
+            continue  # an outer header of a loop that is listed under its inner one
         ins = instructions[header]
         if ins.op == "FOR_ITER":
             loops.append(Loop("for", header, header + 1, frozenset(members - {header}), frozenset([header]), ins.line))

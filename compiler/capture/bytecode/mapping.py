@@ -1,13 +1,15 @@
-"""What the three dialects have in common when they map native instructions to canonical ones and back.
+"""What the dialects have in common when they map native instructions to canonical ones and back.
 
-A dialect (v311, v312, v313) offers
+A dialect (v311 to v314) offers
     NULL_FIRST              order of a call sequence
     FOR_ITER_EXIT           native instructions that must stand where an exhausted loop lands; they are skipped, not run
     lift(raws, code, slot_names, slot_is_cell)  -> (start offset, offset that holds the position, Instruction fields)
     lower(ins, peek, operands)                  -> ([(native op, arg)], how many canonical instructions were used)
     jump(op, backward)                          -> native op, and whether its sense was inverted (see assemble.py)
-where `peek` is the next canonical instruction if it may be merged with this one, and `operands` numbers names and constants.
+where `peek` is the next canonical instruction if it may be merged with this one, and `operands` numbers names and
+constants.
 """
+
 from __future__ import annotations
 
 import opcode
@@ -17,30 +19,103 @@ from typing import Any, Protocol
 from .opset import JUMPS, OPS, SLOT_OPS
 from .wire import Raw, UnsupportedBytecode
 
-__all__ = ["Operands", "Lifted", "BINARY_OPERATORS", "COMPARISONS", "lift_common", "lower_common"]
+__all__ = [
+    "Operands",
+    "Lifted",
+    "BINARY_OPERATORS",
+    "BINARY_NUMBER",
+    "COMMON_CONSTANTS",
+    "COMPARISONS",
+    "lift_common",
+    "lower_common",
+]
 
 Lifted = tuple[int, int, dict[str, Any]]
 Native = list[tuple[str, int]]
 
 BINARY_OPERATORS: tuple[str, ...] = tuple(symbol for _, symbol in opcode._nb_ops)
 BINARY_NUMBER = {symbol: number for number, symbol in enumerate(BINARY_OPERATORS)}
+COMMON_CONSTANTS: tuple = tuple(getattr(opcode, "_common_constants", ()))  # 3.14 on
 COMPARISONS: tuple[str, ...] = ("<", "<=", "==", "!=", ">", ">=")
-COMPARE_MASK = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}     # 3.12 on: which outcomes of a three-way test mean True
+COMPARE_MASK = {
+    "<": 2,
+    "<=": 10,
+    "==": 8,
+    "!=": 7,
+    ">": 4,
+    ">=": 12,
+}  # 3.12 on: which outcomes of a three-way test mean True
 _CONVERSIONS = (None, "str", "repr", "ascii")
 
-_NAMES = frozenset(["LOAD_NAME", "STORE_NAME", "DELETE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT_NAME", "IMPORT_FROM",
-                    "LOAD_FROM_DICT_OR_GLOBALS"])
-_COUNTED = frozenset([          # a plain integer operand, the same in every version
-    "COPY", "SWAP", "COPY_FREE_VARS", "RESUME", "BUILD_TUPLE", "BUILD_LIST", "BUILD_SET", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_STRING",
-    "BUILD_SLICE", "LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "UNPACK_SEQUENCE", "UNPACK_EX",
-    "CALL_FUNCTION_EX", "RAISE_VARARGS", "RERAISE", "MATCH_CLASS", "YIELD_VALUE", "GET_AWAITABLE"])
-_SPECIAL = frozenset(["LOAD_CONST", "LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "BINARY_OP", "COMPARE_OP", "IS_OP", "CONTAINS_OP",
-                      "CALL", "CALL_INTRINSIC_1", "CALL_INTRINSIC_2", "MAKE_FUNCTION", "FORMAT_VALUE", "CONVERT_VALUE"])
-_BARE = frozenset(op for op in OPS if op not in JUMPS | SLOT_OPS | _NAMES | _COUNTED | _SPECIAL)      # no operand
+_NAMES = frozenset(
+    [
+        "LOAD_NAME",
+        "STORE_NAME",
+        "DELETE_NAME",
+        "STORE_GLOBAL",
+        "DELETE_GLOBAL",
+        "STORE_ATTR",
+        "DELETE_ATTR",
+        "IMPORT_NAME",
+        "IMPORT_FROM",
+        "LOAD_FROM_DICT_OR_GLOBALS",
+    ]
+)
+_COUNTED = frozenset(
+    [  # a plain integer operand, the same in every version
+        "COPY",
+        "SWAP",
+        "COPY_FREE_VARS",
+        "RESUME",
+        "BUILD_TUPLE",
+        "BUILD_LIST",
+        "BUILD_SET",
+        "BUILD_MAP",
+        "BUILD_CONST_KEY_MAP",
+        "BUILD_STRING",
+        "BUILD_SLICE",
+        "LIST_APPEND",
+        "SET_ADD",
+        "MAP_ADD",
+        "LIST_EXTEND",
+        "SET_UPDATE",
+        "DICT_UPDATE",
+        "DICT_MERGE",
+        "UNPACK_SEQUENCE",
+        "UNPACK_EX",
+        "CALL_FUNCTION_EX",
+        "RAISE_VARARGS",
+        "RERAISE",
+        "MATCH_CLASS",
+        "YIELD_VALUE",
+        "GET_AWAITABLE",
+    ]
+)
+_SPECIAL = frozenset(
+    [
+        "LOAD_CONST",
+        "LOAD_GLOBAL",
+        "LOAD_ATTR",
+        "LOAD_METHOD",
+        "LOAD_SUPER_ATTR",
+        "BINARY_OP",
+        "COMPARE_OP",
+        "IS_OP",
+        "CONTAINS_OP",
+        "CALL",
+        "CALL_INTRINSIC_1",
+        "CALL_INTRINSIC_2",
+        "MAKE_FUNCTION",
+        "FORMAT_VALUE",
+        "CONVERT_VALUE",
+    ]
+)
+_BARE = frozenset(op for op in OPS if op not in JUMPS | SLOT_OPS | _NAMES | _COUNTED | _SPECIAL)  # no operand
 
 
 class Operands(Protocol):
     """Numbers what the native operands index."""
+
     def name(self, name: str) -> int: ...
     def const(self, value: Any) -> int: ...
 
@@ -52,6 +127,10 @@ def lift_common(raw: Raw, code: CodeType, slot_names: list[str]) -> dict[str, An
         return {"op": op, "slot": arg, "arg": slot_names[arg]}
     if op == "LOAD_CONST":
         return {"op": op, "arg": code.co_consts[arg]}
+    if op == "LOAD_SMALL_INT":
+        return {"op": "LOAD_CONST", "arg": arg}
+    if op == "LOAD_COMMON_CONSTANT":
+        return {"op": "LOAD_CONST", "arg": COMMON_CONSTANTS[arg]}
     if op in _NAMES:
         return {"op": op, "arg": code.co_names[arg]}
     if op in _COUNTED:
@@ -74,7 +153,9 @@ def lift_common(raw: Raw, code: CodeType, slot_names: list[str]) -> dict[str, An
         return {"op": "JUMP_NO_INTERRUPT", "target": raw.next - 2 * arg}
     if op in _BARE:
         return {"op": op}
-    raise UnsupportedBytecode(f"unknown instruction {op} in {code.co_qualname} ({code.co_filename}:{code.co_firstlineno})")
+    raise UnsupportedBytecode(
+        f"unknown instruction {op} in {code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+    )
 
 
 def lower_common(ins: Any, operands: Operands) -> Native:

@@ -1,8 +1,9 @@
 """What was worked out about code objects, remembered for as long as they live.
 
-Code objects compare by value, so that the code of two cells can be equal: here they are told apart by identity. What is remembered must
-not refer to the code object itself, or neither would ever go.
+Code objects compare by value, so that the code of two cells can be equal: here they are told apart by identity. What is
+remembered must not refer to the code object itself, or neither would ever go.
 """
+
 from __future__ import annotations
 
 import weakref

@@ -1,4 +1,7 @@
-"""What 3.12 and 3.13 share and 3.11 has not: intrinsics, LOAD_ATTR's method bit, RETURN_CONST, slices, forward-only conditional jumps."""
+"""What 3.12 and 3.13 share and 3.11 has not: intrinsics, LOAD_ATTR's method bit, RETURN_CONST, slices, forward-only
+conditional jumps.
+"""
+
 from __future__ import annotations
 
 import opcode
@@ -12,12 +15,21 @@ __all__ = ["lift_modern", "lower_modern", "jump"]
 
 _UNARY = list(getattr(opcode, "_intrinsic_1_descs", ()))
 _BINARY = list(getattr(opcode, "_intrinsic_2_descs", ()))
-_CANONICAL = {"INTRINSIC_PRINT": "PRINT_EXPR", "INTRINSIC_IMPORT_STAR": "IMPORT_STAR", "INTRINSIC_ASYNC_GEN_WRAP": "ASYNC_GEN_WRAP",
-              "INTRINSIC_UNARY_POSITIVE": "UNARY_POSITIVE", "INTRINSIC_LIST_TO_TUPLE": "LIST_TO_TUPLE",
-              "INTRINSIC_PREP_RERAISE_STAR": "PREP_RERAISE_STAR"}
+_CANONICAL = {
+    "INTRINSIC_PRINT": "PRINT_EXPR",
+    "INTRINSIC_IMPORT_STAR": "IMPORT_STAR",
+    "INTRINSIC_ASYNC_GEN_WRAP": "ASYNC_GEN_WRAP",
+    "INTRINSIC_UNARY_POSITIVE": "UNARY_POSITIVE",
+    "INTRINSIC_LIST_TO_TUPLE": "LIST_TO_TUPLE",
+    "INTRINSIC_PREP_RERAISE_STAR": "PREP_RERAISE_STAR",
+}
 _NATIVE = {canonical: native for native, canonical in _CANONICAL.items()}
-_INVERSE = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_FALSE": "POP_JUMP_IF_TRUE", "POP_JUMP_IF_NONE": "POP_JUMP_IF_NOT_NONE",
-            "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
+_INVERSE = {
+    "POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE",
+    "POP_JUMP_IF_FALSE": "POP_JUMP_IF_TRUE",
+    "POP_JUMP_IF_NONE": "POP_JUMP_IF_NOT_NONE",
+    "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE",
+}
 
 
 def lift_modern(raw: Raw, code: CodeType, slot_names: list[str], null_first: bool) -> Iterator[Lifted]:
@@ -71,7 +83,9 @@ def lower_modern(ins: Any, peek: Any, operands: Operands) -> tuple[Native, int]:
 
 
 def jump(op: str, backward: bool) -> tuple[str, bool]:
-    """See mapping.py: conditional jumps only go forward, so one that must go back is inverted and hops over a JUMP_BACKWARD."""
+    """See mapping.py: conditional jumps only go forward, so one that must go back is inverted and hops over a
+    JUMP_BACKWARD.
+    """
     if op == "JUMP":
         return ("JUMP_BACKWARD" if backward else "JUMP_FORWARD"), False
     if op == "JUMP_NO_INTERRUPT":

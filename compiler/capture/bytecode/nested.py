@@ -1,10 +1,12 @@
 """Leaving several frames at once: a graph break in a function that capture went through, within one or more calls.
 
-Each frame is left by a break function of its own (resume.make_break), which calls the next one in the place of its call instruction. So the one
-instruction runs under all its callers, with their tracebacks and handlers, and what follows it need not: a frame whose call lies under no handler
-does not resume but gives `Suspended`, and its caller passes that on. `link` makes one function of what is suspended: it calls the innermost resume
-function and hands each result to the caller's, so that what follows the break in all these frames is captured as one.
+Each frame is left by a break function of its own (resume.make_break), which calls the next one in the place of its call
+instruction. So the one instruction runs under all its callers, with their tracebacks and handlers, and what follows it
+need not: a frame whose call lies under no handler does not resume but gives `Suspended`, and its caller passes that on.
+`link` makes one function of what is suspended: it calls the innermost resume function and hands each result to the
+caller's, so that what follows the break in all these frames is captured as one.
 """
+
 from __future__ import annotations
 
 import functools
@@ -20,7 +22,10 @@ __all__ = ["Suspended", "suspend", "settle", "resuming", "link"]
 
 
 class Suspended:
-    """The rest of a frame: `function(*args)`. One of the arguments may be Suspended, for the result of the call that is still to go on."""
+    """The rest of a frame: `function(*args)`. One of the arguments may be Suspended, for the result of the call that is
+    still to go on.
+    """
+
     __slots__ = ("function", "args")
 
     def __init__(self, function: FunctionType, args: tuple):
@@ -53,7 +58,9 @@ _links: CodeMemo[dict[tuple, CodeType]] = CodeMemo()
 
 
 def link(rest: Suspended) -> tuple[FunctionType, list[Any]]:
-    """A function, and its arguments, that does what is suspended, innermost first. The same rest gives the same code object."""
+    """A function, and its arguments, that does what is suspended, innermost first. The same rest gives the same code
+    object.
+    """
     hole = next((i for i, value in enumerate(rest.args) if type(value) is Suspended), None)
     if hole is None:
         return rest.function, list(rest.args)
@@ -66,7 +73,7 @@ def link(rest: Suspended) -> tuple[FunctionType, list[Any]]:
         code = known[key] = _link_code(outer.__code__, hole, inner.__code__)
     made = FunctionType(code, outer.__globals__, code.co_name)
     made.__qualname__ = code.co_qualname
-    return made, [outer, *rest.args[:hole], *rest.args[hole + 1:], inner, *inner_args]
+    return made, [outer, *rest.args[:hole], *rest.args[hole + 1 :], inner, *inner_args]
 
 
 def _rest_of(code: CodeType) -> str:
@@ -84,10 +91,15 @@ def _link_code(outer: CodeType, hole: int, inner: CodeType) -> CodeType:
         names[name] = None
         return Param("linked", len(names) - 1, name)
 
-    own = [fresh(_rest_of(outer)), *(fresh(name) for i, name in enumerate(outer.co_varnames[:outer.co_argcount]) if i != hole)]
-    within = [fresh(_rest_of(inner)), *(fresh(name) for name in inner.co_varnames[:inner.co_argcount])]
+    own = [
+        fresh(_rest_of(outer)),
+        *(fresh(name) for i, name in enumerate(outer.co_varnames[: outer.co_argcount]) if i != hole),
+    ]
+    within = [fresh(_rest_of(inner)), *(fresh(name) for name in inner.co_varnames[: inner.co_argcount])]
     bytecode = decode(outer)
-    start = next(ins for ins in bytecode.instructions if ins.op == "JUMP")            # from the restored state to what follows the call
+    start = next(
+        ins for ins in bytecode.instructions if ins.op == "JUMP"
+    )  # from the restored state to what follows the call
     splice = Splice(bytecode, [*own, *within], (), start.positions)
 
     def push_function(param: Param) -> None:
@@ -98,13 +110,13 @@ def _link_code(outer: CodeType, hole: int, inner: CodeType) -> CodeType:
             splice.emit("PUSH_NULL")
 
     push_function(own[0])
-    for param in own[1:hole + 1]:
+    for param in own[1 : hole + 1]:
         splice.load_and_forget(param.number)
     push_function(within[0])
     for param in within[1:]:
         splice.load_and_forget(param.number)
     splice.emit("CALL", len(within) - 1)
-    for param in own[hole + 1:]:
+    for param in own[hole + 1 :]:
         splice.load_and_forget(param.number)
     splice.emit("CALL", len(own))
     splice.emit("RETURN_VALUE")

@@ -1,39 +1,60 @@
 """The canonical instruction set: what each operation takes from the stack, leaves on it, and means.
 
-CPython 3.11, 3.12 and 3.13 encode the same language in three dialects. `decode` (instructions.py) lifts each into the operations
-below, so that an interpreter has one handler per row, and `assemble` lowers them again. A row reads
+CPython 3.11 to 3.14 encode the same language in four dialects. `decode` (instructions.py) lifts each into the
+operations below, so that an interpreter has one handler per row, and `assemble` lowers them again. A row reads
 
     NAME   stack before -- stack after   meaning
 
-with the top of the stack on the right. `a..` stands for a run whose length the operand gives. What a reader may want to know:
+with the top of the stack on the right. `a..` stands for a run whose length the operand gives. What a reader may want to
+know:
 
-* NULL. A call sequence holds one slot more than the callable and its arguments. CPython up to 3.12 writes `NULL callable` or
-  `function self`; 3.13 writes `callable NULL` or `function self`. CALL and CALL_FUNCTION_EX therefore read the two slots under the
-  arguments as: the one that is not NULL is the callable; if neither is, the lower one is the callable and the upper one its first
-  argument. `NULL_FIRST` (version.py) says which order this interpreter writes; whoever pushes such a pair must follow it.
-* LOAD_GLOBAL, LOAD_ATTR and COMPARE_OP carry no flag bits: the NULL of LOAD_GLOBAL is a PUSH_NULL of its own, LOAD_ATTR's method
-  form is LOAD_METHOD, 3.13's bool form of COMPARE_OP is COMPARE_OP then TO_BOOL.
-* POP_JUMP_IF_TRUE / FALSE take the truth value of any object. (3.13 puts a TO_BOOL before them; up to 3.12 they convert.)
+* NULL. A call sequence holds one slot more than the callable and its arguments. CPython up to 3.12 writes `NULL
+  callable` or `function self`; 3.13 writes `callable NULL` or `function self`. CALL and CALL_FUNCTION_EX therefore read
+  the two slots under the arguments as: the one that is not NULL is the callable; if neither is, the lower one is the
+  callable and the upper one its first argument. `NULL_FIRST` (version.py) says which order this interpreter writes;
+  whoever pushes such a pair must follow it.
+* LOAD_GLOBAL, LOAD_ATTR and COMPARE_OP carry no flag bits: the NULL of LOAD_GLOBAL is a PUSH_NULL of its own,
+  LOAD_ATTR's method form is LOAD_METHOD, 3.13's bool form of COMPARE_OP is COMPARE_OP then TO_BOOL.
+* POP_JUMP_IF_TRUE / FALSE take the truth value of any object. (3.13 puts a TO_BOOL before them; up to 3.12 they
+  convert. `BRANCHES_ON_BOOL` (version.py) says which.)
 * FOR_ITER's target is where the loop goes on after exhaustion, with the iterator popped. There is no END_FOR.
 * `a and b` on 3.11 (JUMP_IF_FALSE_OR_POP) reads COPY 1, POP_JUMP_IF_FALSE, POP_TOP, as on 3.12 and 3.13.
 * x[a:b] reads BUILD_SLICE 2 then BINARY_SUBSCR (STORE_SUBSCR), as on 3.11; RETURN_CONST reads LOAD_CONST, RETURN_VALUE.
 * PRINT_EXPR and IMPORT_STAR leave None, as on 3.12; on 3.11 a POP_TOP follows them.
 * Instructions that were split share their `offset`.
 """
+
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
     from .instructions import Instruction
 
-__all__ = ["OPS", "Op", "pops", "pushes", "stack_effect", "JUMPS", "CONDITIONAL_JUMPS", "TERMINATORS", "NEVER_RAISES", "SLOT_OPS", "NAME_OPS"]
+__all__ = [
+    "OPS",
+    "Op",
+    "pops",
+    "pushes",
+    "stack_effect",
+    "JUMPS",
+    "CONDITIONAL_JUMPS",
+    "TERMINATORS",
+    "NEVER_RAISES",
+    "SLOT_OPS",
+    "NAME_OPS",
+    "EXIT_SLOTS",
+]
+
+EXIT_SLOTS = 2 if sys.version_info >= (3, 14) else 1  # what a with statement's __exit__ takes on the stack
 
 
 @dataclass(frozen=True)
 class Op:
     """One row. `pops`/`pushes` give counts for an Instruction; `jump_pushes` those left when it jumps."""
+
     name: str
     before: str
     after: str
@@ -46,8 +67,14 @@ class Op:
 OPS: dict[str, Op] = {}
 
 
-def _op(name: str, effect: str, meaning: str, pops: Callable | None = None, pushes: Callable | None = None,
-        jump: int | None = None) -> None:
+def _op(
+    name: str,
+    effect: str,
+    meaning: str,
+    pops: Callable | None = None,
+    pushes: Callable | None = None,
+    jump: int | None = None,
+) -> None:
     before, _, after = (part.strip() for part in effect.partition("--"))
     n_in, n_out = len(before.split()), len(after.split())
     pops = pops or (lambda ins, n=n_in: n)
@@ -94,9 +121,19 @@ _op("LOAD_ASSERTION_ERROR", "-- type", "AssertionError")
 _op("SETUP_ANNOTATIONS", "--", "create __annotations__ in f_locals")
 # --- attributes and items
 _op("LOAD_ATTR", "o -- v", "o.name")
-_op("LOAD_METHOD", "o -- a b", "call sequence for o.name(...): `function o`, or o.name and a NULL in this version's order")
-_op("LOAD_SUPER_ATTR", "super cls self -- v", "super(cls, self).name; `method`: pushes a call sequence (two slots); "
-    "`two_arg`: super was written with two arguments", None, lambda ins: 2 if ins.method else 1)
+_op(
+    "LOAD_METHOD",
+    "o -- a b",
+    "call sequence for o.name(...): `function o`, or o.name and a NULL in this version's order",
+)
+_op(
+    "LOAD_SUPER_ATTR",
+    "super cls self -- v",
+    "super(cls, self).name; `method`: pushes a call sequence (two slots); "
+    "`two_arg`: super was written with two arguments",
+    None,
+    lambda ins: 2 if ins.method else 1,
+)
 _op("STORE_ATTR", "v o --", "o.name = v")
 _op("DELETE_ATTR", "o --", "del o.name")
 _op("BINARY_SUBSCR", "o k -- v", "o[k]")
@@ -141,27 +178,55 @@ _op("DICT_UPDATE", "m --", "arg n: update the dict n below")
 _op("DICT_MERGE", "m --", "arg n: the same; TypeError on a repeated key (call with **)")
 _op("LIST_TO_TUPLE", "l -- t", "tuple(l)")
 _op("UNPACK_SEQUENCE", "o -- v..", "arg n; the first element on top", None, _arg())
-_op("UNPACK_EX", "o -- v..", "arg low | high << 8: before and after the starred name; the first element on top", None,
-    lambda ins: (ins.arg & 0xFF) + 1 + (ins.arg >> 8))
+_op(
+    "UNPACK_EX",
+    "o -- v..",
+    "arg low | high << 8: before and after the starred name; the first element on top",
+    None,
+    lambda ins: (ins.arg & 0xFF) + 1 + (ins.arg >> 8),
+)
 _op("CONVERT_VALUE", "v -- s", "arg 'str' | 'repr' | 'ascii' (3.13)")
-_op("FORMAT_VALUE", "v spec? -- s", "format(conversion(v), spec or ''); arg: conversion or None; `with_spec`",
-    lambda ins: 2 if ins.with_spec else 1)
+_op(
+    "FORMAT_VALUE",
+    "v spec? -- s",
+    "format(conversion(v), spec or ''); arg: conversion or None; `with_spec`",
+    lambda ins: 2 if ins.with_spec else 1,
+)
 # --- calls and functions
-_op("CALL", "a b v.. -- r", "arg n: arguments in all; `kwnames`: names of the last len(kwnames) of them; see NULL above", _arg(2))
-_op("CALL_FUNCTION_EX", "a b args kwargs? -- r", "f(*args, **kwargs); arg 1: a mapping is on top; see NULL above",
-    lambda ins: 3 + (ins.arg & 1))
+_op(
+    "CALL",
+    "a b v.. -- r",
+    "arg n: arguments in all; `kwnames`: names of the last len(kwnames) of them; see NULL above",
+    _arg(2),
+)
+_op(
+    "CALL_FUNCTION_EX",
+    "a b args kwargs? -- r",
+    "f(*args, **kwargs); arg 1: a mapping is on top; see NULL above",
+    lambda ins: 3 + (ins.arg & 1),
+)
 _op("CALL_INTRINSIC_1", "v -- r", "arg: the intrinsic's name (generic classes and the like)")
 _op("CALL_INTRINSIC_2", "v w -- r", "arg: the intrinsic's name")
-_op("MAKE_FUNCTION", "defaults? kwdefaults? annotations? closure? code -- f",
-    "arg: 1 tuple of defaults, 2 dict of keyword defaults, 4 annotations, 8 tuple of cells",
-    lambda ins: 1 + bin(ins.arg).count("1"))
+_op(
+    "MAKE_FUNCTION",
+    "defaults? kwdefaults? annotations? closure? code -- f",
+    "arg: 1 tuple of defaults, 2 dict of keyword defaults, 4 annotations, 8 tuple of cells, 16 what makes annotations"
+    " (3.14)",
+    lambda ins: 1 + bin(ins.arg).count("1"),
+)
 _op("IMPORT_NAME", "level fromlist -- module", "__import__(name, ...)")
 _op("IMPORT_FROM", "module -- module v", "from module import name")
 _op("IMPORT_STAR", "module -- None", "into f_locals")
 _op("PRINT_EXPR", "v -- None", "sys.displayhook(v)")
 # --- with, exceptions
-_op("BEFORE_WITH", "mgr -- exit v", "the bound __exit__, and the result of __enter__()")
-_op("BEFORE_ASYNC_WITH", "mgr -- exit v", "the same with __aexit__, __aenter__")
+_op(
+    "BEFORE_WITH",
+    "mgr -- exit.. v",
+    "the bound __exit__, and the result of __enter__(); 3.14: the bound __exit__ and a NULL",
+    None,
+    lambda ins: 1 + EXIT_SLOTS,
+)
+_op("BEFORE_ASYNC_WITH", "mgr -- exit.. v", "the same with __aexit__, __aenter__", None, lambda ins: 1 + EXIT_SLOTS)
 _op("WITH_EXCEPT_START", "exit lasti prev exc -- exit lasti prev exc r", "exit(type, exc, tb)")
 _op("PUSH_EXC_INFO", "exc -- prev exc", "exc becomes the handled exception; prev is the one (or None) handled before")
 _op("POP_EXCEPT", "prev --", "prev becomes the handled exception again")
@@ -169,7 +234,11 @@ _op("CHECK_EXC_MATCH", "exc type -- exc bool", "isinstance(exc, type) as except 
 _op("CHECK_EG_MATCH", "exc type -- rest match", "except*: split the group; match (or None) on top")
 _op("PREP_RERAISE_STAR", "orig list -- exc", "what an except* statement raises in the end, or None")
 _op("RAISE_VARARGS", "v.. --", "arg 0: re-raise the handled one; 1: raise v; 2: raise v from w", _arg())
-_op("RERAISE", "exc --", "raise exc without a new traceback entry; arg n: the instruction pointer is in the slot n below")
+_op(
+    "RERAISE",
+    "exc --",
+    "raise exc without a new traceback entry; arg n: the instruction pointer is in the slot n below",
+)
 # --- match
 _op("GET_LEN", "o -- o n", "len(o)")
 _op("MATCH_MAPPING", "o -- o bool", "is it a mapping")
@@ -190,16 +259,76 @@ _op("GET_ANEXT", "it -- it aw", "it.__anext__()")
 _op("END_ASYNC_FOR", "it exc --", "exc is StopAsyncIteration: drop both; else raise it")
 _op("ASYNC_GEN_WRAP", "v -- w", "wrap what an async generator yields")
 
-JUMPS = frozenset(["JUMP", "JUMP_NO_INTERRUPT", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "FOR_ITER",
-                   "SEND", "SEND_POP"])
+JUMPS = frozenset(
+    [
+        "JUMP",
+        "JUMP_NO_INTERRUPT",
+        "POP_JUMP_IF_TRUE",
+        "POP_JUMP_IF_FALSE",
+        "POP_JUMP_IF_NONE",
+        "POP_JUMP_IF_NOT_NONE",
+        "FOR_ITER",
+        "SEND",
+        "SEND_POP",
+    ]
+)
 CONDITIONAL_JUMPS = JUMPS - {"JUMP", "JUMP_NO_INTERRUPT"}
-TERMINATORS = frozenset(["JUMP", "JUMP_NO_INTERRUPT", "RETURN_VALUE", "RAISE_VARARGS", "RERAISE"])     # the next instruction is not a successor
-NEVER_RAISES = frozenset(["NOP", "POP_TOP", "LOAD_CONST", "STORE_FAST", "COPY", "SWAP", "PUSH_NULL", "JUMP", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
-                          "MAKE_CELL", "POP_EXCEPT", "PUSH_EXC_INFO", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE"])
-SLOT_OPS = frozenset(["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST", "MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF",
-                      "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"])
-NAME_OPS = frozenset(["LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME", "LOAD_FROM_DICT_OR_GLOBALS",
-                      "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_NAME", "IMPORT_FROM"])
+TERMINATORS = frozenset(
+    ["JUMP", "JUMP_NO_INTERRUPT", "RETURN_VALUE", "RAISE_VARARGS", "RERAISE"]
+)  # the next instruction is not a successor
+NEVER_RAISES = frozenset(
+    [
+        "NOP",
+        "POP_TOP",
+        "LOAD_CONST",
+        "STORE_FAST",
+        "COPY",
+        "SWAP",
+        "PUSH_NULL",
+        "JUMP",
+        "LOAD_FAST_AND_CLEAR",
+        "LOAD_CLOSURE",
+        "MAKE_CELL",
+        "POP_EXCEPT",
+        "PUSH_EXC_INFO",
+        "POP_JUMP_IF_NONE",
+        "POP_JUMP_IF_NOT_NONE",
+    ]
+)
+SLOT_OPS = frozenset(
+    [
+        "LOAD_FAST",
+        "LOAD_FAST_CHECK",
+        "LOAD_FAST_AND_CLEAR",
+        "STORE_FAST",
+        "DELETE_FAST",
+        "MAKE_CELL",
+        "LOAD_CLOSURE",
+        "LOAD_DEREF",
+        "STORE_DEREF",
+        "DELETE_DEREF",
+        "LOAD_CLASSDEREF",
+        "LOAD_FROM_DICT_OR_DEREF",
+    ]
+)
+NAME_OPS = frozenset(
+    [
+        "LOAD_GLOBAL",
+        "STORE_GLOBAL",
+        "DELETE_GLOBAL",
+        "LOAD_NAME",
+        "STORE_NAME",
+        "DELETE_NAME",
+        "LOAD_FROM_DICT_OR_GLOBALS",
+        "LOAD_ATTR",
+        "LOAD_METHOD",
+        "LOAD_SUPER_ATTR",
+        "STORE_ATTR",
+        "DELETE_ATTR",
+        "IMPORT_NAME",
+        "IMPORT_FROM",
+    ]
+)
 
 
 def pops(ins: Instruction) -> int:

@@ -1,19 +1,23 @@
 """Loop bodies taken out into functions of their own.
 
-`make_region(Plan(bytecode, loop))` makes of a loop's body a function of its own, `emit_region_call` the code that stands in its place:
+`make_region(Plan(bytecode, loop))` makes of a loop's body a function of its own, `emit_region_call` the code that
+stands in its place:
 
-region   a function that runs one iteration of the loop's body. Its parameters are the locals that the body needs and, for a `for` loop,
-         the value that the iterator gave; it returns a tuple `(exit_id, values...)`. exit_id 0 is the next iteration; the others are the
-         places outside the loop where an iteration may go (break, return, the loop test failing, continue of an outer loop): there the
-         host goes on with the original code. Handlers inside the body move into the region. An exception that they do not handle passes
-         through to the host, whose handlers around the loop still apply; if those may read locals that the body has set, the region
-         catches the exception, returns it with the locals, and the host raises it again (without a traceback entry of its own).
+region   a function that runs one iteration of the loop's body. Its parameters are the locals that the body needs and,
+         for a `for` loop,
+         the value that the iterator gave; it returns a tuple `(exit_id, values...)`. exit_id 0 is the next iteration;
+         the others are the places outside the loop where an iteration may go (break, return, the loop test failing,
+         continue of an outer loop): there the host goes on with the original code. Handlers inside the body move into
+         the region. An exception that they do not handle passes through to the host, whose handlers around the loop
+         still apply; if those may read locals that the body has set, the region catches the exception, returns it with
+         the locals, and the host raises it again (without a traceback entry of its own).
 call     `dispatch(region_function, *arguments)`, the unpacking of the values into the locals, and a jump per exit_id.
 
-A local that an iteration may leave unbound travels as UNBOUND. Cells are shared through the region's closure. In module-level code names
-are globals, so nothing but the loop's value is passed. Raises CannotOutline where the body works on the stack below it (a comprehension)
-or looks at its frame.
+A local that an iteration may leave unbound travels as UNBOUND. Cells are shared through the region's closure. In
+module-level code names are globals, so nothing but the loop's value is passed. Raises CannotOutline where the body
+works on the stack below it (a comprehension) or looks at its frame.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,7 +27,7 @@ from typing import Any, Callable
 from .flow import MAYBE, NULL, VALUE, Flow, Kinds, bind, analyse, is_frame_inspection, slots_in, successors, transfer
 from .instructions import Bytecode, Handler, Instruction
 from .loops import Loop, dominates, dominators, edges
-from .opset import NEVER_RAISES, pops
+from .opset import EXIT_SLOTS, NEVER_RAISES, pops
 from .splice import UNBOUND, Param, Splice, cells_used, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
@@ -36,8 +40,11 @@ class CannotOutline(Exception):
 
 @dataclass(frozen=True)
 class Exit:
-    """What a region's result (id, locals..., stack values...) means: the locals go to `slots` of the host; the stack values, top first,
-    go onto its stack; it goes on at `target` (an index in the original). `raises`: the last value is an exception, to be raised there."""
+    """What a region's result (id, locals..., stack values...) means: the locals go to `slots` of the host; the stack
+    values, top first, go onto its stack; it goes on at `target` (an index in the original). `raises`: the last value is
+    an exception, to be raised there.
+    """
+
     id: int
     target: int
     slots: tuple[int, ...]
@@ -47,7 +54,10 @@ class Exit:
 
 @dataclass(frozen=True, eq=False)
 class RegionSpec:
-    """The function made of a loop's body. `params`, `closure` as in resume.ResumeSpec; locals that may be unbound come as UNBOUND."""
+    """The function made of a loop's body. `params`, `closure` as in resume.ResumeSpec; locals that may be unbound come
+    as UNBOUND.
+    """
+
     code: CodeType
     loop: Loop
     params: tuple[Param, ...]
@@ -58,9 +68,10 @@ class RegionSpec:
 @dataclass
 class Leave:
     """All edges out of the region to one place."""
+
     id: int
     target: int
-    kinds: Kinds                      # above the base
+    kinds: Kinds  # above the base
     must: int
     may: int
     slots: tuple[int, ...] = ()
@@ -75,7 +86,7 @@ class Plan:
         kinds = self.flow.kinds[loop.entry]
         assert kinds is not None
         self.base = len(kinds) - (loop.kind == "for")
-        self.entry_kinds = kinds[self.base:]
+        self.entry_kinds = kinds[self.base :]
         self.idom = dominators(edges(bytecode, self.flow))
         self.members = self._members()
         self._check()
@@ -86,11 +97,13 @@ class Plan:
 
     # --- which instructions
     def inner(self, handler: Handler) -> bool:
-        """The handler belongs to the body, not to something around the loop. In a function that starts inside the loop, the loop's entry
-        dominates everything: there the stack tells, on which a `with` statement around the loop has its exit function."""
+        """The handler belongs to the body, not to something around the loop. In a function that starts inside the loop,
+        the loop's entry dominates everything: there the stack tells, on which a `with` statement around the loop has
+        its exit function.
+        """
         if handler.depth < self.base:
             return False
-        following = self.bytecode.instructions[handler.target.index + 1:][:1]
+        following = self.bytecode.instructions[handler.target.index + 1 :][:1]
         if handler.depth == self.base and following and following[0].op == "WITH_EXCEPT_START":
             return False
         return dominates(self.idom, self.loop.entry, handler.target.index)
@@ -123,8 +136,11 @@ class Plan:
         while work:
             index = work.pop()
             ins = instructions[index]
-            grown = [f for f, _ in successors(self.bytecode, index)
-                     if f not in self.loop.again and any(kind != VALUE for kind in (flow.kinds[f] or ())[self.base:])]
+            grown = [
+                f
+                for f, _ in successors(self.bytecode, index)
+                if f not in self.loop.again and any(kind != VALUE for kind in (flow.kinds[f] or ())[self.base :])
+            ]
             if ins.handler is not None and ins.op not in NEVER_RAISES and self.inner(ins.handler):
                 grown.append(ins.handler.target.index)
             for following in grown:
@@ -141,12 +157,23 @@ class Plan:
             reach = pops(ins)
             if ins.op in ("COPY", "SWAP"):
                 reach = ins.arg
-            elif ins.op in ("LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE", "DICT_MERGE", "RERAISE"):
+            elif ins.op in (
+                "LIST_APPEND",
+                "SET_ADD",
+                "MAP_ADD",
+                "LIST_EXTEND",
+                "SET_UPDATE",
+                "DICT_UPDATE",
+                "DICT_MERGE",
+                "RERAISE",
+            ):
                 reach = pops(ins) + ins.arg
             elif ins.op == "WITH_EXCEPT_START":
-                reach = 4
+                reach = 3 + EXIT_SLOTS
             if depth - reach < self.base:
-                raise CannotOutline("the body of the loop works on values that lie below it on the stack (a comprehension)")
+                raise CannotOutline(
+                    "the body of the loop works on values that lie below it on the stack (a comprehension)"
+                )
             if is_frame_inspection(ins):
                 raise CannotOutline(f"the body of the loop may look at its frame's locals ({ins.arg})")
             if ins.op == "RETURN_VALUE":
@@ -169,7 +196,7 @@ class Plan:
             for following, jump in successors(self.bytecode, index):
                 if following in self.members and following not in loop.again:
                     continue
-                stack = transfer(ins, kinds, jump)[self.base:]
+                stack = transfer(ins, kinds, jump)[self.base :]
                 if any(kind != VALUE for kind in stack):
                     raise CannotOutline("the loop is left within a call sequence")
                 old = leaves.get(following)
@@ -191,7 +218,13 @@ class Plan:
         for index in sources:
             must &= self.flow.must[index]
             may |= self.flow.may[index]
-        return Leave(1 + max((leave.id for leave in self.leaves.values()), default=0), self.outer.target.index, (VALUE,), must, may)
+        return Leave(
+            1 + max((leave.id for leave in self.leaves.values()), default=0),
+            self.outer.target.index,
+            (VALUE,),
+            must,
+            may,
+        )
 
     def by_id(self) -> list[Leave]:
         """The exits in order, without the raised exception."""
@@ -202,8 +235,8 @@ class Plan:
         return self.by_id() + ([self.raised] if self.raised is not None else [])
 
     def _liveness(self) -> int:
-        """Slots that the body needs at its entry: used before they are set, or possibly set and wanted at some exit. Fills in what each
-        exit gives back."""
+        """Slots that the body needs at its entry: used before they are set, or possibly set and wanted at some exit.
+        Fills in what each exit gives back."""
         instructions, flow = self.bytecode.instructions, self.flow
         plain = sum(1 << i for i, slot in enumerate(self.bytecode.slots) if not (slot.cell or slot.free))
         # forward: what may have been set on the way here
@@ -236,7 +269,7 @@ class Plan:
             wanted_at_raise = at_raise & flow.live[self.raised.target] & plain
             self.raised.slots = tuple(slots_in(wanted_at_raise))
             if not wanted_at_raise:
-                self.raised = None               # nothing to bring along: the exception simply passes
+                self.raised = None  # nothing to bring along: the exception simply passes
         # backward: what is needed
         live = dict.fromkeys(self.members, 0)
         changed = True
@@ -262,12 +295,18 @@ class Plan:
                 if out != live[index]:
                     live[index], changed = out, True
         needed = live[self.loop.entry]
-        if any(slot.free and slot.name == "__class__" for slot in self.bytecode.slots) and plain & 1 and self.bytecode.slots[0].param:
-            needed |= 1                  # zero-argument super() takes the first parameter out of the frame
+        if (
+            any(slot.free and slot.name == "__class__" for slot in self.bytecode.slots)
+            and plain & 1
+            and self.bytecode.slots[0].param
+        ):
+            needed |= 1  # zero-argument super() takes the first parameter out of the frame
         return needed & plain & flow.may[self.loop.entry]
 
     def must_be_empty(self) -> int:
-        """Slots in which UNBOUND cannot stand for emptiness: the body empties them, or an instruction could read them while they are."""
+        """Slots in which UNBOUND cannot stand for emptiness: the body empties them, or an instruction could read them
+        while they are.
+        """
         found = 0
         for index in self.members:
             ins = self.bytecode.instructions[index]
@@ -299,7 +338,9 @@ def make_region(plan: Plan) -> RegionSpec:
     uncertain = plan.needed & ~flow.must[loop.entry]
     for number in slots_in(uncertain & empty):
         delete_if_unbound(splice.emit, splice.slot(number))
-    splice.restore_stack(plan.entry_kinds, {depth: len(params) - len(plan.entry_kinds) + depth for depth in range(len(plan.entry_kinds))})
+    splice.restore_stack(
+        plan.entry_kinds, {depth: len(params) - len(plan.entry_kinds) + depth for depth in range(len(plan.entry_kinds))}
+    )
     in_slot = uncertain & ~empty
     for number in slots_in(_sometimes_set(plan) & ~plan.needed & ~empty):
         splice.emit("LOAD_CONST", UNBOUND)
@@ -348,15 +389,17 @@ def _copy_body(plan: Plan, splice: Splice, sentinel_in_slot: int) -> None:
         index = index_of[id(ins)]
         original = plan.bytecode.instructions[index]
         if index == plan.loop.entry:
-            lead = Instruction("NOP", positions=splice.position)         # covered like the entry: resume.py says why
+            lead = Instruction("NOP", positions=splice.position)  # covered like the entry: resume.py says why
             jump.target = lead
             splice.code.append(lead)
         splice.code.append(ins)
         old = original.handler
         if old is not None and original.op in NEVER_RAISES and old.target.index not in copies and plan.inner(old):
-            old = None                           # a handler that nothing can reach
+            old = None  # a handler that nothing can reach
         if old is not None and id(old) not in handlers:
-            handlers[id(old)] = Handler(copies[old.target.index], old.depth - plan.base, old.lasti) if plan.inner(old) else around
+            handlers[id(old)] = (
+                Handler(copies[old.target.index], old.depth - plan.base, old.lasti) if plan.inner(old) else around
+            )
         ins.handler = handlers[id(old)] if old is not None else None
         if index == plan.loop.entry:
             lead.handler = ins.handler
@@ -394,13 +437,22 @@ def _pack(splice: Splice, leave: Leave, sentinel_in_slot: int, late: list[Callab
     splice.emit("RETURN_VALUE")
 
 
-def emit_region_call(plan: Plan, region: RegionSpec, dispatch: Callable[..., Any], emit: Callable[..., Instruction], handler: Handler | None,
-                     slot_of: Callable[[int], int], landing: Callable[[Leave], Instruction]) -> None:
-    """The call of the region in place of the body: the loop's value is on the stack if there is one; afterwards the locals are up to date and
-    control is at landing(leave). `emit` appends instructions covered by `handler`; slot_of renumbers the original's slots."""
+def emit_region_call(
+    plan: Plan,
+    region: RegionSpec,
+    dispatch: Callable[..., Any],
+    emit: Callable[..., Instruction],
+    handler: Handler | None,
+    slot_of: Callable[[int], int],
+    landing: Callable[[Leave], Instruction],
+) -> None:
+    """The call of the region in place of the body: the loop's value is on the stack if there is one; afterwards the
+    locals are up to date and control is at landing(leave). `emit` appends instructions covered by `handler`; slot_of
+    renumbers the original's slots.
+    """
     loop, flow = plan.loop, plan.flow
     late: list[Callable[[], None]] = []
-    carries = len(plan.entry_kinds)              # 1 if the loop's value is on the stack: it is kept on top, to be the last argument
+    carries = len(plan.entry_kinds)  # 1 if the loop's value is on the stack: it is kept on top, to be the last argument
     pushed = 0
 
     def under() -> None:

@@ -2,22 +2,25 @@
 
 A graph break at instruction `index` needs two kinds of function:
 
-* the *break function* gets the live locals and the operand stack as arguments, rebuilds the frame's state, executes the one instruction
-  natively, under copies of the exception handlers that cover it, and then calls
-* a *resume function* for where execution goes on: the original's code from there, with the live locals and the stack as its parameters.
+* the *break function* gets the live locals and the operand stack as arguments, rebuilds the frame's state, executes the
+  one instruction natively, under copies of the exception handlers that cover it, and then calls
+* a *resume function* for where execution goes on: the original's code from there, with the live locals and the stack as
+  its parameters.
 
-Calling convention. Both are plain functions. `spec.params` lists the positional parameters (splice.Param): first the locals that are
-bound and live, by slot, then the stack, bottom first, without NULLs. `spec.closure` lists the original's slots whose *cells* form
-the closure, in the order of co_freevars: cells keep their identity.
-The break function calls `dispatch(resume_function, *arguments)`, outside of any handler; `dispatch` is a constant of its code, given by the
-integrator, who may look up a compiled entry by `resume_function.__code__`. With `dispatch=None` it calls the resume function itself.
+Calling convention. Both are plain functions. `spec.params` lists the positional parameters (splice.Param): first the
+locals that are bound and live, by slot, then the stack, bottom first, without NULLs. `spec.closure` lists the
+original's slots whose *cells* form the closure, in the order of co_freevars: cells keep their identity. The break
+function calls `dispatch(resume_function, *arguments)`, outside of any handler; `dispatch` is a constant of its code,
+given by the integrator, who may look up a compiled entry by `resume_function.__code__`. With `dispatch=None` it calls
+the resume function itself.
 
-State. The caller says which stack slots hold NULL and which slots are bound; what else the stack holds is read off the code. Handled
-exceptions are re-established: see Param. What cannot be carried over raises CannotResume with the reason.
+State. The caller says which stack slots hold NULL and which slots are bound; what else the stack holds is read off the
+code. Handled exceptions are re-established: see Param. What cannot be carried over raises CannotResume with the reason.
 
-Module-level code whose locals are its globals (notebook cells) uses *_GLOBAL instructions in the made functions; they are not
-CO_OPTIMIZED, so calling them gives them globals() as f_locals. Pass `locals_are_globals=True`.
+Module-level code whose locals are its globals (notebook cells) uses *_GLOBAL instructions in the made functions; they
+are not CO_OPTIMIZED, so calling them gives them globals() as f_locals. Pass `locals_are_globals=True`.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -28,8 +31,17 @@ from .assemble import assemble
 from .flow import EXC, LASTI, MAYBE, NULL, PREV_EXC, VALUE, Kinds, analyse, reachable, slots_in, transfer
 from .instructions import Bytecode, Handler, Instruction, decode
 from .memo import CodeMemo
-from .splice import CannotResume, Param, Splice, cells_used, check_first_cell, check_supported, delete_if_unbound, push_or_unbound
-from .version import NULL_FIRST
+from .splice import (
+    CannotResume,
+    Param,
+    Splice,
+    cells_used,
+    check_first_cell,
+    check_supported,
+    delete_if_unbound,
+    push_or_unbound,
+)
+from .version import BRANCHES_ON_BOOL, NULL_FIRST
 
 __all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "raising", "stack_kinds"]
 
@@ -37,16 +49,19 @@ __all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "m
 @dataclass(frozen=True, eq=False)
 class ResumeSpec:
     """A function that starts at an instruction of another. See the module's calling convention."""
+
     code: CodeType
-    index: int                       # of the instruction (in decode(original).instructions) where it starts
+    index: int  # of the instruction (in decode(original).instructions) where it starts
     params: tuple[Param, ...]
-    closure: tuple[int, ...]         # slots of the original
-    kinds: Kinds                     # the operand stack, bottom first (flow.VALUE, NULL, PREV_EXC, LASTI)
-    bound: int                       # mask of slots bound on entry
-    maybe: int = 0                   # mask of slots that may be unbound: their argument is UNBOUND then
+    closure: tuple[int, ...]  # slots of the original
+    kinds: Kinds  # the operand stack, bottom first (flow.VALUE, NULL, PREV_EXC, LASTI)
+    bound: int  # mask of slots bound on entry
+    maybe: int = 0  # mask of slots that may be unbound: their argument is UNBOUND then
 
     def arguments(self, local_values: Any, stack: Sequence[Any], handled: dict[int, Any] | None = None) -> list[Any]:
-        """The positional arguments that are the frame's state: `local_values[slot]`, `stack[depth]`, `handled[depth]`."""
+        """The positional arguments that are the frame's state: `local_values[slot]`, `stack[depth]`,
+        `handled[depth]`.
+        """
         found = []
         for param in self.params:
             if param.kind == "within":
@@ -64,12 +79,17 @@ class ResumeSpec:
 
 @dataclass(frozen=True, eq=False)
 class BreakSpec(ResumeSpec):
-    """A function that executes one instruction and goes on in one of `successors` (fall-through first, then the jump)."""
+    """A function that executes one instruction and goes on in one of `successors` (fall-through first, then the
+    jump).
+    """
+
     successors: tuple[ResumeSpec, ...] = field(default=())
 
 
 def stack_kinds(code: CodeType, index: int) -> Kinds:
-    """What the operand stack holds before instruction `index`, as far as the code tells. Raises CannotResume if it cannot be reached."""
+    """What the operand stack holds before instruction `index`, as far as the code tells. Raises CannotResume if it
+    cannot be reached.
+    """
     kinds = analyse(decode(code)).kinds[index]
     if kinds is None:
         raise CannotResume("the instruction cannot be reached")
@@ -80,8 +100,13 @@ def live_mask(bytecode: Bytecode, index: int) -> int:
     """Slots whose content may be used from `index` on."""
     live = analyse(bytecode).live[index]
     first = bytecode.slots[0] if bytecode.slots else None
-    if first is not None and first.param and not live & 1 and any(slot.name == "__class__" and slot.free for slot in bytecode.slots):
-        live |= 1                        # zero-argument super() takes the first parameter out of the frame
+    if (
+        first is not None
+        and first.param
+        and not live & 1
+        and any(slot.name == "__class__" and slot.free for slot in bytecode.slots)
+    ):
+        live |= 1  # zero-argument super() takes the first parameter out of the frame
     return live
 
 
@@ -89,17 +114,23 @@ def _mask(slots: Iterable[int] | int) -> int:
     return slots if isinstance(slots, int) else sum(1 << slot for slot in set(slots))
 
 
-def resolve(bytecode: Bytecode, index: int, nulls: Collection[int], bound: Iterable[int] | int | None) -> tuple[Kinds, int]:
+def resolve(
+    bytecode: Bytecode, index: int, nulls: Collection[int], bound: Iterable[int] | int | None
+) -> tuple[Kinds, int]:
     """The state at `index`, checked against what the code says."""
     flow = analyse(bytecode)
     known = flow.kinds[index]
     if known is None:
         raise CannotResume("the instruction cannot be reached")
-    kinds = tuple(NULL if depth in nulls else VALUE if kind in (MAYBE, EXC) else kind for depth, kind in enumerate(known))
+    kinds = tuple(
+        NULL if depth in nulls else VALUE if kind in (MAYBE, EXC) else kind for depth, kind in enumerate(known)
+    )
     for depth, kind in enumerate(known):
         if (depth in nulls) != (kind == NULL) and kind != MAYBE:
-            raise ValueError(f"stack slot {depth} at {bytecode.instructions[index]!r} holds {kind}; the caller says "
-                             f"{'NULL' if depth in nulls else 'a value'}")
+            raise ValueError(
+                f"stack slot {depth} at {bytecode.instructions[index]!r} holds {kind}; the caller says "
+                f"{'NULL' if depth in nulls else 'a value'}"
+            )
     must, may = flow.must[index], flow.may[index]
     if bound is None:
         undecided = must ^ may
@@ -110,7 +141,9 @@ def resolve(bytecode: Bytecode, index: int, nulls: Collection[int], bound: Itera
     mask = _mask(bound) | sum(1 << i for i, slot in enumerate(bytecode.slots) if slot.free)
     missing = must & live_mask(bytecode, index) & ~mask
     if missing:
-        raise ValueError(f"slots {[bytecode.slots[i].name for i in slots_in(missing)]} are bound here, the caller says they are not")
+        raise ValueError(
+            f"slots {[bytecode.slots[i].name for i in slots_in(missing)]} are bound here, the caller says they are not"
+        )
     return kinds, mask
 
 
@@ -145,20 +178,32 @@ def restore(splice: Splice, kinds: Kinds, params: Sequence[Param], closure: Sequ
     """Emit what makes the frame's state out of the parameters."""
     for number in closure:
         if not bound >> number & 1:
-            splice.emit("DELETE_FAST", slot=splice.slot(number))       # an empty slot, in the middle of an inlined comprehension
-    splice.restore_stack(kinds, {param.number: at for at, param in enumerate(params) if param.kind in ("stack", "handled")})
+            splice.emit(
+                "DELETE_FAST", slot=splice.slot(number)
+            )  # an empty slot, in the middle of an inlined comprehension
+    splice.restore_stack(
+        kinds, {param.number: at for at, param in enumerate(params) if param.kind in ("stack", "handled")}
+    )
 
 
 _resumes: CodeMemo[dict[tuple, ResumeSpec]] = CodeMemo()
 
 
-def make_resume(code: CodeType, index: int, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
-                maybe: Iterable[int] | int = 0, locals_are_globals: bool = False) -> ResumeSpec:
+def make_resume(
+    code: CodeType,
+    index: int,
+    nulls: Collection[int] = (),
+    bound: Iterable[int] | int | None = None,
+    *,
+    maybe: Iterable[int] | int = 0,
+    locals_are_globals: bool = False,
+) -> ResumeSpec:
     """A function that goes on at instruction `index` of `code`.
 
-    nulls: depths of the operand stack (0 is the bottom) that hold NULL; bound: slots that are bound (cell slots: hold a cell), a mask or
-    numbers; None if the code decides it; maybe: slots whose arguments are UNBOUND where they are not bound. The same state gives the same spec, hence the same code object.
-    Raises CannotResume; ValueError if the state contradicts the code.
+    nulls: depths of the operand stack (0 is the bottom) that hold NULL; bound: slots that are bound (cell slots: hold a
+    cell), a mask or numbers; None if the code decides it; maybe: slots whose arguments are UNBOUND where they are not
+    bound. The same state gives the same spec, hence the same code object. Raises CannotResume; ValueError if the state
+    contradicts the code.
     """
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
@@ -196,7 +241,7 @@ def resume_at(code: CodeType, bytecode: Bytecode, index: int, kinds: Kinds, boun
     restore(splice, kinds, params, closure, bound)
     jump = splice.emit("JUMP")
     entry = splice.copy(wanted)[index]
-    lead = jump.target = Instruction("NOP", positions=splice.position, handler=entry.handler)       # see _emit_body
+    lead = jump.target = Instruction("NOP", positions=splice.position, handler=entry.handler)  # see _emit_body
     splice.code.insert(splice.code.index(entry), lead)
     spec = specs[key] = ResumeSpec(splice.finish(), index, params, closure, kinds, bound, maybe)
     _resume_codes[spec.code] = True
@@ -207,18 +252,26 @@ _resume_codes: CodeMemo[bool] = CodeMemo()
 
 
 def raising(function: FunctionType, error: BaseException) -> FunctionType | None:
-    """A resume function that restores the frame's state as `function` does and then raises `error` there, under the handlers of that place:
-    what lies in the program's finally and with statements is done. None where `function` is no resume function."""
+    """A resume function that restores the frame's state as `function` does and then raises `error` there, under the
+    handlers of that place: what lies in the program's finally and with statements is done. None where `function` is no
+    resume function."""
     code = function.__code__
     if _resume_codes.get(code) is None:
         return None
     bytecode = decode(code).copy()
-    jump = next(ins for ins in bytecode.instructions if ins.op == "JUMP")            # from the restored state to where execution goes on
+    jump = next(
+        ins for ins in bytecode.instructions if ins.op == "JUMP"
+    )  # from the restored state to where execution goes on
     lead = jump.target
     assert lead is not None
-    at_hand = [error]                                                                 # a code object must not keep the error, whose frames hold it
+    at_hand = [error]  # a code object must not keep the error, whose frames hold it
     load = [Instruction("LOAD_CONST", at_hand.pop), Instruction("PUSH_NULL")]
-    made = [Instruction("NOP"), *(reversed(load) if NULL_FIRST else load), Instruction("CALL", 0), Instruction("RAISE_VARARGS", 1)]
+    made = [
+        Instruction("NOP"),
+        *(reversed(load) if NULL_FIRST else load),
+        Instruction("CALL", 0),
+        Instruction("RAISE_VARARGS", 1),
+    ]
     for ins in made:
         ins.positions, ins.handler = lead.positions, lead.handler
     jump.target = made[0]
@@ -246,7 +299,12 @@ def _step(ins: Instruction, kinds: Kinds, bound: int, jump: bool) -> tuple[Kinds
 
 
 def _emit_native(splice: Splice, ins: Instruction) -> Instruction:
-    """The one instruction, so that what it leaves on the stack is known beforehand: a method is loaded bound, beside a NULL."""
+    """The one instruction, so that what it leaves on the stack is known beforehand: a method is loaded bound, beside a
+    NULL. A branch comes with its question: capture leaves it to the branch (`to_bool`), and CPython from 3.13 on reads
+    what is no bool as if it were one.
+    """
+    if BRANCHES_ON_BOOL and ins.op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
+        splice.emit("TO_BOOL")
     native = ins.copy(handler=None, slot=splice.slot(ins.slot) if ins.slot >= 0 else -1)
     splice.code.append(native)
     if ins.op == "LOAD_METHOD" or (ins.op == "LOAD_SUPER_ATTR" and ins.method):
@@ -301,12 +359,16 @@ def emit_tail(splice: Splice, resume: ResumeSpec, dispatch: Callable[..., Any] |
     return splice.code[first]
 
 
-_HARMLESS = frozenset(["NOP", "POP_TOP", "LOAD_CONST", "LOAD_FAST", "STORE_FAST", "COPY", "SWAP", "BUILD_TUPLE", "JUMP", "RETURN_VALUE"])
+_HARMLESS = frozenset(
+    ["NOP", "POP_TOP", "LOAD_CONST", "LOAD_FAST", "STORE_FAST", "COPY", "SWAP", "BUILD_TUPLE", "JUMP", "RETURN_VALUE"]
+)
 _SHORT = 12
 
 
 def short_ending(bytecode: Bytecode, index: int, kinds: Kinds, bound: int) -> list[int] | None:
-    """The instructions from `index` to the return, if they are few and can neither raise nor call: not worth a resume function."""
+    """The instructions from `index` to the return, if they are few and can neither raise nor call: not worth a resume
+    function.
+    """
     path: list[int] = []
     while len(path) < _SHORT:
         ins = bytecode.instructions[index]
@@ -322,18 +384,27 @@ def short_ending(bytecode: Bytecode, index: int, kinds: Kinds, bound: int) -> li
     return None
 
 
-def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: Iterable[int] | int | None = None, *,
-               dispatch: Callable[..., Any] | None = None, locals_are_globals: bool = False, finish_short: bool = True,
-               within: Callable[[Any], Any] | None = None) -> BreakSpec:
-    """A function that executes instruction `index` natively and goes on in resume functions. Arguments as for make_resume.
+def make_break(
+    code: CodeType,
+    index: int,
+    nulls: Collection[int] = (),
+    bound: Iterable[int] | int | None = None,
+    *,
+    dispatch: Callable[..., Any] | None = None,
+    locals_are_globals: bool = False,
+    finish_short: bool = True,
+    within: Callable[[Any], Any] | None = None,
+) -> BreakSpec:
+    """A function that executes instruction `index` natively and goes on in resume functions. Arguments as for
+    make_resume.
 
-    dispatch: called as dispatch(resume_function, *arguments); None: the resume function is called itself. With `finish_short`, an ending
-    that only returns a value known by then (`return None` after the last call) is executed in place.
-    An exception of the instruction goes on in a resume function that starts in the handler.
+    dispatch: called as dispatch(resume_function, *arguments); None: the resume function is called itself. With
+    `finish_short`, an ending that only returns a value known by then (`return None` after the last call) is executed in
+    place. An exception of the instruction goes on in a resume function that starts in the handler.
 
-    within: the instruction is a call, and the frame that it made is left as well (nested.py). `nulls` are those below the call's operands, and the
-    last two parameters, of kind "within", are what is called in the instruction's place and the tuple of its arguments. Under a handler the
-    result goes through `within`.
+    within: the instruction is a call, and the frame that it made is left as well (nested.py). `nulls` are those below
+    the call's operands, and the last two parameters, of kind "within", are what is called in the instruction's place
+    and the tuple of its arguments. Under a handler the result goes through `within`.
     """
     bytecode = decode(code)
     check_supported(bytecode, locals_are_globals)
@@ -347,7 +418,7 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     check_first_cell(bytecode)
     ins = bytecode.instructions[index]
     held = kinds if within is None else kinds[:below]
-    finish_short = finish_short and (within is None or ins.handler is not None)      # else the result may be Suspended
+    finish_short = finish_short and (within is None or ins.handler is not None)  # else the result may be Suspended
     params = params_for(bytecode, held, mask & live & plain)
     if within is not None:
         params += Param("within", 0, "__within"), Param("within", 1, "__within_args")
@@ -355,7 +426,7 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     handled = reachable(bytecode, ins.handler.target.index) if ins.handler is not None and caught is None else set()
     nexts: list[tuple[bool, ResumeSpec | None, list[int] | None]] = []
     if ins.op not in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE"):
-        for jump in ((False, True) if ins.is_conditional else (True,) if ins.is_jump else (False,)):
+        for jump in (False, True) if ins.is_conditional else (True,) if ins.is_jump else (False,):
             following = ins.target.index if jump else index + 1
             after, after_bound = _step(ins, kinds, mask, jump)
             ending = short_ending(bytecode, following, after, after_bound) if finish_short else None
@@ -370,25 +441,49 @@ def make_break(code: CodeType, index: int, nulls: Collection[int] = (), bound: I
     splice = Splice(bytecode, params, sorted(closure), ins.positions)
     restore(splice, held, params, splice.closure, mask)
     _emit_body(splice, bytecode, ins, handled, nexts, dispatch, caught, within)
-    return BreakSpec(splice.finish(), index, params, splice.closure, held, mask, successors=tuple(r for _, r, _ in nexts if r is not None))
+    return BreakSpec(
+        splice.finish(),
+        index,
+        params,
+        splice.closure,
+        held,
+        mask,
+        successors=tuple(r for _, r, _ in nexts if r is not None),
+    )
 
 
 def _caught(code: CodeType, bytecode: Bytecode, ins: Instruction, kinds: Kinds, bound: int) -> ResumeSpec | None:
-    """Where an exception of `ins` goes on: in the handler, behind the instruction that makes the exception the handled one. None where
-    there is no handler, or one of the short ones without that instruction, which are copied."""
+    """Where an exception of `ins` goes on: in the handler, behind the instruction that makes the exception the handled
+    one. None where there is no handler, or one of the short ones without that instruction, which are copied."""
     handler = ins.handler
     if handler is None or handler.target.op != "PUSH_EXC_INFO":
         return None
-    after = (*kinds[:handler.depth], *((LASTI,) if handler.lasti else ()), PREV_EXC, VALUE)
+    after = (*kinds[: handler.depth], *((LASTI,) if handler.lasti else ()), PREV_EXC, VALUE)
     return resume_at(code, bytecode, handler.target.index + 1, after, bound)
 
 
-def _emit_body(splice: Splice, bytecode: Bytecode, ins: Instruction, handled: set[int], nexts: list, dispatch: Callable[..., Any] | None,
-               caught: ResumeSpec | None, within: Callable[[Any], Any] | None) -> None:
+def _emit_body(
+    splice: Splice,
+    bytecode: Bytecode,
+    ins: Instruction,
+    handled: set[int],
+    nexts: list,
+    dispatch: Callable[..., Any] | None,
+    caught: ResumeSpec | None,
+    within: Callable[[Any], Any] | None,
+) -> None:
     first = len(splice.code)
-    splice.emit("NOP")         # 3.13 looks up the handler of a call that raises one code unit before it, so the handler must cover something there
-    native = _emit_native(splice, ins) if within is None else _emit_within(splice, within if ins.handler is not None else None)
-    covered = [splice.code[first], native] if within is None else splice.code[first:]
+    splice.emit(
+        "NOP"
+        # 3.13 looks up the handler of a call that raises one code unit before it, so the handler must cover something
+        # there
+    )
+    native = (
+        _emit_native(splice, ins)
+        if within is None
+        else _emit_within(splice, within if ins.handler is not None else None)
+    )
+    covered = splice.code[first:]
     for jump, resume, ending in nexts:
         if ending is not None:
             entry = splice.emit("NOP")

@@ -1,9 +1,10 @@
 """Making new functions out of parts of an existing one.
 
-A Splice collects instructions for a function whose frame holds some of the original's state: it lays out the slots (parameters, other
-locals, closure cells), copies original instructions with their slots renumbered, and emits glue: restoring an operand stack, packing
-it up again, calling through the integrator's dispatch.
+A Splice collects instructions for a function whose frame holds some of the original's state: it lays out the slots
+(parameters, other locals, closure cells), copies original instructions with their slots renumbered, and emits glue:
+restoring an operand stack, packing it up again, calling through the integrator's dispatch.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -17,7 +18,19 @@ from .flow import LASTI, NULL, PREV_EXC, Kinds, looks_at_frame
 from .instructions import Bytecode, Handler, Instruction, Position, Slot, copy_instructions
 from .version import NULL_FIRST
 
-__all__ = ["CannotResume", "Param", "UNBOUND", "Splice", "push_or_unbound", "delete_if_unbound", "as_globals", "check_supported", "check_first_cell", "cells_used", "in_flight"]
+__all__ = [
+    "CannotResume",
+    "Param",
+    "UNBOUND",
+    "Splice",
+    "push_or_unbound",
+    "delete_if_unbound",
+    "as_globals",
+    "check_supported",
+    "check_first_cell",
+    "cells_used",
+    "in_flight",
+]
 
 
 class CannotResume(Exception):
@@ -26,6 +39,7 @@ class CannotResume(Exception):
 
 class _Unbound:
     """Stands for a local that has no value, in a region's arguments and results."""
+
     __slots__ = ()
 
     def __repr__(self) -> str:
@@ -39,10 +53,12 @@ UNBOUND = _Unbound()
 class Param:
     """One parameter of a made function.
 
-    kind "local": the value of slot `number`;  "stack": the value at depth `number` of the operand stack (0 is the bottom);
-    "handled": depth `number` holds what PUSH_EXC_INFO saved, and the argument is the exception which that PUSH_EXC_INFO made the
-    handled one (for the topmost such slot: sys.exception()).
+    kind "local": the value of slot `number`;  "stack": the value at depth `number` of the operand stack (0 is the
+                                               bottom);
+    "handled": depth `number` holds what PUSH_EXC_INFO saved, and the argument is the exception which that PUSH_EXC_INFO
+    made the handled one (for the topmost such slot: sys.exception()).
     """
+
     kind: str
     number: int
     name: str
@@ -56,7 +72,9 @@ def check_supported(bytecode: Bytecode, locals_are_globals: bool) -> None:
     if bytecode.is_generator:
         raise CannotResume(f"{bytecode.name} is a generator or coroutine: its frame outlives the call")
     if not bytecode.is_function and not locals_are_globals:
-        raise CannotResume(f"{bytecode.name} runs in a namespace of its own (a class body, or exec with separate locals)")
+        raise CannotResume(
+            f"{bytecode.name} runs in a namespace of its own (a class body, or exec with separate locals)"
+        )
 
 
 def as_globals(instructions: Iterable[Instruction]) -> None:
@@ -67,25 +85,37 @@ def as_globals(instructions: Iterable[Instruction]) -> None:
 
 def check_first_cell(bytecode: Bytecode) -> None:
     """Zero-argument super() where `self` is a cell: the frame's first slot would no longer hold it."""
-    if bytecode.slots and bytecode.slots[0].cell and any(slot.free and slot.name == "__class__" for slot in bytecode.slots):
+    if (
+        bytecode.slots
+        and bytecode.slots[0].cell
+        and any(slot.free and slot.name == "__class__" for slot in bytecode.slots)
+    ):
         if any(ins.op in ("LOAD_GLOBAL", "LOAD_NAME") and ins.arg == "super" for ins in bytecode.instructions):
             if not any(ins.op == "LOAD_SUPER_ATTR" for ins in bytecode.instructions):
                 raise CannotResume(f"{bytecode.name} uses super() while a closure captures its first parameter")
 
 
 def made_at_start(bytecode: Bytecode) -> set[int]:
-    """The slots of the cells that a frame makes before it starts and keeps: inlined comprehensions put their own into a slot for a while."""
+    """The slots of the cells that a frame makes before it starts and keeps: inlined comprehensions put their own into a
+    slot for a while.
+    """
     start = next(i for i, ins in enumerate(bytecode.instructions) if ins.op == "RESUME")
     found = {ins.slot for ins in bytecode.instructions[:start] if ins.op == "MAKE_CELL"}
     return found - {ins.slot for ins in bytecode.instructions[start:] if ins.op in ("MAKE_CELL", "LOAD_FAST_AND_CLEAR")}
 
 
 def cells_used(bytecode: Bytecode, indices: Iterable[int]) -> tuple[int, ...]:
-    """Cell and free slots that a function made of these instructions needs: those they mention, and every closure cell of the original
-    (zero-argument super() finds `__class__` in the frame, not in an instruction), and all if it may look at its frame."""
+    """Cell and free slots that a function made of these instructions needs: those they mention, and every closure cell
+    of the original (zero-argument super() finds `__class__` in the frame, not in an instruction), and all if it may
+    look at its frame.
+    """
     everything = looks_at_frame(bytecode)
-    own = {bytecode.slots[i].name for i in made_at_start(bytecode)}              # a free slot of that name only handed the cell in, see Splice
-    used = {i for i, slot in enumerate(bytecode.slots) if slot.free and slot.name not in own or (slot.cell and everything)}
+    own = {
+        bytecode.slots[i].name for i in made_at_start(bytecode)
+    }  # a free slot of that name only handed the cell in, see Splice
+    used = {
+        i for i, slot in enumerate(bytecode.slots) if slot.free and slot.name not in own or (slot.cell and everything)
+    }
     for index in indices:
         number = bytecode.instructions[index].slot
         if number >= 0 and (bytecode.slots[number].cell or bytecode.slots[number].free):
@@ -97,7 +127,9 @@ def _no_positions(position: Position) -> Position:
     return position if position.line is not None else Position()
 
 
-def push_or_unbound(emit: Callable[..., Instruction], slot: int, depth: int, handler: Handler | None, late: list[Callable[[], None]]) -> None:
+def push_or_unbound(
+    emit: Callable[..., Instruction], slot: int, depth: int, handler: Handler | None, late: list[Callable[[], None]]
+) -> None:
     """Push a local, or UNBOUND if it is empty. `late` gets what must be emitted out of line."""
     load = emit("LOAD_FAST_CHECK", slot=slot)
     after = emit("NOP")
@@ -124,8 +156,8 @@ def delete_if_unbound(emit: Callable[..., Instruction], slot: int) -> None:
 
 
 def in_flight(exc: BaseException) -> BaseException:
-    """`exc` with a traceback, for the argument that becomes the exception being handled: it always has one, and 3.11 hands it to
-    `__exit__` unchecked."""
+    """`exc` with a traceback, for the argument that becomes the exception being handled: it always has one, and 3.11
+    hands it to `__exit__` unchecked."""
     if isinstance(exc, BaseException) and exc.__traceback__ is None:
         frame = sys._getframe(1)
         exc.__traceback__ = TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
@@ -133,12 +165,12 @@ def in_flight(exc: BaseException) -> BaseException:
 
 
 class Splice:
-    """A function under construction. `params` become its positional parameters in order, `closure` (slots of the original that hold
-    cells) its free variables.
+    """A function under construction. `params` become its positional parameters in order, `closure` (slots of the
+    original that hold cells) its free variables.
 
-    What the original owns as a cell variable stays one: the cell comes in as a free variable of the same name and is put into a cell slot,
-    as an empty one raises UnboundLocalError where an empty free variable raises NameError. (Cells of inlined comprehensions, which come and
-    go, are free variables.)"""
+    What the original owns as a cell variable stays one: the cell comes in as a free variable of the same name and is
+    put into a cell slot, as an empty one raises UnboundLocalError where an empty free variable raises NameError. (Cells
+    of inlined comprehensions, which come and go, are free variables.)"""
 
     def __init__(self, original: Bytecode, params: Sequence[Param], closure: Sequence[int], position: Position) -> None:
         self.original, self.params, self.closure = original, tuple(params), tuple(closure)
@@ -149,9 +181,11 @@ class Splice:
         self._locals: list[str] = [param.name for param in params]
         self._local_of: dict[int, int] = {param.number: i for i, param in enumerate(params) if param.kind == "local"}
         self._own = [number for number in closure if number in made_at_start(original)]
-        self._cell_of = {number: i for i, number in enumerate([*self._own, *closure])} | {number: i for i, number in enumerate(self._own)}
+        self._cell_of = {number: i for i, number in enumerate([*self._own, *closure])} | {
+            number: i for i, number in enumerate(self._own)
+        }
         for i in range(len(self._own)):
-            self.emit("MAKE_CELL", slot=-2 - i)                                    # for locals(), which look for it
+            self.emit("MAKE_CELL", slot=-2 - i)  # for locals(), which look for it
         if closure:
             self.emit("COPY_FREE_VARS", len(closure))
         self.emit("RESUME", 0)
@@ -185,7 +219,9 @@ class Splice:
         return ins
 
     def copy(self, indices: Iterable[int]) -> dict[int, Instruction]:
-        """Append copies of original instructions, in their order, and return them by index. References among them are kept."""
+        """Append copies of original instructions, in their order, and return them by index. References among them are
+        kept.
+        """
         chosen = sorted(indices)
         copies = copy_instructions(self.original.instructions[i] for i in chosen)
         for ins in copies:
@@ -213,7 +249,7 @@ class Splice:
             if kind == NULL:
                 self.emit("PUSH_NULL")
             elif kind == LASTI:
-                self.emit("LOAD_CONST", 0)       # RERAISE points the frame there; no traceback entry is made from it
+                self.emit("LOAD_CONST", 0)  # RERAISE points the frame there; no traceback entry is made from it
             else:
                 self.load_and_forget(numbers[depth])
                 if kind == PREV_EXC:
@@ -232,13 +268,15 @@ class Splice:
                 self.push_call(sys.exception)
                 self.emit("CALL", 0)
             saved[depth] = self.temporary(f"__saved_{depth}")
-            self.emit("STORE_FAST", slot=saved[depth])          # also takes NULL, as comprehensions do
+            self.emit("STORE_FAST", slot=saved[depth])  # also takes NULL, as comprehensions do
             if kind == PREV_EXC:
                 self.emit("POP_EXCEPT")
         return saved
 
     def push_function(self, code: CodeType, closure: Sequence[int], bound: int) -> None:
-        """Push a function over `code` whose closure is the cells in these slots of the original (a new cell for a slot that is empty)."""
+        """Push a function over `code` whose closure is the cells in these slots of the original (a new cell for a slot
+        that is empty).
+        """
         if closure:
             for number in closure:
                 if bound >> number & 1:
@@ -263,6 +301,16 @@ class Splice:
         slots += [Slot(original.slots[number].name, False, True, False, False) for number in self._own]
         slots += [Slot(original.slots[number].name, False, False, True, False) for number in self.closure]
         flags = original.flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-        bytecode = Bytecode(self.code, slots, len(self.params), 0, 0, flags, name or original.name, qualname or original.qualname,
-                            original.filename, original.firstlineno)
+        bytecode = Bytecode(
+            self.code,
+            slots,
+            len(self.params),
+            0,
+            0,
+            flags,
+            name or original.name,
+            qualname or original.qualname,
+            original.filename,
+            original.firstlineno,
+        )
         return assemble(bytecode)

@@ -1,8 +1,10 @@
 """CPython 3.11 <-> canonical instructions.
 
-Its own: PRECALL and KW_NAMES before CALL; LOAD_METHOD; conditional jumps with a direction in their name; JUMP_IF_x_OR_POP;
-IMPORT_STAR and PRINT_EXPR that leave nothing; LOAD_FAST that checks; SEND that pops the receiver when it ends.
+Its own: PRECALL and KW_NAMES before CALL; LOAD_METHOD; conditional jumps with a direction in their name;
+JUMP_IF_x_OR_POP; IMPORT_STAR and PRINT_EXPR that leave nothing; LOAD_FAST that checks; SEND that pops the receiver when
+it ends.
 """
+
 from __future__ import annotations
 
 from types import CodeType
@@ -12,6 +14,7 @@ from .mapping import COMPARISONS, Lifted, Native, Operands, lift_common, lower_c
 from .wire import Raw
 
 NULL_FIRST = True
+BRANCHES_ON_BOOL = False
 FOR_ITER_EXIT: tuple[str, ...] = ()
 
 _OR_POP = {"JUMP_IF_FALSE_OR_POP": "POP_JUMP_IF_FALSE", "JUMP_IF_TRUE_OR_POP": "POP_JUMP_IF_TRUE"}
@@ -20,7 +23,7 @@ _OR_POP = {"JUMP_IF_FALSE_OR_POP": "POP_JUMP_IF_FALSE", "JUMP_IF_TRUE_OR_POP": "
 def lift(raws: list[Raw], code: CodeType, slot_names: list[str], slot_is_cell: list[bool]) -> Iterator[Lifted]:
     """See mapping.py."""
     kwnames: tuple[str, ...] = ()
-    pending: int | None = None            # where a call's KW_NAMES or PRECALL began
+    pending: int | None = None  # where a call's KW_NAMES or PRECALL began
     for raw in raws:
         op, arg, start = raw.op, raw.arg, raw.start
         if op == "KW_NAMES":

@@ -2,6 +2,7 @@
 
 Its own: KW_NAMES before CALL; END_FOR (pops two) where a loop ends; LOAD_CLOSURE; FORMAT_VALUE.
 """
+
 from __future__ import annotations
 
 from types import CodeType
@@ -13,6 +14,7 @@ from .modern import lift_modern, lower_modern
 from .wire import Raw
 
 NULL_FIRST = True
+BRANCHES_ON_BOOL = False
 FOR_ITER_EXIT: tuple[str, ...] = ("END_FOR",)
 
 

@@ -1,8 +1,10 @@
 """CPython 3.13 <-> canonical instructions.
 
-Its own: CALL_KW with the names on the stack; `callable NULL` order; END_FOR and POP_TOP where a loop ends; TO_BOOL; LOAD_FAST for
-cells too (LOAD_CLOSURE); SET_FUNCTION_ATTRIBUTE after MAKE_FUNCTION; FORMAT_SIMPLE / FORMAT_WITH_SPEC; pairs of local accesses.
+Its own: CALL_KW with the names on the stack; `callable NULL` order; END_FOR and POP_TOP where a loop ends; TO_BOOL;
+LOAD_FAST for cells too (LOAD_CLOSURE); SET_FUNCTION_ATTRIBUTE after MAKE_FUNCTION; FORMAT_SIMPLE / FORMAT_WITH_SPEC;
+pairs of local accesses.
 """
+
 from __future__ import annotations
 
 from types import CodeType
@@ -14,10 +16,14 @@ from .modern import lift_modern, lower_modern
 from .wire import Raw, UnsupportedBytecode
 
 NULL_FIRST = False
+BRANCHES_ON_BOOL = True
 FOR_ITER_EXIT: tuple[str, ...] = ("END_FOR", "POP_TOP")
 
-_PAIRS = {"LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"), "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
-          "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST")}
+_PAIRS = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
 _PAIR_OF = {pair: op for op, pair in _PAIRS.items()}
 
 
@@ -69,7 +75,13 @@ def lower(ins: Any, peek: Any, operands: Operands) -> tuple[Native, int]:
         return [("CALL", ins.arg)], 1
     if op == "LOAD_GLOBAL" and peek is not None and peek.op == "PUSH_NULL":
         return [(op, operands.name(ins.arg) << 1 | 1)], 2
-    if peek is not None and (op, peek.op) in _PAIR_OF and ins.slot < 16 and peek.slot < 16 and ins.positions == peek.positions:
+    if (
+        peek is not None
+        and (op, peek.op) in _PAIR_OF
+        and ins.slot < 16
+        and peek.slot < 16
+        and ins.positions == peek.positions
+    ):
         return [(_PAIR_OF[op, peek.op], ins.slot << 4 | peek.slot)], 2
     if op == "LOAD_CLOSURE":
         return [("LOAD_FAST", ins.slot)], 1

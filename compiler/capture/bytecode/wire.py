@@ -1,4 +1,5 @@
 """The encodings that 3.11, 3.12 and 3.13 share: code units, the exception table, the line table."""
+
 from __future__ import annotations
 
 import opcode
@@ -6,15 +7,28 @@ import sys
 from types import CodeType
 from typing import Iterable, Iterator, NamedTuple
 
-__all__ = ["UnsupportedBytecode", "Raw", "read_raw", "caches_of", "parse_exception_table", "encode_exception_table", "encode_line_table"]
+__all__ = [
+    "UnsupportedBytecode",
+    "Raw",
+    "read_raw",
+    "caches_of",
+    "parse_exception_table",
+    "encode_exception_table",
+    "encode_line_table",
+]
 
 
 class UnsupportedBytecode(Exception):
-    """The code object holds something this version's mapping does not know, or the canonical code cannot be expressed."""
+    """The code object holds something this version's mapping does not know, or the canonical code cannot be
+    expressed.
+    """
 
 
 class Raw(NamedTuple):
-    """One instruction as stored, EXTENDED_ARG folded in. `start`: its first prefix; `offset`: its own unit; `next`: after its caches."""
+    """One instruction as stored, EXTENDED_ARG folded in. `start`: its first prefix; `offset`: its own unit; `next`:
+    after its caches.
+    """
+
     op: str
     arg: int
     start: int
@@ -23,7 +37,7 @@ class Raw(NamedTuple):
 
 
 def _cache_table() -> dict[str, int]:
-    entries = opcode._inline_cache_entries          # a list by number up to 3.12, a dict by name on 3.13
+    entries = opcode._inline_cache_entries  # a list by number up to 3.12, a dict by name on 3.13
     if isinstance(entries, dict):
         return dict(entries)
     return {opcode.opname[number]: count for number, count in enumerate(entries) if count}
@@ -143,4 +157,6 @@ def opcode_number(op: str) -> int:
     try:
         return opcode.opmap[op]
     except KeyError:
-        raise UnsupportedBytecode(f"{op} is not an instruction of Python {sys.version_info[0]}.{sys.version_info[1]}") from None
+        raise UnsupportedBytecode(
+            f"{op} is not an instruction of Python {sys.version_info[0]}.{sys.version_info[1]}"
+        ) from None

@@ -1,11 +1,13 @@
 """Kernels whose text does not name the extent of their outermost loop, nor where in a buffer they write.
 
-`open_extent(launch)` makes the size of a kernel's first axis a parameter, `extent`, whether it is a number, a size symbol or a product of
-some. A batch of 3, a batch of 64 and a batch of any size then are one text, and one compiled library: promotion to a dynamic
-size, another batch size or another number of rows starts no compiler. What the loops gain from a constant extent is small, because
-the launcher splits this axis among threads anyway. Offsets of results inside a larger buffer become parameters as well, so that the steps of a loop
-whose results are stacked share their kernels.
+`open_extent(launch)` makes the size of a kernel's first axis a parameter, `extent`, whether it is a number, a size
+symbol or a product of some. A batch of 3, a batch of 64 and a batch of any size then are one text, and one compiled
+library: promotion to a dynamic size, another batch size or another number of rows starts no compiler. What the loops
+gain from a constant extent is small, because the launcher splits this axis among threads anyway. Offsets of results
+inside a larger buffer become parameters as well, so that the steps of a loop whose results are stacked share their
+kernels.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -30,13 +32,18 @@ def open_extent(launch: Launch) -> None:
     formal = {s.name: actual for s, actual in zip(k.sizes, launch.sizes)}
     try:
         hint = int(size.eval(k.hints))
-    except KeyError:                         # a size that is only known while the program runs
+    except KeyError:  # a size that is only known while the program runs
         hint = None
     extent = symbol(EXTENT)
     stages, offsets = _open_offsets(k.stages)
     hints = {**k.hints, **{s.name: n for s, n in offsets}}
-    launch.kernel = replace(k, outer=(Axis(first.symbol, extent), *k.outer[1:]), stages=stages, sizes=[extent, *(s for s, _ in offsets), *k.sizes],
-                            hints=hints if hint is None else {**hints, EXTENT: hint})
+    launch.kernel = replace(
+        k,
+        outer=(Axis(first.symbol, extent), *k.outer[1:]),
+        stages=stages,
+        sizes=[extent, *(s for s, _ in offsets), *k.sizes],
+        hints=hints if hint is None else {**hints, EXTENT: hint},
+    )
     launch.sizes = [size.subs(formal), *(integer(n) for _, n in offsets), *launch.sizes]
 
 
@@ -45,7 +52,7 @@ def pass_numbers(launch: Launch, numbers: tuple[int, ...]) -> None:
     k = launch.kernel
     own = [s for s in k.sizes if not s.name.startswith(NUMBER)]
     names = [f"{NUMBER}{i}" for i in range(len(numbers))]
-    passed = len(k.sizes) - len(own)                     # (by an earlier generation of this schedule)
+    passed = len(k.sizes) - len(own)  # (by an earlier generation of this schedule)
     launch.kernel = replace(k, sizes=[*map(symbol, names), *own], hints={**k.hints, **dict(zip(names, numbers))})
     launch.sizes = [*map(integer, numbers), *launch.sizes[passed:]]
 

@@ -1,8 +1,10 @@
 """What a stage computes of reductions alone, once for each of their elements instead of at every step of its loops.
 
-Where vectors run along an outer axis, results of reductions are vectors too, and what follows from them (the logarithm of a sum, the root of a variance) would be
-computed in the innermost loop: it gets a stage of its own, without axes, that leaves it in a local buffer.
+Where vectors run along an outer axis, results of reductions are vectors too, and what follows from them (the logarithm
+of a sum, the root of a variance) would be computed in the innermost loop: it gets a stage of its own, without axes,
+that leaves it in a local buffer.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -15,7 +17,7 @@ from .dtypes import ctype
 
 __all__ = ["hoisted"]
 
-WORTH = 4            # cost of a value, in units of an addition, from which on a store and a load of it are less
+WORTH = 4  # cost of a value, in units of an addition, from which on a store and a load of it are less
 
 
 def hoisted(kernel: Kernel, cost: Callable[[Value], float]) -> Kernel:
@@ -31,20 +33,36 @@ def hoisted(kernel: Kernel, cost: Callable[[Value], float]) -> Kernel:
                 places[v.id] = load(made[-1], ZERO)
             stages.append(Stage((), [], [Store(places[v.id].attr[0], ZERO, v) for v in kept]))
             put = Rewriter(known=places)
-            st = Stage(st.axes, [replace(a, value=put(a.value)) for a in st.accs], [replace(s, value=put(s.value)) for s in st.stores])
+            st = Stage(
+                st.axes,
+                [replace(a, value=put(a.value)) for a in st.accs],
+                [replace(s, value=put(s.value)) for s in st.stores],
+            )
         stages.append(st)
-    return replace(kernel, stages=stages, locals=[*kernel.locals, *made]) if made else kernel       # (the same object where there are none)
+    return (
+        replace(kernel, stages=stages, locals=[*kernel.locals, *made]) if made else kernel
+    )  # (the same object where there are none)
 
 
 def _kept(stage: Stage, cost: Callable[[Value], float]) -> list[Value]:
     """The largest such values that are worth it."""
     values = walk(stage.roots())
-    fixed: dict[int, float] = {}                         # values made of reductions and numbers alone -> what they cost
+    fixed: dict[int, float] = {}  # values made of reductions and numbers alone -> what they cost
     reduced: set[int] = set()
     for v in values:
-        if v.op in ("acc", "const", "param") or (v.args and v.op not in ("load", "index", "check_index") and all(a.id in fixed for a in v.args)):
+        if v.op in ("acc", "const", "param") or (
+            v.args and v.op not in ("load", "index", "check_index") and all(a.id in fixed for a in v.args)
+        ):
             fixed[v.id] = cost(v) + sum(fixed[a.id] for a in v.args)
             if v.op == "acc" or any(a.id in reduced for a in v.args):
                 reduced.add(v.id)
     users = {a.id for v in values if v.id not in fixed for a in v.args} | {v.id for v in stage.roots()}
-    return [v for v in values if v.id in users and v.id in reduced and fixed[v.id] >= WORTH and ctype(v.dtype).kind == "float" and v.dtype.itemsize >= 4]
+    return [
+        v
+        for v in values
+        if v.id in users
+        and v.id in reduced
+        and fixed[v.id] >= WORTH
+        and ctype(v.dtype).kind == "float"
+        and v.dtype.itemsize >= 4
+    ]

@@ -1,4 +1,5 @@
-"""The shape of a kernel's loops: which axis the vectors run along, how many lanes, what one work item is, what it costs.
+"""The shape of a kernel's loops: which axis the vectors run along, how many lanes, what one work item is, what it
+costs.
 
 Two shapes cover everything:
 
@@ -10,6 +11,7 @@ Two shapes cover everything:
 A kernel without outer axes is "split": each stage is a phase of its own whose items are chunks of its first axis; the
 chunks depend on the sizes alone, never on the number of threads, so results do not either.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -22,27 +24,50 @@ from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum, symbol
 from .dtypes import ctype, storage_size
 from .runs import run_directions
-from .special import SPECIAL
+from .math.special import SPECIAL
 from .support import Target
-from .vecmath_special import SPECIAL_F64, WIDE
+from .math.vecmath_special import SPECIAL_F64, WIDE
 
 __all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel", "size_hint", "value_cost"]
 
-MAX_CHUNKS = 64                     # of a split reduction
+MAX_CHUNKS = 64  # of a split reduction
 CHUNK_ELEMENTS = 8192
 TWO = integer(2)
 
 # Cost of one operation on a full vector, in units of an addition.
-_COST = {"div": 4, "sqrt": 5, "rsqrt": 8, "reciprocal": 4, "exp": 14, "sigmoid": 20, "tanh": 28, "erf": 30, "erf_rough": 18, "log": 20, "sin": 18, "cos": 18,
-         **dict.fromkeys(("exp2", "expm1", "log1p", "asin", "acos", "atan", "atan2", "hypot", "fmod", "remainder", "div_floor"), 30),
-         **dict.fromkeys(("log2", "log10", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "erfc", "lgamma", *SPECIAL_F64), 80),
-         "const": 0, "param": 0, "acc": 0, "load": 1, "index": 1, "maximum": 2, "minimum": 2}
+_COST = {
+    "div": 4,
+    "sqrt": 5,
+    "rsqrt": 8,
+    "reciprocal": 4,
+    "exp": 14,
+    "sigmoid": 20,
+    "tanh": 28,
+    "erf": 30,
+    "erf_rough": 18,
+    "log": 20,
+    "sin": 18,
+    "cos": 18,
+    **dict.fromkeys(
+        ("exp2", "expm1", "log1p", "asin", "acos", "atan", "atan2", "hypot", "fmod", "remainder", "div_floor"), 30
+    ),
+    **dict.fromkeys(
+        ("log2", "log10", "tan", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "erfc", "lgamma", *SPECIAL_F64), 80
+    ),
+    "const": 0,
+    "param": 0,
+    "acc": 0,
+    "load": 1,
+    "index": 1,
+    "maximum": 2,
+    "minimum": 2,
+}
 _LANE_BY_LANE = frozenset(SPECIAL) - SPECIAL_F64.keys()
 _LANE_COST = 30
-COLUMNS_AT_ONCE = 2048              # of a reduction over rows: their sums stay in the first-level cache
-NEAR = 16                           # elements that share cache lines, more or less
-LONG_COLUMNS = 1 << 17              # elements from which such a reduction is shared among threads by rows
-FOLD_COST, TAIL_COST = 60.0, 40.0   # per item, in units of one contiguous element
+COLUMNS_AT_ONCE = 2048  # of a reduction over rows: their sums stay in the first-level cache
+NEAR = 16  # elements that share cache lines, more or less
+LONG_COLUMNS = 1 << 17  # elements from which such a reduction is shared among threads by rows
+FOLD_COST, TAIL_COST = 60.0, 40.0  # per item, in units of one contiguous element
 _NS_PER_OP = 0.15
 _NS_PER_BYTE = 0.04
 
@@ -50,10 +75,11 @@ _NS_PER_BYTE = 0.04
 @dataclass(frozen=True)
 class Choices:
     """What a search may vary; None leaves it to the rules below."""
-    mode: str | None = None            # "inner" | "outer"
-    vector: str | None = None          # symbol of the vector axis, mode "outer"
-    unroll: int | None = None          # accumulators and vectors per turn of the innermost loop
-    block: int | None = None           # elements of the vector axis per item, mode "outer"
+
+    mode: str | None = None  # "inner" | "outer"
+    vector: str | None = None  # symbol of the vector axis, mode "outer"
+    unroll: int | None = None  # accumulators and vectors per turn of the innermost loop
+    block: int | None = None  # elements of the vector axis per item, mode "outer"
     lanes: int | None = None
     serial: bool = False
 
@@ -61,6 +87,7 @@ class Choices:
 @dataclass
 class StageLoops:
     """Loops of one stage, outermost first, then the vector loop (None: the stage is a few scalar statements)."""
+
     scalar: tuple[Axis, ...]
     vector: Axis | None
     unroll: int = 1
@@ -70,19 +97,21 @@ class StageLoops:
 class Layout:
     mode: str
     lanes: int
-    items: tuple[Axis, ...]            # outer axes that count work items, slowest first
+    items: tuple[Axis, ...]  # outer axes that count work items, slowest first
     stages: list[StageLoops]
-    vector: Axis | None = None         # the outer axis of mode "outer"
-    block: Any = None                  # elements of `vector` per item; None: all of it
-    block_first: bool = False          # blocks vary slowest (keeps strided reads in cache)
-    split: bool = False                # without outer axes: the stages' own axes are shared among threads in chunks
-    split_rows: bool = False           # mode "outer": so are the rows that a reduction goes over (columns.py)
-    serial: bool = False               # items must run in order: they add to shared elements
-    item_ns: Any = 1.0                 # estimated time of one item: float, or (ns per element, elements Expr)
-    stage_ns: list[float] = field(default_factory=list)   # per element of each stage
-    tile: Axis | None = None           # an outer axis that some loads run along while the vectors run along another: L x L tiles are
-    tiled: tuple[Value, ...] = ()      # read row by row and transposed in registers; these loads
-    copies: int = 1                    # vectors that go through the statements side by side (long dependent chains)
+    vector: Axis | None = None  # the outer axis of mode "outer"
+    block: Any = None  # elements of `vector` per item; None: all of it
+    block_first: bool = False  # blocks vary slowest (keeps strided reads in cache)
+    split: bool = False  # without outer axes: the stages' own axes are shared among threads in chunks
+    split_rows: bool = False  # mode "outer": so are the rows that a reduction goes over (columns.py)
+    serial: bool = False  # items must run in order: they add to shared elements
+    item_ns: Any = 1.0  # estimated time of one item: float, or (ns per element, elements Expr)
+    stage_ns: list[float] = field(default_factory=list)  # per element of each stage
+    tile: Axis | None = (
+        None  # an outer axis that some loads run along while the vectors run along another: L x L tiles are
+    )
+    tiled: tuple[Value, ...] = ()  # read row by row and transposed in registers; these loads
+    copies: int = 1  # vectors that go through the statements side by side (long dependent chains)
 
 
 def numel(axes: tuple[Axis, ...]) -> Expr:
@@ -108,7 +137,9 @@ def _indices(stage: Stage) -> list[Expr]:
 
 # ---- merging axes
 def merge_axes(kernel: Kernel) -> Kernel:
-    """The same kernel with neighbouring axes made one wherever every index allows: a contiguous 4-d loop becomes 1-d."""
+    """The same kernel with neighbouring axes made one wherever every index allows: a contiguous 4-d loop becomes
+    1-d.
+    """
     per_stage = [_indices(s) for s in kernel.stages]
     # positions reported by argmax count along the stage's axes, which merging keeps in order
     mapping: dict[str, Expr] = {}
@@ -122,7 +153,10 @@ def merge_axes(kernel: Kernel) -> Kernel:
             stages.append(stage)
             continue
         accs = [replace(a, value=rewrite(a.value)) for a in stage.accs]
-        stores = [Store(s.buffer, _store_index(s.index, rewrite, {**mapping, **local}), rewrite(s.value), s.mode) for s in stage.stores]
+        stores = [
+            Store(s.buffer, _store_index(s.index, rewrite, {**mapping, **local}), rewrite(s.value), s.mode)
+            for s in stage.stores
+        ]
         stages.append(Stage(axes, accs, stores))
     return replace(kernel, outer=outer, stages=stages)
 
@@ -168,6 +202,7 @@ def size_hint(size: Any, hints: dict) -> int:
 
 class Place(NamedTuple):
     """Where a stage reads or writes: the index, the axes that the positions in it were computed from."""
+
     index: Expr
     behind: frozenset[str]
     written: bool
@@ -192,7 +227,7 @@ def _axis_cost(name: str, size: int, places: list[Place], lanes: int) -> float:
             cost += 12.0
         else:
             cost += 9.0 if written else 8.0
-    used = -(-size // lanes) * lanes / max(size, 1)       # lanes that a short axis leaves empty
+    used = -(-size // lanes) * lanes / max(size, 1)  # lanes that a short axis leaves empty
     return cost * min(used, lanes)
 
 
@@ -204,7 +239,9 @@ def _places(stage: Stage) -> list[Place]:
 def _lane_by_lane(stage: Stage, along: Axis | None) -> int:
     """How many reads and writes of the stage take the lanes of a vector along this axis one by one."""
     name = along.symbol.name if along is not None else ""
-    return sum(name in behind or e.coeff(name) not in (ZERO, ONE, TWO) for e, behind, _ in _places(stage)) if name else 0
+    return (
+        sum(name in behind or e.coeff(name) not in (ZERO, ONE, TWO) for e, behind, _ in _places(stage)) if name else 0
+    )
 
 
 def _axes_behind(values: Sequence[Value]) -> set[str]:
@@ -218,8 +255,9 @@ def _axes_behind(values: Sequence[Value]) -> set[str]:
 
 
 def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mode: str = "outer") -> int:
-    """Bytes of the widest value that fills a vector: it decides the number of lanes. `vectors`: the axis that each stage's vectors run along,
-    once that is known; a value that is the same in all lanes (a row's class, its statistics) is a scalar then."""
+    """Bytes of the widest value that fills a vector: it decides the number of lanes. `vectors`: the axis that each
+    stage's vectors run along, once that is known; a value that is the same in all lanes (a row's class, its statistics)
+    is a scalar then."""
     widest = 1
     for k, stage in enumerate(kernel.stages):
         values = _values(stage)
@@ -232,12 +270,18 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
         for v in values:
             if v.op in ("load", "index"):
                 e = v.attr[1] if v.op == "load" else v.attr
-                varies = bool(e.symbol_names() & names) or v.op == "load" and (vectors is None or mode == "outer" and v.attr[0].scope == "local")
+                varies = (
+                    bool(e.symbol_names() & names)
+                    or v.op == "load"
+                    and (vectors is None or mode == "outer" and v.attr[0].scope == "local")
+                )
             else:
                 varies = v.op == "acc" and mode == "outer"
             if varies or any(a.id in along for a in v.args) or vectors is None and v.args:
                 along.add(v.id)
-        short = {v.args[0].id for v in values if _short_index(v)} - {a.id for v in values if not _short_index(v) for a in v.args}
+        short = {v.args[0].id for v in values if _short_index(v)} - {
+            a.id for v in values if not _short_index(v) for a in v.args
+        }
         for v in values:
             if v.id not in along or v.id in short or v.op in ("const", "param", "acc") or v.dtype.is_complex:
                 continue
@@ -261,21 +305,31 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     has_inner = any(s.axes for s in kernel.stages)
     mode, vector = _choose_mode(kernel, lanes, hints, has_inner, choices)
     if choices.lanes is None:
-        vectors = [vector if mode == "outer" else _inner_axis(st, lanes, hints) if st.axes else None for st in kernel.stages]
+        vectors = [
+            vector if mode == "outer" else _inner_axis(st, lanes, hints) if st.axes else None for st in kernel.stages
+        ]
         lanes = max(1, target.width // _register_bytes(kernel, vectors, mode))
         lanes = _fitting(lanes, vectors)
     layout = Layout(mode, lanes, (), [], vector)
     layout.serial = choices.serial or any(
-        s.shared and any(s.index.coeff(a.symbol.name) in (ZERO, None) for a in kernel.outer) for st in kernel.stages for s in st.stores)
+        s.shared and any(s.index.coeff(a.symbol.name) in (ZERO, None) for a in kernel.outer)
+        for st in kernel.stages
+        for s in st.stores
+    )
     ops = [_stage_cost(st, lanes) for st in kernel.stages]
     bytes_ = [_stage_bytes(st) for st in kernel.stages]
     layout.stage_ns = [o / lanes * _NS_PER_OP + b * _NS_PER_BYTE for o, b in zip(ops, bytes_)]
     n_values = sum(len(_values(st)) for st in kernel.stages)
-    if mode == "outer" and not has_inner and n_values > 96 and all(_cheap(st) and not _lane_by_lane(st, vector) for st in kernel.stages):
+    if (
+        mode == "outer"
+        and not has_inner
+        and n_values > 96
+        and all(_cheap(st) and not _lane_by_lane(st, vector) for st in kernel.stages)
+    ):
         layout.copies = 8 if n_values > 400 else 4
     for stage, cost in zip(kernel.stages, ops):
         along = vector if mode == "outer" else _inner_axis(stage, lanes, hints) if stage.axes else None
-        if along is not None:                            # (lane by lane there is nothing to win, and the compiler takes seconds over it)
+        if along is not None:  # (lane by lane there is nothing to win, and the compiler takes seconds over it)
             cost += lanes * _lane_by_lane(stage, along)
         unroll = choices.unroll or (4 if cost <= 8 else 2 if cost <= 24 else 1)
         if layout.copies > 1:
@@ -294,9 +348,15 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
         _plan_blocks(kernel, layout, hints, choices, has_inner)
     else:
         layout.items = kernel.outer
-        layout.split = not kernel.outer and has_inner and not any(s.shared for st in kernel.stages for s in st.stores) \
+        layout.split = (
+            not kernel.outer
+            and has_inner
+            and not any(s.shared for st in kernel.stages for s in st.stores)
             and not any(map(_runs, kernel.stages))
-        layout.item_ns = sum((numel(st.axes) * integer(max(1, round(ns * 1000))) for st, ns in zip(kernel.stages, layout.stage_ns)), ZERO)
+        )
+        layout.item_ns = sum(
+            (numel(st.axes) * integer(max(1, round(ns * 1000))) for st, ns in zip(kernel.stages, layout.stage_ns)), ZERO
+        )
     return layout
 
 
@@ -306,13 +366,15 @@ def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choic
     per_stage = [(_places(st), size_hint(numel(st.axes), hints)) for st in kernel.stages]
     for axis in kernel.outer:
         size = size_hint(axis.size, hints)
-        cost = sum(n * _axis_cost(axis.symbol.name, size, es, lanes) * (1.3 if has_inner else 1.0) for es, n in per_stage)
+        cost = sum(
+            n * _axis_cost(axis.symbol.name, size, es, lanes) * (1.3 if has_inner else 1.0) for es, n in per_stage
+        )
         if choices.vector == axis.symbol.name:
             return "outer", axis
         # the last axis wins a tie: items then run through memory in order
         if cost <= outer_best[0]:
             outer_best = (cost, axis)
-    if any(map(_runs, kernel.stages)):                   # along its axis a scan goes one by one; across it, whole vectors
+    if any(map(_runs, kernel.stages)):  # along its axis a scan goes one by one; across it, whole vectors
         steps = sum(n * len(es) for es, n in per_stage)
         return ("outer", outer_best[1]) if outer_best[0] < 4.0 * steps and choices.mode != "inner" else ("inner", None)
     if not has_inner:
@@ -324,7 +386,7 @@ def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choic
             total += n * _axis_cost(v.symbol.name, size, es, lanes) + (TAIL_COST if size % lanes else 0.0)
         else:
             total += len(es)
-    total += FOLD_COST * sum(len(st.accs) for st in kernel.stages)       # the lanes of each accumulator are folded per item
+    total += FOLD_COST * sum(len(st.accs) for st in kernel.stages)  # the lanes of each accumulator are folded per item
     if choices.mode == "inner" or not kernel.outer:
         return "inner", None
     if choices.mode == "outer" or outer_best[0] < total:
@@ -398,14 +460,24 @@ def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, 
         layout.block = min(block, -(-size.value // layout.lanes) * layout.lanes)
     layout.block_first = strided and bool(layout.items)
     per_item = minimum(size, integer(layout.block)) if layout.block else size
-    inner = sum((numel(st.axes) * integer(max(1, round(n * 1000))) for st, n in zip(kernel.stages, layout.stage_ns)), ZERO)
+    inner = sum(
+        (numel(st.axes) * integer(max(1, round(n * 1000))) for st, n in zip(kernel.stages, layout.stage_ns)), ZERO
+    )
     layout.item_ns = per_item * inner
 
 
 def _long_columns(kernel: Kernel, layout: Layout, hints: dict) -> bool:
     """Whether a reduction over rows is long enough to share its rows among threads, see columns.py."""
     first, rest = kernel.stages[0], kernel.stages[1:]
-    if layout.serial or kernel.locals or kernel.checks or not first.axes or not first.accs or first.stores or any(s.axes or s.accs for s in rest):
+    if (
+        layout.serial
+        or kernel.locals
+        or kernel.checks
+        or not first.axes
+        or not first.accs
+        or first.stores
+        or any(s.axes or s.accs for s in rest)
+    ):
         return False
     if any(a.op not in ("sum", "prod", "max", "min") or a.running or not a.dtype.is_floating_point for a in first.accs):
         return False
@@ -420,7 +492,9 @@ def _steps_over(e: Expr, name: str) -> bool:
 
 
 def _drift(e: Expr, name: str) -> float | None:
-    """Elements from one to the next along an axis, on average over what is close together; None where that is not known."""
+    """Elements from one to the next along an axis, on average over what is close together; None where that is not
+    known.
+    """
     if name not in e.symbol_names():
         return 0
     if e is symbol(name):
@@ -447,16 +521,33 @@ def _drift(e: Expr, name: str) -> float | None:
 def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
     """Whether to go through the kernel in square tiles: where elements lie along another axis than the vectors' own."""
     v = layout.vector
-    if layout.serial or layout.copies > 1 or kernel.checks or len(kernel.stages) != 1 or layout.lanes not in (4, 8, 16, 32):
+    if (
+        layout.serial
+        or layout.copies > 1
+        or kernel.checks
+        or len(kernel.stages) != 1
+        or layout.lanes not in (4, 8, 16, 32)
+    ):
         return
     if any(s.index.coeff(v.symbol.name) is not ONE for s in kernel.stages[0].stores):
         return
     values = _values(kernel.stages[0])
-    if any(x.op == "masked" for x in values):                # (what is read under a condition is not read in whole rows)
+    if any(x.op == "masked" for x in values):  # (what is read under a condition is not read in whole rows)
         return
-    loads = [x for x in values if x.op == "load" and not x.args and x.attr[0].scope == "global"
-             and storage_size(ctype(x.dtype)) in (2, 4, 8) and x.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)]
-    best = max((a for a in kernel.outer if a is not v), key=lambda a: sum(x.attr[1].coeff(a.symbol.name) is ONE for x in loads), default=None)
+    loads = [
+        x
+        for x in values
+        if x.op == "load"
+        and not x.args
+        and x.attr[0].scope == "global"
+        and storage_size(ctype(x.dtype)) in (2, 4, 8)
+        and x.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)
+    ]
+    best = max(
+        (a for a in kernel.outer if a is not v),
+        key=lambda a: sum(x.attr[1].coeff(a.symbol.name) is ONE for x in loads),
+        default=None,
+    )
     if best is None or size_hint(best.size, hints) < layout.lanes or size_hint(v.size, hints) < layout.lanes:
         return
     tiled = tuple(x for x in loads if x.attr[1].coeff(best.symbol.name) is ONE)
@@ -465,6 +556,10 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
 
 
 def chunk_count(extent: Any, rest: Any = 1) -> Expr:
-    """Chunks of a split stage: a function of the sizes alone. `extent`: of the axis that is split, `rest`: elements per step of it."""
+    """Chunks of a split stage: a function of the sizes alone. `extent`: of the axis that is split, `rest`: elements per
+    step of it.
+    """
     e = as_expr(extent)
-    return maximum(integer(1), minimum(minimum(e, integer(MAX_CHUNKS)), ceildiv(e * as_expr(rest), integer(CHUNK_ELEMENTS))))
+    return maximum(
+        integer(1), minimum(minimum(e, integer(MAX_CHUNKS)), ceildiv(e * as_expr(rest), integer(CHUNK_ELEMENTS)))
+    )

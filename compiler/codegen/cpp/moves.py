@@ -1,7 +1,9 @@
-"""Elements of 16 bits that are only moved, chosen between, negated or made absolute: as bits, twice as many to a vector, and NaNs as they are.
+"""Elements of 16 bits that are only moved, chosen between, negated or made absolute: as bits, twice as many to a
+vector, and NaNs as they are.
 
 Arithmetic on them is done in float32; what needs none is neither widened nor rounded back.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -12,7 +14,7 @@ from ...lowering.ir import Kernel, Stage, Store, Value, const, make, prim
 
 __all__ = ["moved_as_bits", "BITS"]
 
-BITS = torch.uint16                       # what such a value is in the loop IR
+BITS = torch.uint16  # what such a value is in the loop IR
 _SHORT = (torch.bfloat16, torch.float16)
 
 
@@ -47,7 +49,9 @@ def _bits(root: Value, dtype: torch.dtype, made: dict) -> Value | None:
         elif v.op == "load" and v.dtype == dtype:
             made[k] = make("load", BITS, v.args, v.attr)
         elif v.op == "const":
-            made[k] = const(int(torch.tensor(float(v.attr), dtype=torch.float64).to(dtype).view(torch.int16)) & 0xFFFF, BITS)
+            made[k] = const(
+                int(torch.tensor(float(v.attr), dtype=torch.float64).to(dtype).view(torch.int16)) & 0xFFFF, BITS
+            )
         elif moved and v.dtype in (dtype, torch.float32):
             stack += [(v, True), *((v.args[n], False) for n in moved)]
         else:
@@ -55,7 +59,14 @@ def _bits(root: Value, dtype: torch.dtype, made: dict) -> Value | None:
     return made[root.id, dtype]
 
 
-_MOVED = {"cast": (0,), "neg": (0,), "abs": (0,), "copysign": (0, 1), "where": (1, 2), "masked": (1, 2)}      # the arguments that are elements
+_MOVED = {
+    "cast": (0,),
+    "neg": (0,),
+    "abs": (0,),
+    "copysign": (0, 1),
+    "where": (1, 2),
+    "masked": (1, 2),
+}  # the arguments that are elements
 
 
 def _rebuilt(v: Value, args: list[Value]) -> Value:

@@ -1,9 +1,12 @@
-"""Loops that go through the vectors' axis piece by piece, where positions are piecewise linear: what is rolled, repeated, clamped, reflected, joined.
+"""Loops that go through the vectors' axis piece by piece, where positions are piecewise linear: what is rolled,
+repeated, clamped, reflected, joined.
 
-`Piece` in the code is an index from some place on: where it begins, its step, for how many lanes that holds. Arithmetic on pieces is that of indices, so that the loop's next
-piece ends where the first of its indices turns, or the first of its conditions ("turn" values, comparisons that were made such by `mark_turns`). In a piece whole vectors are
-read, forwards or backwards, and conditions are the same for all lanes.
+`Piece` in the code is an index from some place on: where it begins, its step, for how many lanes that holds. Arithmetic
+on pieces is that of indices, so that the loop's next piece ends where the first of its indices turns, or the first of
+its conditions ("turn" values, comparisons that were made such by `mark_turns`). In a piece whole vectors are read,
+forwards or backwards, and conditions are the same for all lanes.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -18,7 +21,7 @@ from .layout import Layout, size_hint
 
 __all__ = ["PIECES", "piece_text", "in_long_pieces", "parted", "mark_turns"]
 
-LONG = 8                # vectors of a row from which on conditions part it
+LONG = 8  # vectors of a row from which on conditions part it
 
 PIECES = """\
 // An index over the next lanes: where it begins, its step from lane to lane, and for how many lanes that holds.
@@ -71,8 +74,11 @@ def in_long_pieces(e: Expr, name: str, lanes: int, hints: Mapping[str, int]) -> 
     if name not in e.symbol_names() or e.op == "sym":
         return True
     if e.op in ("add", "mul"):
-        return all(len(varying) == 0 or len(mono) == 1 and in_long_pieces(varying[0], name, lanes, hints)
-                   for _, mono in e.terms() for varying in ([a for a in mono if name in a.symbol_names()],))
+        return all(
+            len(varying) == 0 or len(mono) == 1 and in_long_pieces(varying[0], name, lanes, hints)
+            for _, mono in e.terms()
+            for varying in ([a for a in mono if name in a.symbol_names()],)
+        )
     if e.op in ("min", "max"):
         return all(in_long_pieces(a, name, lanes, hints) for a in e.args)
     if e.op in ("mod", "floordiv"):
@@ -128,15 +134,26 @@ def parted(e: Expr, name: str) -> tuple[Expr, Expr]:
 
 
 def mark_turns(kernel: Kernel, layout: Layout) -> Kernel:
-    """The same kernel with conditions of reads that hold along the whole row up to a position, or from one on, as leaves: turn, attr=(e, negated), e < 0 or not."""
+    """The same kernel with conditions of reads that hold along the whole row up to a position, or from one on, as
+    leaves: turn, attr=(e, negated), e < 0 or not.
+    """
     if layout.tile is not None or layout.copies > 1:
         return kernel
     stages = []
     for st, loops in zip(kernel.stages, layout.stages):
         axis = loops.vector
         if axis is not None and size_hint(axis.size, kernel.hints) >= LONG * layout.lanes:
-            mark = _Marker(axis.symbol.name, layout.lanes, kernel.hints, [*(a.value for a in st.accs), *(s.value for s in st.stores)])
-            st = Stage(st.axes, [replace(a, value=mark(a.value)) for a in st.accs], [replace(s, value=mark(s.value)) for s in st.stores])
+            mark = _Marker(
+                axis.symbol.name,
+                layout.lanes,
+                kernel.hints,
+                [*(a.value for a in st.accs), *(s.value for s in st.stores)],
+            )
+            st = Stage(
+                st.axes,
+                [replace(a, value=mark(a.value)) for a in st.accs],
+                [replace(s, value=mark(s.value)) for s in st.stores],
+            )
         stages.append(st)
     return replace(kernel, stages=stages)
 
@@ -154,7 +171,13 @@ class _Marker(Rewriter):
                 stack += [a for a in v.args if v.op in ("logical_and", "logical_or", "logical_not")]
 
     def _rebuild(self, v: Value) -> Value:
-        if v.id in self.conditions and v.op in ("lt", "ge", "le", "gt") and v.args[0].op == "index" and not v.args[0].args and v.args[1].op == "const":
+        if (
+            v.id in self.conditions
+            and v.op in ("lt", "ge", "le", "gt")
+            and v.args[0].op == "index"
+            and not v.args[0].args
+            and v.args[1].op == "const"
+        ):
             e = v.args[0].attr - int(v.args[1].attr)
             if self.vector in e.symbol_names() and in_long_pieces(e, self.vector, self.lanes, self.hints):
                 return make("turn", torch.bool, (), (e if v.op in ("lt", "ge") else e - 1, v.op in ("ge", "gt")))

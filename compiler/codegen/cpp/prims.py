@@ -4,15 +4,16 @@
 Arithmetic and comparisons are operators of the language; the rest are functions `tc::name` overloaded for scalar and
 vector types. A function without a vector form of its own is run lane by lane.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ...errors import InternalError
 from .dtypes import CType, literal, lowest, highest
-from .special import SPECIAL, need_special
+from .math.special import SPECIAL, need_special
 from .support import Support, vector_type
-from .vecmath import need_function
+from .math.vecmath import need_function
 
 __all__ = ["Operand", "expression", "conversion", "splat", "reduce_identity", "reduce_update"]
 
@@ -21,6 +22,7 @@ __all__ = ["Operand", "expression", "conversion", "splat", "reduce_identity", "r
 class Operand:
     """An operand as C++ text: a name or a literal. `is_vector`: one value per lane; `exact`: a float that fits its low
     precision storage type without rounding."""
+
     text: str
     ct: CType
     is_vector: bool
@@ -29,16 +31,76 @@ class Operand:
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_ON_BOOL = {"add": "bitwise_or", "mul": "bitwise_and", "maximum": "bitwise_or", "minimum": "bitwise_and", "sub": "bitwise_xor",
-            "fmax": "bitwise_or", "fmin": "bitwise_and", "square": "identity", "relu": "identity", "abs": "identity", "sign": "identity"}
+_ON_BOOL = {
+    "add": "bitwise_or",
+    "mul": "bitwise_and",
+    "maximum": "bitwise_or",
+    "minimum": "bitwise_and",
+    "sub": "bitwise_xor",
+    "fmax": "bitwise_or",
+    "fmin": "bitwise_and",
+    "square": "identity",
+    "relu": "identity",
+    "abs": "identity",
+    "sign": "identity",
+}
 _IDENTITY_ON_INT = frozenset(("floor", "ceil", "round", "trunc"))
 
 # libm functions that have the name of the primitive
-_LIBM = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
-         "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "floor", "ceil", "trunc", "sqrt", "fmod", "atan2",
-         "hypot", "copysign", "nextafter")
-_ARITY2 = frozenset(("fmod", "remainder", "pow", "atan2", "hypot", "copysign", "nextafter", "div_floor", "div_trunc", "maximum", "minimum",
-                     "fmax", "fmin", "bitwise_left_shift", "bitwise_right_shift", "logaddexp", *(name for name, n in SPECIAL.items() if n == 2)))
+_LIBM = (
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "lgamma",
+    "floor",
+    "ceil",
+    "trunc",
+    "sqrt",
+    "fmod",
+    "atan2",
+    "hypot",
+    "copysign",
+    "nextafter",
+)
+_ARITY2 = frozenset(
+    (
+        "fmod",
+        "remainder",
+        "pow",
+        "atan2",
+        "hypot",
+        "copysign",
+        "nextafter",
+        "div_floor",
+        "div_trunc",
+        "maximum",
+        "minimum",
+        "fmax",
+        "fmin",
+        "bitwise_left_shift",
+        "bitwise_right_shift",
+        "logaddexp",
+        *(name for name, n in SPECIAL.items() if n == 2),
+    )
+)
 
 # Scalar forms; {T} the type, {f} the suffix of libm's functions, {bits} the width of an integer type.
 _FLOAT = {
@@ -55,16 +117,22 @@ _FLOAT = {
     "fmax": "{T} fmax({T} a, {T} b) {{ return a >= b || b != b ? a : b; }}",
     "fmin": "{T} fmin({T} a, {T} b) {{ return a <= b || b != b ? a : b; }}",
     "pow": "{T} pow({T} a, {T} b) {{ return __builtin_pow{f}(a, b); }}",
-    "remainder": "{T} remainder({T} a, {T} b) {{          // the sign of the divisor, as Python's %\n"
-                 "    {T} r = __builtin_fmod{f}(a, b);\n    return r != 0 && (b < 0) != (r < 0) ? r + b : r;\n}}",
-    "logaddexp": "{T} logaddexp({T} a, {T} b) {{          // log(exp(a) + exp(b)); NaN wins\n    if (a != a || b != b) return a + b;\n"
-                 "    {T} lo = a < b ? a : b, hi = a < b ? b : a;\n"
-                 "    return lo != hi || __builtin_isfinite(lo) ? __builtin_log1p{f}(__builtin_exp{f}(lo - hi)) + hi : lo;\n}}",
+    "remainder": (
+        "{T} remainder({T} a, {T} b) {{          // the sign of the divisor, as Python's %\n"
+        "    {T} r = __builtin_fmod{f}(a, b);\n    return r != 0 && (b < 0) != (r < 0) ? r + b : r;\n}}"
+    ),
+    "logaddexp": (
+        "{T} logaddexp({T} a, {T} b) {{          // log(exp(a) + exp(b)); NaN wins\n    if (a != a || b != b) return a"
+        " + b;\n    {T} lo = a < b ? a : b, hi = a < b ? b : a;\n    return lo != hi || __builtin_isfinite(lo) ?"
+        " __builtin_log1p{f}(__builtin_exp{f}(lo - hi)) + hi : lo;\n}}"
+    ),
     "div_trunc": "{T} div_trunc({T} a, {T} b) {{ return __builtin_trunc{f}(a / b); }}",
-    "div_floor": "{T} div_floor({T} a, {T} b) {{          // as Python's //\n    if (b == 0) return a / b;\n"
-                 "    {T} r = __builtin_fmod{f}(a, b), q = (a - r) / b;\n    if (r != 0 && (b < 0) != (r < 0)) q -= 1;\n"
-                 "    if (q == 0) return __builtin_copysign{f}(0, a / b);\n"
-                 "    {T} w = __builtin_floor{f}(q);\n    return q - w > {T}(0.5) ? w + 1 : w;\n}}",
+    "div_floor": (
+        "{T} div_floor({T} a, {T} b) {{          // as Python's //\n    if (b == 0) return a / b;\n"
+        "    {T} r = __builtin_fmod{f}(a, b), q = (a - r) / b;\n    if (r != 0 && (b < 0) != (r < 0)) q -= 1;\n"
+        "    if (q == 0) return __builtin_copysign{f}(0, a / b);\n"
+        "    {T} w = __builtin_floor{f}(q);\n    return q - w > {T}(0.5) ? w + 1 : w;\n}}"
+    ),
 }
 _INT = {
     "sign": "{T} sign({T} x) {{ return (x > 0) - (x < 0); }}",
@@ -77,14 +145,24 @@ _INT = {
     "div": "{T} div({T} a, {T} b) {{ return b == 0 ? 0 : {minus_one}a / b; }}",
     "div_trunc": "{T} div_trunc({T} a, {T} b) {{ return b == 0 ? 0 : {minus_one}a / b; }}",
     "fmod": "{T} fmod({T} a, {T} b) {{ return b == 0 {or_minus_one}? 0 : a % b; }}",
-    "div_floor": "{T} div_floor({T} a, {T} b) {{          // as Python's //\n    if (b == 0) return 0;\n{minus_one_line}"
-                 "    {T} q = a / b;\n    return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;\n}}",
-    "remainder": "{T} remainder({T} a, {T} b) {{          // the sign of the divisor, as Python's %\n"
-                 "    if (b == 0 {or_minus_one}) return 0;\n    {T} r = a % b;\n    return r != 0 && (r < 0) != (b < 0) ? r + b : r;\n}}",
-    "pow": "{T} pow({T} a, {T} b) {{\n    if (b < 0) return a == 1 ? 1 : a == ({T})-1 ? (b & 1 ? -1 : 1) : 0;\n    {T} r = 1;\n"
-           "    for (; b; b = ({T})(b >> 1), a = ({T})(a * a)) if (b & 1) r = ({T})(r * a);\n    return r;\n}}",
-    "bitwise_left_shift": "{T} bitwise_left_shift({T} a, {T} b) {{ return b < 0 || b >= {bits} ? 0 : ({T})(({U})a << b); }}",
-    "bitwise_right_shift": "{T} bitwise_right_shift({T} a, {T} b) {{ return a >> (b < 0 || b >= {bits} ? {bits} - 1 : b); }}",
+    "div_floor": (
+        "{T} div_floor({T} a, {T} b) {{          // as Python's //\n    if (b == 0) return 0;\n{minus_one_line}"
+        "    {T} q = a / b;\n    return a % b != 0 && (a < 0) != (b < 0) ? q - 1 : q;\n}}"
+    ),
+    "remainder": (
+        "{T} remainder({T} a, {T} b) {{          // the sign of the divisor, as Python's %\n    if (b == 0"
+        " {or_minus_one}) return 0;\n    {T} r = a % b;\n    return r != 0 && (r < 0) != (b < 0) ? r + b : r;\n}}"
+    ),
+    "pow": (
+        "{T} pow({T} a, {T} b) {{\n    if (b < 0) return a == 1 ? 1 : a == ({T})-1 ? (b & 1 ? -1 : 1) : 0;\n    {T} r ="
+        " 1;\n    for (; b; b = ({T})(b >> 1), a = ({T})(a * a)) if (b & 1) r = ({T})(r * a);\n    return r;\n}}"
+    ),
+    "bitwise_left_shift": (
+        "{T} bitwise_left_shift({T} a, {T} b) {{ return b < 0 || b >= {bits} ? 0 : ({T})(({U})a << b); }}"
+    ),
+    "bitwise_right_shift": (
+        "{T} bitwise_right_shift({T} a, {T} b) {{ return a >> (b < 0 || b >= {bits} ? {bits} - 1 : b); }}"
+    ),
 }
 _UINT_SHIFT = "{T} bitwise_right_shift({T} a, {T} b) {{ return b >= {bits} ? 0 : a >> b; }}"
 
@@ -104,28 +182,45 @@ _VECTOR = {
         "sign": "{V} sign({V} x) {{ return (x < 0) - (x > 0); }}",
         "maximum": "{V} maximum({V} a, {V} b) {{ return a > b ? a : b; }}",
         "minimum": "{V} minimum({V} a, {V} b) {{ return a < b ? a : b; }}",
-        "bitwise_left_shift": "{V} bitwise_left_shift({V} a, {V} b) {{ return (b < 0) | (b >= {bits}) ? {V}{{}} : a << (b & ({bits} - 1)); }}",
-        "bitwise_right_shift": "{V} bitwise_right_shift({V} a, {V} b) {{ return a >> ((b < 0) | (b >= {bits}) ? {V}{{}} + ({bits} - 1) : b); }}",
+        "bitwise_left_shift": (
+            "{V} bitwise_left_shift({V} a, {V} b) {{ return (b < 0) | (b >= {bits}) ? {V}{{}} : a << (b & ({bits} -"
+            " 1)); }}"
+        ),
+        "bitwise_right_shift": (
+            "{V} bitwise_right_shift({V} a, {V} b) {{ return a >> ((b < 0) | (b >= {bits}) ? {V}{{}} + ({bits} - 1) :"
+            " b); }}"
+        ),
     },
 }
-# Quotients of integers by way of double, which holds them exactly: the rounded quotient of numbers up to 2^52 cuts off to the right one.
+# Quotients of integers by way of double, which holds them exactly: the rounded quotient of numbers up to 2^52 cuts off
+# to the right one.
 _QUOTIENT = {
-    "i32": "vi32 quotient(vi32 a, vi32 b) { return b == 0 ? vi32{} : convert<vi32>(convert<vf64>(a) / convert<vf64>(b)); }",
-    "i64": """vi64 quotient(vi64 a, vi64 b) {
+    "i32": (
+        "vi32 quotient(vi32 a, vi32 b) { return b == 0 ? vi32{} : convert<vi32>(convert<vf64>(a) / convert<vf64>(b)); }"
+    ),
+    "i64": (
+        """vi64 quotient(vi64 a, vi64 b) {
     const i64 most = 1LL << 52;
     vi64 far = (a > most) | (a < -most) | (b > most) | (b < -most), q = b == 0 ? vi64{} : convert<vi64>(convert<vf64>(a) / convert<vf64>(b));
     if (__builtin_expect(any(far), 0)) for (int k = 0; k < L; k++) if (far[k]) q[k] = div(a[k], b[k]);
     return q;
-}""",
+}"""
+    ),
 }
 _DIVISIONS = {
     "div": "{V} div({V} a, {V} b) {{ return quotient(a, b); }}",
     "div_trunc": "{V} div_trunc({V} a, {V} b) {{ return quotient(a, b); }}",
     "fmod": "{V} fmod({V} a, {V} b) {{ return b == 0 ? {V}{{}} : a - quotient(a, b) * b; }}",
-    "div_floor": "{V} div_floor({V} a, {V} b) {{ {V} q = quotient(a, b); return q + ((a - q * b != 0) & (b != 0) & ((a < 0) != (b < 0))); }}",
-    "remainder": "{V} remainder({V} a, {V} b) {{ {V} r = a - quotient(a, b) * b; r = (r != 0) & ((r < 0) != (b < 0)) ? r + b : r; return b == 0 ? {V}{{}} : r; }}",
+    "div_floor": (
+        "{V} div_floor({V} a, {V} b) {{ {V} q = quotient(a, b); return q + ((a - q * b != 0) & (b != 0) & ((a < 0) !="
+        " (b < 0))); }}"
+    ),
+    "remainder": (
+        "{V} remainder({V} a, {V} b) {{ {V} r = a - quotient(a, b) * b; r = (r != 0) & ((r < 0) != (b < 0)) ? r + b :"
+        " r; return b == 0 ? {V}{{}} : r; }}"
+    ),
 }
-_DIVISION_NEEDS = {"i32": "avx2", "i64": "avx512dq"}       # instructions between these types and double
+_DIVISION_NEEDS = {"i32": "avx2", "i64": "avx512dq"}  # instructions between these types and double
 # The machine's maximum gives b where either is NaN, so that only a NaN in a needs a look of its own.
 _EXTREME = """{V} {op}({V} a, {V} b) {{
     {V} m;
@@ -143,7 +238,7 @@ def splat(s: Support, x: Operand) -> str:
     if x.ct.kind == "bool":
         s.need("splat.bool", "INLINE vmask splat(bool x) { return vmask{} - (lane_mask)x; }")
     else:
-        sign = "-" if x.ct.is_float else "+"       # -0.0 + 0.0 would lose the sign
+        sign = "-" if x.ct.is_float else "+"  # -0.0 + 0.0 would lose the sign
         s.need("splat." + x.ct.tag, f"INLINE {v} splat({x.ct.scalar} x) {{ return x {sign} {v}{{}}; }}")
     return f"tc::splat({x.text})"
 
@@ -163,7 +258,11 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
         return
     v = vector_type(s, ct)
     text = _VECTOR.get(ct.kind, {}).get(op)
-    if op in ("maximum", "minimum") and ct.is_float and {32: "avx2", 64: "avx512f"}.get(s.bytes_of(ct.tag)) in s.target.features:
+    if (
+        op in ("maximum", "minimum")
+        and ct.is_float
+        and {32: "avx2", 64: "avx512f"}.get(s.bytes_of(ct.tag)) in s.target.features
+    ):
         s.need(key, "INLINE " + _EXTREME.format(V=v, op=op, name=f"{op[:3]}p{'s' if ct.tag == 'f32' else 'd'}"))
         return
     if op in _DIVISIONS and _DIVISION_NEEDS.get(ct.tag) in s.target.features:
@@ -177,12 +276,18 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
     _function(s, op, ct, False)
     n = 3 if op == "fma" else 2 if op in _ARITY2 or (op == "div" and not ct.is_float) else 1
     names = "abc"[:n]
-    s.need("lanes.memory", "// Lanes one by one go through memory: taking them out of a register costs more.\n"
-           "template <class V, class T> INLINE void spill(V v, T (&a)[L]) { __builtin_memcpy(a, &v, sizeof a); asm(\"\" : \"+m\"(a)); }\n")
+    s.need(
+        "lanes.memory",
+        "// Lanes one by one go through memory: taking them out of a register costs more.\ntemplate <class V, class T>"
+        ' INLINE void spill(V v, T (&a)[L]) { __builtin_memcpy(a, &v, sizeof a); asm("" : "+m"(a)); }\n',
+    )
     spilled = " ".join(f"{ct.scalar} {a}_lanes[L]; spill({a}, {a}_lanes);" for a in names)
-    s.need(key, f"INLINE {v} {op}({', '.join(f'{v} {a}' for a in names)}) {{\n    {spilled}\n    {ct.scalar} r[L]; "
-                f"for (int k = 0; k < L; k++) r[k] = {op}({', '.join(f'{a}_lanes[k]' for a in names)});\n"
-                f"    {v} out; __builtin_memcpy(&out, r, sizeof out); return out;\n}}")
+    s.need(
+        key,
+        f"INLINE {v} {op}({', '.join(f'{v} {a}' for a in names)}) {{\n    {spilled}\n    {ct.scalar} r[L]; "
+        f"for (int k = 0; k < L; k++) r[k] = {op}({', '.join(f'{a}_lanes[k]' for a in names)});\n"
+        f"    {v} out; __builtin_memcpy(&out, r, sizeof out); return out;\n}}",
+    )
 
 
 def _scalar_text(op: str, ct: CType) -> str:
@@ -193,17 +298,22 @@ def _scalar_text(op: str, ct: CType) -> str:
             return _FLOAT[op].format(T=t, f=f)
         if op == "erf_rough":
             return f"{t} erf_rough({t} x) {{ return __builtin_erf{f}(x); }}"
-        if op == "erfc" and ct.tag == "f32":       # libm's erfcf is off by 3 units
+        if op == "erfc" and ct.tag == "f32":  # libm's erfcf is off by 3 units
             return "float erfc(float x) { return (float)__builtin_erfc((double)x); }"
         if op in _LIBM:
-            args = ("x", "y")[:2 if op in _ARITY2 else 1]
+            args = ("x", "y")[: 2 if op in _ARITY2 else 1]
             return f"{t} {op}({', '.join(f'{t} {a}' for a in args)}) {{ return __builtin_{op}{f}({', '.join(args)}); }}"
     elif op in _INT:
         text = _UINT_SHIFT if ct.kind == "uint" and op == "bitwise_right_shift" else _INT[op]
-        signed = ct.kind == "int"          # the smallest number divided by -1 traps
-        return text.format(T=t, bits=8 * ct.size, U="u" + t[1:] if signed else t,
-                           minus_one=f"b == -1 ? ({t})-(u64)a : " if signed else "", or_minus_one="|| b == -1 " if signed else "",
-                           minus_one_line=f"    if (b == -1) return ({t})-(u64)a;\n" if signed else "")
+        signed = ct.kind == "int"  # the smallest number divided by -1 traps
+        return text.format(
+            T=t,
+            bits=8 * ct.size,
+            U="u" + t[1:] if signed else t,
+            minus_one=f"b == -1 ? ({t})-(u64)a : " if signed else "",
+            or_minus_one="|| b == -1 " if signed else "",
+            minus_one_line=f"    if (b == -1) return ({t})-(u64)a;\n" if signed else "",
+        )
     raise InternalError(f"C++ code generation: primitive {op!r} is not defined on {ct.scalar}")
 
 
@@ -235,7 +345,7 @@ def expression(s: Support, op: str, ct: CType, args: list[Operand]) -> str:
     if op in ("where", "masked"):
         if not vector:
             return f"{a.text} ? {args[1].text} : {args[2].text}"
-        s.need("masks")                              # (not by ?: of a scalar, of which the compiler tries all combinations for minutes)
+        s.need("masks")  # (not by ?: of a scalar, of which the compiler tries all combinations for minutes)
         return f"tc::where({splat(s, _as_bool(s, a))}, {splat(s, args[1])}, {splat(s, args[2])})"
     if op in ("logical_and", "logical_or", "logical_xor"):
         x, y = (_as_bool(s, v) for v in args)
@@ -251,8 +361,14 @@ def expression(s: Support, op: str, ct: CType, args: list[Operand]) -> str:
     if op in _COMPARE:
         if a.ct.kind == "bool" and vector:
             x, y = splat(s, a), splat(s, args[1])
-            return {"eq": f"~({x} ^ {y})", "ne": f"{x} ^ {y}", "lt": f"~{x} & {y}", "le": f"~{x} | {y}", "gt": f"{x} & ~{y}",
-                    "ge": f"{x} | ~{y}"}[op]
+            return {
+                "eq": f"~({x} ^ {y})",
+                "ne": f"{x} ^ {y}",
+                "lt": f"~{x} & {y}",
+                "le": f"~{x} | {y}",
+                "gt": f"{x} & ~{y}",
+                "ge": f"{x} | ~{y}",
+            }[op]
         text = f"{_raw(s, a, vector)} {_COMPARE[op]} {_raw(s, args[1], vector)}"
         return _mask(s, f"({text})", a.ct) if vector else text
     if op in ("isnan", "isinf", "signbit"):
@@ -297,11 +413,18 @@ def _classify(s: Support, op: str, a: Operand, vector: bool) -> str:
         return _mask(s, f"({yes})", a.ct) if vector else yes
     f = "f" if a.ct.tag == "f32" else ""
     if not vector:
-        return {"isnan": f"{a.text} != {a.text}", "isinf": f"__builtin_isinf({a.text}) != 0", "signbit": f"__builtin_signbit{f}({a.text}) != 0"}[op]
+        return {
+            "isnan": f"{a.text} != {a.text}",
+            "isinf": f"__builtin_isinf({a.text}) != 0",
+            "signbit": f"__builtin_signbit{f}({a.text}) != 0",
+        }[op]
     i = "vi32" if a.ct.tag == "f32" else "vi64"
     s.vector(i[1:])
-    text = {"isnan": f"({a.text} != {a.text})", "isinf": f"(({a.text} == __builtin_inf{f}()) | ({a.text} == -__builtin_inf{f}()))",
-            "signbit": f"(({i}){a.text} < 0)"}[op]
+    text = {
+        "isnan": f"({a.text} != {a.text})",
+        "isinf": f"(({a.text} == __builtin_inf{f}()) | ({a.text} == -__builtin_inf{f}()))",
+        "signbit": f"(({i}){a.text} < 0)",
+    }[op]
     return _mask(s, text, a.ct)
 
 
@@ -330,7 +453,8 @@ def _power(s: Support, a: Operand, b: Operand, ct: CType, vector: bool) -> str |
     return None
 
 
-# Negative numbers wrap, as with eager's compiler, where the instructions of newer machines would give the largest number.
+# Negative numbers wrap, as with eager's compiler, where the instructions of newer machines would give the largest
+# number.
 _UNSIGNED_OF = """\
 template <class U, class I, class F> INLINE U unsigned_of(F x, F half) {
     bool high = x >= half;
@@ -365,7 +489,7 @@ def conversion(s: Support, x: Operand, to: CType) -> str:
             s.need(f"{to.storage}.vector" if x.is_vector else to.storage)
             text = f"tc::round_{to.storage}({text})"
         return text
-    if x.ct.is_float and to.size < 4:                 # through a wider integer, so that large values wrap as eager's
+    if x.ct.is_float and to.size < 4:  # through a wider integer, so that large values wrap as eager's
         if not x.is_vector:
             return f"({to.scalar})(i32){text}"
         s.vector("i32"), s.need("convert")
@@ -393,8 +517,16 @@ def _converted(s: Support, text: str, to: CType) -> str:
 
 
 # ---- reductions
-_REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor",
-                "logaddexp": "logaddexp"}
+_REDUCE_PRIM = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "logical_or",
+    "all": "logical_and",
+    "xor_sum": "bitwise_xor",
+    "logaddexp": "logaddexp",
+}
 
 
 def reduce_identity(op: str, ct: CType) -> str:

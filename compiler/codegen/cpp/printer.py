@@ -4,10 +4,11 @@ Every function it prints has the signature
 
     extern "C" int NAME(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)
 
-and runs the work items [begin, end): the launcher decides how many threads share them. It returns 0, or 1 + the position of a
-failed check in Kernel.checks. NAME_plan(size, out) fills in what the launcher has to know: out[0] bytes of scratch, then
-for each phase its number of items and the estimated picoseconds of one.
+and runs the work items [begin, end): the launcher decides how many threads share them. It returns 0, or 1 + the
+position of a failed check in Kernel.checks. NAME_plan(size, out) fills in what the launcher has to know: out[0] bytes
+of scratch, then for each phase its number of items and the estimated picoseconds of one.
 """
+
 from __future__ import annotations
 
 import re
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Sequence
 
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage
-from ...lowering.printer import names_of
+from ...lowering.print_loops import names_of
+from ...base.quoting import comment
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .columns import column_phases
 from .dtypes import ctype, storage_size
@@ -32,27 +34,34 @@ from .values import LANE_IDS, LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, L
 
 __all__ = ["KernelSource", "print_kernel"]
 
-STACK_BYTES = 64 * 1024              # of local buffers; larger ones are allocated once per call and thread
+STACK_BYTES = 64 * 1024  # of local buffers; larger ones are allocated once per call and thread
 _IN_CODE = "tc_kernel"
-TOGETHER, SHORT = 512, 512           # elements of the rows that a reduction over rows takes at a time, one vector of columns after the other, where rows have so few elements
-FLUSH = 8192                         # elements that one accumulator adds before it is added to a total (accuracy of long sums)
+TOGETHER, SHORT = (
+    512,
+    512,
+    # elements of the rows that a reduction over rows takes at a time, one vector of columns after the other, where rows
+    # have so few elements
+)
+FLUSH = 8192  # elements that one accumulator adds before it is added to a total (accuracy of long sums)
 
 
 @dataclass
 class KernelSource:
-    """One kernel's file. `phases`: symbols to run one after the other, each over all of its items; `layout` tells how the
-    loops were chosen, for the report.
+    """One kernel's file. `phases`: symbols to run one after the other, each over all of its items; `layout` tells how
+    the loops were chosen, for the report.
 
-    `text` is for readers: it names the kernel and says where it comes from. `code` is what is compiled: the same without that, so that
-    equal loops are one library wherever they stand. `symbol(name)` is what a function of `text` is called in `code`."""
+    `text` is for readers: it names the kernel and says where it comes from. `code` is what is compiled: the same
+    without that, so that equal loops are one library wherever they stand. `symbol(name)` is what a function of `text`
+    is called in `code`."""
+
     name: str
     text: str
     phases: list[str]
     plan_symbol: str
     checks: list[str]
     choices: dict[str, Any] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)       # variable of the text -> aten node
-    numbers: tuple[int, ...] = ()                             # constants that the code takes as arguments, before the kernel's sizes
+    names: dict[str, str] = field(default_factory=dict)  # variable of the text -> aten node
+    numbers: tuple[int, ...] = ()  # constants that the code takes as arguments, before the kernel's sizes
 
     @property
     def code(self) -> str:
@@ -61,7 +70,7 @@ class KernelSource:
         return re.sub(rf"\b{re.escape(self.name)}(?=\b|_)", _IN_CODE, "\n".join(lines[first:]))
 
     def symbol(self, name: str) -> str:
-        return _IN_CODE + name[len(self.name):]
+        return _IN_CODE + name[len(self.name) :]
 
 
 def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), name: str | None = None) -> KernelSource:
@@ -76,19 +85,27 @@ def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), n
 def _print_product(kernel: Kernel, product: Product, target: Target, name: str) -> KernelSource:
     printer = ProductPrinter(kernel, product, target, name, header(kernel, name))
     text, phases, choices = printer.source()
-    return KernelSource(name, text, phases, f"{name}_plan", list(kernel.checks), choices, names_of(kernel, printer.scope.origins),
-                        printer.numbers)
+    return KernelSource(
+        name,
+        text,
+        phases,
+        f"{name}_plan",
+        list(kernel.checks),
+        choices,
+        names_of(kernel, printer.scope.origins),
+        printer.numbers,
+    )
 
 
 def header(k: Kernel, name: str) -> str:
     """Comments at the head of a kernel's file: the operators, the user's lines, the buffers."""
-    out = [f"// {name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
+    out = [f"{name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
     seen = dict.fromkeys(f"{line[0].rsplit('/', 1)[-1]}:{line[1]}" for line in k.lines if len(line) >= 2)
     if seen:
-        out.append(f"// from {', '.join(list(seen)[:8])}{' ...' if len(seen) > 8 else ''}")
+        out.append(f"from {', '.join(list(seen)[:8])}{' ...' if len(seen) > 8 else ''}")
     for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
-        out.append(f"//   {role} {b}")
-    return "\n".join(out)
+        out.append(f"  {role} {b}")
+    return "\n".join(f"// {comment(line)}" for line in out)
 
 
 class _Printer:
@@ -103,10 +120,10 @@ class _Printer:
         self.k = mark_turns(kernel, self.layout)
         self.s = Support(target, self.layout.lanes)
         self.scope = Scope(self.s, checks=list(kernel.checks))
-        self.top: list[str] = []                 # statements of LEVEL_TOP
+        self.top: list[str] = []  # statements of LEVEL_TOP
         self.accs: dict[str, tuple[Acc, str]] = {}
         self.heap: list[str] = []
-        self.scratch_bytes: Expr = ZERO          # shared by the phases
+        self.scratch_bytes: Expr = ZERO  # shared by the phases
 
     # ---- the file
     def run(self) -> KernelSource:
@@ -117,19 +134,47 @@ class _Printer:
         for f in functions:
             self.s.call_often_used(f)
         text = "\n".join([header(self.k, self.name), self.s.text(), *functions, plan])
-        v = lay.vector.symbol.name if lay.vector is not None else ", ".join(sorted({s.vector.symbol.name for s in lay.stages if s.vector is not None}))
-        return KernelSource(self.name, text, [p[0] for p in phases], f"{self.name}_plan", list(self.k.checks),
-                            {"shape": "split" if lay.split or lay.split_rows else lay.mode, "vector": v, "lanes": lay.lanes, "block": lay.block,
-                             "unroll": [s.unroll for s in lay.stages], "serial": lay.serial,
-                             **({"tile": lay.tile.symbol.name} if lay.tile is not None else {})}, names_of(self.k, self.scope.origins))
+        v = (
+            lay.vector.symbol.name
+            if lay.vector is not None
+            else ", ".join(sorted({s.vector.symbol.name for s in lay.stages if s.vector is not None}))
+        )
+        return KernelSource(
+            self.name,
+            text,
+            [p[0] for p in phases],
+            f"{self.name}_plan",
+            list(self.k.checks),
+            {
+                "shape": "split" if lay.split or lay.split_rows else lay.mode,
+                "vector": v,
+                "lanes": lay.lanes,
+                "block": lay.block,
+                "unroll": [s.unroll for s in lay.stages],
+                "serial": lay.serial,
+                **({"tile": lay.tile.symbol.name} if lay.tile is not None else {}),
+            },
+            names_of(self.k, self.scope.origins),
+        )
 
     def _plan_function(self, phases: list[tuple[Expr, Expr]]) -> str:
         rows = [f"    out[0] = {self._c(self.scratch_bytes)};"]
         for i, (items, ps) in enumerate(phases):
-            rows += [f"    out[{1 + 2 * i}] = {self._c(items)};", f"    out[{2 + 2 * i}] = {0 if self.layout.serial else self._c(ps)};"]
+            rows += [
+                f"    out[{1 + 2 * i}] = {self._c(items)};",
+                f"    out[{2 + 2 * i}] = {0 if self.layout.serial else self._c(ps)};",
+            ]
         if any("tc_" in r for r in rows):
             self.s.index_helpers()
-        return "\n".join([f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *used_sizes(self.k.sizes, rows), *rows, "}", ""])
+        return "\n".join(
+            [
+                f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{',
+                *used_sizes(self.k.sizes, rows),
+                *rows,
+                "}",
+                "",
+            ]
+        )
 
     def _c(self, e: Any) -> str:
         return self.scope.index_text(as_expr(e))
@@ -173,8 +218,18 @@ class _Printer:
         return out
 
     def _function(self, symbol_name: str, body: list[str]) -> str:
-        lines = [*self.local_lines, *(f"    {line}" for line in self.top), *body, *(f"    __builtin_free({n});" for n in self.heap)]
-        head = [f'extern "C" int {symbol_name}{SIGNATURE} {{', *self._pointer_lines(), *used_sizes(self.k.sizes, lines), *self._param_lines()]
+        lines = [
+            *self.local_lines,
+            *(f"    {line}" for line in self.top),
+            *body,
+            *(f"    __builtin_free({n});" for n in self.heap),
+        ]
+        head = [
+            f'extern "C" int {symbol_name}{SIGNATURE} {{',
+            *self._pointer_lines(),
+            *used_sizes(self.k.sizes, lines),
+            *self._param_lines(),
+        ]
         if self.k.checks:
             head.append("    int failed = 0;")
         return "\n".join([*head, *lines, f"    return {'failed' if self.k.checks else '0'};", "}", ""])
@@ -208,7 +263,7 @@ class _Printer:
             head = ["    for (i64 item = begin; item < end; ++item) {"]
         elif len(axes) == 1:
             head = [f"    for (i64 {axes[0][0]} = begin; {axes[0][0]} < end; ++{axes[0][0]}) {{"]
-        else:                                        # the first item's position by divisions, the others' by counting
+        else:  # the first item's position by divisions, the others' by counting
             head, step = ["    i64 rest = begin;"], f"++{axes[0][0]};"
             for name, size in axes[1:]:
                 step = f"if (++{name} == {self._c(size)}) {{ {name} = 0; {step} }}"
@@ -219,12 +274,17 @@ class _Printer:
         if lay.mode == "outer":
             v, n = lay.vector.symbol.name, self._c(lay.vector.size)
             if blocks is not None and any(a == "block" for a, _ in axes):
-                head += [f"        const i64 {v}_begin = block * {lay.block}, {v}_end = {v}_begin + {lay.block} < {n} ? {v}_begin + {lay.block} : {n};"]
+                head += [
+                    f"        const i64 {v}_begin = block * {lay.block}, {v}_end = {v}_begin + {lay.block} < {n} ?"
+                    f" {v}_begin + {lay.block} : {n};"
+                ]
             else:
                 head += [f"        const i64 {v}_begin = 0, {v}_end = {n};"]
             if lay.tile is not None:
                 t, n = lay.tile.symbol.name, self._c(lay.tile.size)
-                head += [f"        const i64 {t}_begin = tile * L, {t}_end = {t}_begin + L < {n} ? {t}_begin + L : {n};"]
+                head += [
+                    f"        const i64 {t}_begin = tile * L, {t}_end = {t}_begin + L < {n} ? {t}_begin + L : {n};"
+                ]
         return [*head, *(f"    {line}" for line in body), *([f"        {step}"] if step else []), "    }"]
 
     # ---- one stage
@@ -251,8 +311,14 @@ class _Printer:
             return "vi64"
         return vector_type(self.s, ctype(acc.dtype))
 
-    def _stage(self, number: int, stage: Stage, loops: StageLoops, bounds: tuple[str, str] | None = None,
-               chunked: Axis | None = None) -> list[str]:
+    def _stage(
+        self,
+        number: int,
+        stage: Stage,
+        loops: StageLoops,
+        bounds: tuple[str, str] | None = None,
+        chunked: Axis | None = None,
+    ) -> list[str]:
         """Lines of one stage, indented for a function's items loop by the caller (4 blanks)."""
         lay = self.layout
         axis_level = {a.symbol.name: LEVEL_ITEM for a in lay.items}
@@ -287,7 +353,7 @@ class _Printer:
         lines = self._take_outer(values)
         for st in stage.stores:
             lines += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, False)]
-        for acc in stage.accs:                        # a reduction over nothing but one element
+        for acc in stage.accs:  # a reduction over nothing but one element
             x = values.operand(acc.value)
             ct = ctype(acc.dtype)
             text = "0" if acc.op.startswith("arg") else self._convert_acc(x, acc)
@@ -298,11 +364,20 @@ class _Printer:
 
     def _convert_acc(self, x: Operand, acc: Acc) -> str:
         from .prims import conversion
+
         ct = ctype(acc.dtype)
         return x.text if x.ct == ct else conversion(self.s, x, ct)
 
-    def _vector_stage(self, number: int, stage: Stage, roots: list, axis_level: dict[str, int], loops: StageLoops,
-                      bounds: tuple[str, str] | None, chunked: Axis | None) -> list[str]:
+    def _vector_stage(
+        self,
+        number: int,
+        stage: Stage,
+        roots: list,
+        axis_level: dict[str, int],
+        loops: StageLoops,
+        bounds: tuple[str, str] | None,
+        chunked: Axis | None,
+    ) -> list[str]:
         lay = self.layout
         v = loops.vector
         name = v.symbol.name
@@ -312,20 +387,36 @@ class _Printer:
         if lay.tile is not None:
             axis_level[lay.tile.symbol.name] = LEVEL_LOOP
         by_piece = lay.tile is None and copies == 1
-        main = StageValues(self.scope, axis_level, name, self._locate, self._acc_operand, copies, lay.tiled, f"{name}_from" if by_piece else None, self.k.hints)
+        main = StageValues(
+            self.scope,
+            axis_level,
+            name,
+            self._locate,
+            self._acc_operand,
+            copies,
+            lay.tiled,
+            f"{name}_from" if by_piece else None,
+            self.k.hints,
+        )
         running = any(a.running for a in stage.accs)
-        main.emit(roots[:len(stage.accs)] if running else roots)
+        main.emit(roots[: len(stage.accs)] if running else roots)
         body = list(main.lines.pop(LEVEL_VECTOR, []))
         accumulators = [_Accumulator(self, a, outer_mode, loops) for a in stage.accs]
         # reductions over short rows: each vector of them stays in a register over some rows
-        together = bool(outer_mode and loops.scalar and accumulators and not (running or stage.stores or main.pieces or main.turns) \
-            and not any(a.arg for a in accumulators) and size_hint(v.size, self.k.hints) <= SHORT)
+        together = bool(
+            outer_mode
+            and loops.scalar
+            and accumulators
+            and not (running or stage.stores or main.pieces or main.turns)
+            and not any(a.arg for a in accumulators)
+            and size_hint(v.size, self.k.hints) <= SHORT
+        )
         for a in accumulators:
             body += a.update(main, together)
             if a.acc.running:
                 self.accs[a.acc.name] = (a.acc, "running")
-        if running:                                  # what is stored is made of the results so far
-            main.emit(roots[len(stage.accs):])
+        if running:  # what is stored is made of the results so far
+            main.emit(roots[len(stage.accs) :])
             body += main.lines.pop(LEVEL_VECTOR, [])
         item_lines = self._take_outer(main)
         between = {lv: main.lines[lv] for lv in sorted(main.lines)}
@@ -347,19 +438,34 @@ class _Printer:
             if together and axis is loops.scalar[-1]:
                 body = self._rows(str(x), accumulators, [*between.get(LEVEL_LOOP + i, []), *body], loops.unroll)
                 step = max(8, TOGETHER // max(1, size_hint(v.size, self.k.hints)))
-                out += [f"{ind}for (i64 {x}_from = {begin}; {x}_from < {end}; {x}_from += {step}) {{",
-                        f"{ind}    const i64 {x}_to = {x}_from + {step} < {end} ? {x}_from + {step} : {end};"]
+                out += [
+                    f"{ind}for (i64 {x}_from = {begin}; {x}_from < {end}; {x}_from += {step}) {{",
+                    f"{ind}    const i64 {x}_to = {x}_from + {step} < {end} ? {x}_from + {step} : {end};",
+                ]
                 ind += "    "
                 continue
             out.append(f"{ind}for (i64 {x} = {begin}; {x} < {end}; ++{x}) {{")
             ind += "    "
             out += [ind + line for line in between.get(LEVEL_LOOP + i, [])]
         if main.pieces or main.turns:
-            loop = self._vector_loop(number, name, f"{name}_from", f"{name}_to", body, accumulators, loops.unroll, None, not rows)
-            out += [ind + line for line in (f"for (i64 {name}_from = {lo}, {name}_to; {name}_from < {hi}; {name}_from = {name}_to) {{",
-                                            *(f"    {line}" for line in (*main.piece_lines(f"{hi} - {name}_from"), *loop)), "}")]
+            loop = self._vector_loop(
+                number, name, f"{name}_from", f"{name}_to", body, accumulators, loops.unroll, None, not rows
+            )
+            out += [
+                ind + line
+                for line in (
+                    f"for (i64 {name}_from = {lo}, {name}_to; {name}_from < {hi}; {name}_from = {name}_to) {{",
+                    *(f"    {line}" for line in (*main.piece_lines(f"{hi} - {name}_from"), *loop)),
+                    "}",
+                )
+            ]
         else:
-            out += [ind + line for line in self._vector_loop(number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None, not rows)]
+            out += [
+                ind + line
+                for line in self._vector_loop(
+                    number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None, not rows
+                )
+            ]
         flushes = [t for a in accumulators for t in a.flush(loops.unroll)] if rows else []
         if flushes:
             out.append(f"{ind}if ({loops.scalar[-1].symbol} % {rows} == {rows - 1}) {{ {' '.join(flushes)} }}")
@@ -374,26 +480,55 @@ class _Printer:
         return out
 
     def _rows(self, x: str, accumulators: list["_Accumulator"], body: list[str], step: int) -> list[str]:
-        """The pass of a reduction over rows for one vector of columns: rows from `x`_from to `x`_to, `step` of them side by side, in accumulators of their own: each
-        waits for its own last result only."""
+        """The pass of a reduction over rows for one vector of columns: rows from `x`_from to `x`_to, `step` of them
+        side by side, in accumulators of their own: each waits for its own last result only."""
         fn, copies = f"{x}_row", range(step)
-        lines = [f"auto {fn} = [&](i64 {x}{''.join(f', {a.vector} &{a.name}_sum' for a in accumulators)}) __attribute__((always_inline)) {{",
-                 *(f"    {t}" for t in body), "};"]
+        lines = [
+            (
+                f"auto {fn} = [&](i64 {x}{''.join(f', {a.vector} &{a.name}_sum' for a in accumulators)})"
+                " __attribute__((always_inline)) {"
+            ),
+            *(f"    {t}" for t in body),
+            "};",
+        ]
         for a in accumulators:
-            lines.append(f"{a.vector} {', '.join(f'{a.name}_v{u} = {a.stored() if u == 0 else a.identity}' for u in copies)};")
+            lines.append(
+                f"{a.vector} {', '.join(f'{a.name}_v{u} = {a.stored() if u == 0 else a.identity}' for u in copies)};"
+            )
 
         def call(at: str, u: int) -> str:
             return f"{fn}({at}{''.join(f', {a.name}_v{u}' for a in accumulators)});"
 
-        lines += [f"i64 {x} = {x}_from;",
-                  f"for (; {x} + {step} <= {x}_to; {x} += {step}) {{ {' '.join(call(f'{x} + {u}' if u else x, u) for u in copies)} }}",
-                  f"for (; {x} < {x}_to; ++{x}) {call(x, 0)}"]
-        return [*lines, *(f"tc::store({a.address}, {a.combined([f'{a.name}_v{u}' for u in copies])}, tc::All{{}});" for a in accumulators)]
+        lines += [
+            f"i64 {x} = {x}_from;",
+            (
+                f"for (; {x} + {step} <= {x}_to; {x} += {step}) {{"
+                f" {' '.join(call(f'{x} + {u}' if u else x, u) for u in copies)} }}"
+            ),
+            f"for (; {x} < {x}_to; ++{x}) {call(x, 0)}",
+        ]
+        return [
+            *lines,
+            *(
+                f"tc::store({a.address}, {a.combined([f'{a.name}_v{u}' for u in copies])}, tc::All{{}});"
+                for a in accumulators
+            ),
+        ]
 
-    def _vector_loop(self, number: int, v: str, lo: str, hi: str, body: list[str],
-                     accumulators: list["_Accumulator"], unroll: int, axis: Axis | None, may_flush: bool) -> list[str]:
-        """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest. `axis`: where it is the whole of it, or its blocks.
-        `may_flush`: long sums are added to their totals in between."""
+    def _vector_loop(
+        self,
+        number: int,
+        v: str,
+        lo: str,
+        hi: str,
+        body: list[str],
+        accumulators: list["_Accumulator"],
+        unroll: int,
+        axis: Axis | None,
+        may_flush: bool,
+    ) -> list[str]:
+        """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest. `axis`:
+        where it is the whole of it, or its blocks. `may_flush`: long sums are added to their totals in between."""
         lay = self.layout
         L, copies = lay.lanes, lay.copies
         if lay.mode == "outer":
@@ -402,7 +537,11 @@ class _Printer:
         params = "".join(f", {p}" for a in accumulators for p in a.parameters())
         if copies > 1:
             return self._wide_loop(fn, v, lo, hi, body)
-        lines = [f"auto {fn} = [&](i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{", *(f"    {t}" for t in body), "};"]
+        lines = [
+            f"auto {fn} = [&](i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{",
+            *(f"    {t}" for t in body),
+            "};",
+        ]
         self.s.need("access")
 
         def call(at: str, lanes: str, u: int) -> str:
@@ -411,7 +550,11 @@ class _Printer:
 
         size = as_expr(axis.size).value if axis is not None and as_expr(axis.size).is_const else None
         static = size if lay.mode == "inner" or not lay.block or size is None or size <= lay.block else None
-        whole = static is not None and static % L == 0 or (lay.mode == "outer" and lay.block and size is not None and size % lay.block == 0 and lay.block % L == 0)
+        whole = (
+            static is not None
+            and static % L == 0
+            or (lay.mode == "outer" and lay.block and size is not None and size % lay.block == 0 and lay.block % L == 0)
+        )
         flush = may_flush and any(a.flushes for a in accumulators)
         loop: list[str] = []
         step = L * unroll
@@ -423,34 +566,52 @@ class _Printer:
             loop.append(f"for (; at + {L} <= {end}; at += {L}) {call('at', 'tc::All{}', 0)}")
         rest = [] if whole else [f"if (at < {hi}) {call('at', f'tc::First{{{hi} - at}}', 0)}"]
         if flush:
-            inner = [f"const i64 stop = {hi} - at < {FLUSH} ? {hi} : at + {FLUSH};", *loop,
-                     f"if (stop == {hi} && at < {hi}) {{ {call('at', f'tc::First{{{hi} - at}}', 0)} at = {hi}; }}",
-                     *(t for a in accumulators for t in a.flush(unroll))]
+            inner = [
+                f"const i64 stop = {hi} - at < {FLUSH} ? {hi} : at + {FLUSH};",
+                *loop,
+                f"if (stop == {hi} && at < {hi}) {{ {call('at', f'tc::First{{{hi} - at}}', 0)} at = {hi}; }}",
+                *(t for a in accumulators for t in a.flush(unroll)),
+            ]
             loop = [f"while (at < {hi}) {{", *(f"    {t}" for t in inner), "}"]
             rest = []
         return ["{", *(f"    {t}" for t in lines), f"    i64 at = {lo};", *(f"    {t}" for t in (*loop, *rest)), "}"]
 
     def _tiles(self, values: StageValues, v: str, body: list[str]) -> list[str]:
-        """L x L tiles: their rows are loaded along the tile's axis and transposed, so that loads and stores both take whole vectors.
-        What is left at the edges is loaded element by element."""
+        """L x L tiles: their rows are loaded along the tile's axis and transposed, so that loads and stores both take
+        whole vectors. What is left at the edges is loaded element by element."""
         lay = self.layout
         t = lay.tile.symbol.name
         self.s.need("access"), self.s.need("each")
         names = [values.sources[x.id] for x in lay.tiled]
         params = "".join(f", auto {n}" for n in names)
-        lines = [f"auto pass = [&](i64 {t}, i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{", *(f"    {x}" for x in body), "};",
-                 f"i64 at = {v}_begin;", f"if ({t}_end - {t}_begin == L)", f"    for (; at + L <= {v}_end; at += L) {{"]
+        lines = [
+            f"auto pass = [&](i64 {t}, i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{",
+            *(f"    {x}" for x in body),
+            "};",
+            f"i64 at = {v}_begin;",
+            f"if ({t}_end - {t}_begin == L)",
+            f"    for (; at + L <= {v}_end; at += L) {{",
+        ]
         for x, n in zip(lay.tiled, names):
             raw = values.storage_vector(ctype(x.dtype))
             self.s.need(f"transpose.{raw}", transpose_text(self.layout.lanes, raw))
             here = x.attr[1].subs({t: symbol(f"{t}_begin"), v: symbol("at") + symbol("k")})
-            lines += [f"        {raw} {n}_tile[L];",
-                      f"        UNROLL for (int k = 0; k < L; k++) {n}_tile[k] = tc::load<{raw}>({x.attr[0].name} + ({self._c(here)}), tc::All{{}});",
-                      f"        tc::transpose({n}_tile);"]
+            lines += [
+                f"        {raw} {n}_tile[L];",
+                (
+                    f"        UNROLL for (int k = 0; k < L; k++) {n}_tile[k] = tc::load<{raw}>({x.attr[0].name} +"
+                    f" ({self._c(here)}), tc::All{{}});"
+                ),
+                f"        tc::transpose({n}_tile);",
+            ]
         given = "".join(f", [&](auto) {{ return {n}_tile[j]; }}" for n in names)
-        lines += [f"        UNROLL for (int j = 0; j < L; j++) pass({t}_begin + j, at, tc::All{{}}{given});", "    }",
-                  f"for (i64 {t} = {t}_begin; {t} < {t}_end; ++{t})", f"    for (i64 {v} = at; {v} < {v}_end; {v} += L) {{",
-                  f"        const tc::First left{{{v}_end - {v} < L ? {v}_end - {v} : L}};"]
+        lines += [
+            f"        UNROLL for (int j = 0; j < L; j++) pass({t}_begin + j, at, tc::All{{}}{given});",
+            "    }",
+            f"for (i64 {t} = {t}_begin; {t} < {t}_end; ++{t})",
+            f"    for (i64 {v} = at; {v} < {v}_end; {v} += L) {{",
+            f"        const tc::First left{{{v}_end - {v} < L ? {v}_end - {v} : L}};",
+        ]
         single = "".join(f", [&](auto lanes) {{ return {values.source_texts[n]}; }}" for n in names)
         return ["{", *(f"    {x}" for x in (*lines, f"        pass({t}, {v}, left{single});", "    }")), "}"]
 
@@ -459,21 +620,29 @@ class _Printer:
         L, copies = self.layout.lanes, self.layout.copies
         self.s.need("within")
         parts = [f"const tc::First lanes_{chr(ord('a') + c)} = tc::within({hi} - {v}, {c * L});" for c in range(copies)]
-        return ["{", f"    auto {fn} = [&](i64 {v}) __attribute__((always_inline)) {{   // {copies} vectors side by side",
-                *(f"        {t}" for t in (*parts, *body)), "    };",
-                f"    for (i64 at = {lo}; at < {hi}; at += {L * copies}) {fn}(at);", "}"]
+        return [
+            "{",
+            f"    auto {fn} = [&](i64 {v}) __attribute__((always_inline)) {{   // {copies} vectors side by side",
+            *(f"        {t}" for t in (*parts, *body)),
+            "    };",
+            f"    for (i64 at = {lo}; at < {hi}; at += {L * copies}) {fn}(at);",
+            "}",
+        ]
 
     # ---- kernels without outer axes: every stage is a phase over chunks
     def _split_phases(self) -> list[tuple[str, str, Expr, Expr]]:
-        """See layout.py. Accumulators of a chunk go to scratch; later phases begin by combining them, always in the same order."""
+        """See layout.py. Accumulators of a chunk go to scratch; later phases begin by combining them, always in the
+        same order.
+        """
         lay, k = self.layout, self.k
         from .layout import MAX_CHUNKS
+
         offset = 0
-        partials: list[tuple[Acc, int, int, Expr]] = []          # acc, offset of values, offset of positions, chunks
+        partials: list[tuple[Acc, int, int, Expr]] = []  # acc, offset of values, offset of positions, chunks
         phases = []
         local_bytes: Any = 0
         self.shared_locals = {}
-        for b in k.locals:                                       # locals live across phases: in scratch, shared by all threads
+        for b in k.locals:  # locals live across phases: in scratch, shared by all threads
             n = as_expr(storage_size(ctype(b.dtype)))
             for d in b.shape:
                 n = n * as_expr(d)
@@ -483,11 +652,19 @@ class _Printer:
             loops = lay.stages[i]
             name = self.name if len(k.stages) == 1 else f"{self.name}_phase{i}"
             self.top, self.scope.names, self.scope.levels = [], {}, {}
-            self.local_lines = [f"    {self._storage(b)} *{b.name} = ({self._storage(b)} *)(scratch + {self._c(self.shared_locals[b.name])});" for b in k.locals]
+            self.local_lines = [
+                f"    {self._storage(b)} *{b.name} = ({self._storage(b)} *)(scratch +"
+                f" {self._c(self.shared_locals[b.name])});"
+                for b in k.locals
+            ]
             combine = [line for acc, at, pos, n in partials for line in self._combine(acc, local_bytes, at, pos, n)]
             self.top += combine
             if not stage.axes:
-                body = ["    for (i64 item = begin; item < end; ++item) {", *(f"    {t}" for t in self._stage(i, stage, loops)), "    }"]
+                body = [
+                    "    for (i64 item = begin; item < end; ++item) {",
+                    *(f"    {t}" for t in self._stage(i, stage, loops)),
+                    "    }",
+                ]
                 phases.append((name, self._function(name, body), integer(1), integer(1000)))
                 for acc in stage.accs:
                     raise AssertionError(f"accumulator {acc.name} without axes in a split kernel")
@@ -497,10 +674,15 @@ class _Printer:
             n = chunk_count(axis.size, rest)
             size = self._c(axis.size)
             step = lay.lanes if axis is loops.vector else 1
-            body = [f"    const i64 chunks = {self._c(n)}, per_chunk = (({size} + chunks - 1) / chunks + {step - 1}) / {step} * {step};",
-                    "    for (i64 chunk = begin; chunk < end; ++chunk) {",
-                    f"        const i64 chunk_begin = chunk * per_chunk < {size} ? chunk * per_chunk : {size};",
-                    f"        const i64 chunk_end = chunk_begin + per_chunk < {size} ? chunk_begin + per_chunk : {size};"]
+            body = [
+                (
+                    f"    const i64 chunks = {self._c(n)}, per_chunk = (({size} + chunks - 1) / chunks + {step - 1}) /"
+                    f" {step} * {step};"
+                ),
+                "    for (i64 chunk = begin; chunk < end; ++chunk) {",
+                f"        const i64 chunk_begin = chunk * per_chunk < {size} ? chunk * per_chunk : {size};",
+                f"        const i64 chunk_end = chunk_begin + per_chunk < {size} ? chunk_begin + per_chunk : {size};",
+            ]
             bounds = ("chunk_begin", "chunk_end") if axis is loops.vector else None
             body += [f"    {t}" for t in self._stage(i, stage, loops, bounds, axis)]
             for acc in stage.accs:
@@ -509,8 +691,10 @@ class _Printer:
                 offset += 8 * MAX_CHUNKS * (2 if acc.op.startswith("arg") else 1)
                 base = f"scratch + {self._c(as_expr(local_bytes) + at)}"
                 if acc.op.startswith("arg"):
-                    body += [f"        (({ct.scalar} *)({base}))[chunk] = {acc.name}_best;",
-                             f"        ((i64 *)(scratch + {self._c(as_expr(local_bytes) + pos)}))[chunk] = {acc.name};"]
+                    body += [
+                        f"        (({ct.scalar} *)({base}))[chunk] = {acc.name}_best;",
+                        f"        ((i64 *)(scratch + {self._c(as_expr(local_bytes) + pos)}))[chunk] = {acc.name};",
+                    ]
                 else:
                     body.append(f"        (({ct.scalar} *)({base}))[chunk] = {acc.name};")
                 partials.append((acc, at, pos, n))
@@ -527,17 +711,36 @@ class _Printer:
         lines = [f"const {ct.scalar} *{chunks} = (const {ct.scalar} *)(scratch + {self._c(as_expr(base) + at)});"]
         if arg:
             better = _better(acc.op, ct, f"{chunks}[c]", f"{acc.name}_best")
-            lines += [f"const i64 *{acc.name}_positions = (const i64 *)(scratch + {self._c(as_expr(base) + pos)});",
-                      f"{ct.scalar} {acc.name}_best = {chunks}[0];", f"i64 {acc.name} = {acc.name}_positions[0];",
-                      f"for (i64 c = 1; c < {self._c(n)}; ++c) if ({better}) {acc.name}_best = {chunks}[c], {acc.name} = {acc.name}_positions[c];"]
+            lines += [
+                f"const i64 *{acc.name}_positions = (const i64 *)(scratch + {self._c(as_expr(base) + pos)});",
+                f"{ct.scalar} {acc.name}_best = {chunks}[0];",
+                f"i64 {acc.name} = {acc.name}_positions[0];",
+                (
+                    f"for (i64 c = 1; c < {self._c(n)}; ++c) if ({better}) {acc.name}_best = {chunks}[c], {acc.name} ="
+                    f" {acc.name}_positions[c];"
+                ),
+            ]
         else:
-            x = expression(self.s, _PRIM[acc.op], ct, [Operand(acc.name, ct, False), Operand(f"{chunks}[c]", ct, False)])
-            lines += [f"{ct.scalar} {acc.name} = {chunks}[0];", f"for (i64 c = 1; c < {self._c(n)}; ++c) {acc.name} = {x};"]
+            x = expression(
+                self.s, _PRIM[acc.op], ct, [Operand(acc.name, ct, False), Operand(f"{chunks}[c]", ct, False)]
+            )
+            lines += [
+                f"{ct.scalar} {acc.name} = {chunks}[0];",
+                f"for (i64 c = 1; c < {self._c(n)}; ++c) {acc.name} = {x};",
+            ]
         self.accs[acc.name] = (acc, "scalar")
         return lines
 
 
-_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor"}
+_PRIM = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "logical_or",
+    "all": "logical_and",
+    "xor_sum": "bitwise_xor",
+}
 
 
 def _better(op: str, ct: Any, x: str, best: str) -> str:
@@ -547,7 +750,9 @@ def _better(op: str, ct: Any, x: str, best: str) -> str:
 
 
 class _Accumulator:
-    """The C++ of one accumulator: vectors that are folded into a number ("inner"), or an array over the block ("outer")."""
+    """The C++ of one accumulator: vectors that are folded into a number ("inner"), or an array over the block
+    ("outer").
+    """
 
     def __init__(self, printer: _Printer, acc: Acc, array: bool, loops: StageLoops):
         self.p, self.s, self.acc, self.array, self.loops = printer, printer.s, acc, array, loops
@@ -587,7 +792,10 @@ class _Accumulator:
             out = [f"{self.element} {n}{'_best' if self.arg else ''}[{block}] __attribute__((aligned(64)));"]
             if self.arg:
                 out.append(f"i64 {n}[{block}] __attribute__((aligned(64)));")
-                out.append(f"for (i64 k = 0; k < {block}; k++) {n}_best[k] = {reduce_identity(self.acc.op, self.ct)}, {n}[k] = 0;")
+                out.append(
+                    f"for (i64 k = 0; k < {block}; k++) {n}_best[k] = {reduce_identity(self.acc.op, self.ct)}, {n}[k]"
+                    " = 0;"
+                )
             else:
                 first = {"any": "0", "all": "-1"}.get(self.acc.op, reduce_identity(self.acc.op, self.ct))
                 out.append(f"for (i64 k = 0; k < {block}; k++) {n}[k] = {first};")
@@ -604,7 +812,11 @@ class _Accumulator:
     def parameters(self) -> list[str]:
         if self.array:
             return []
-        return [f"{self.vector} &{self.name}_best", f"vi64 &{self.name}_at"] if self.arg else [f"{self.vector} &{self.name}_sum"]
+        return (
+            [f"{self.vector} &{self.name}_best", f"vi64 &{self.name}_at"]
+            if self.arg
+            else [f"{self.vector} &{self.name}_sum"]
+        )
 
     def arguments(self, u: int) -> list[str]:
         if self.array:
@@ -624,15 +836,21 @@ class _Accumulator:
 
     @staticmethod
     def _lanes(values: StageValues) -> str:
-        """Of the array that an update changes: behind the end of a piece lies the next one, behind the end of a row nothing."""
+        """Of the array that an update changes: behind the end of a piece lies the next one, behind the end of a row
+        nothing.
+        """
         return "lanes" if values.pieces or values.turns else "tc::All{}"
 
     def combined(self, vectors: list[str]) -> str:
         """Several accumulators as one, pairwise."""
         while len(vectors) > 1:
-            pairs = [f"(({self.vector})({reduce_update(self.s, self.acc.op, Operand(a, self.ct, True), Operand(b, self.ct, True))}))"
-                     for a, b in zip(vectors[::2], vectors[1::2])]
-            vectors = pairs + (vectors[-1:] if len(vectors) % 2 else [])
+            pairs = zip(vectors[::2], vectors[1::2])
+            updates = [
+                reduce_update(self.s, self.acc.op, Operand(a, self.ct, True), Operand(b, self.ct, True))
+                for a, b in pairs
+            ]
+            halved = [f"(({self.vector})({update}))" for update in updates]
+            vectors = halved + (vectors[-1:] if len(vectors) % 2 else [])
         return vectors[0]
 
     def update(self, values: StageValues, together: bool = False) -> list[str]:
@@ -641,6 +859,7 @@ class _Accumulator:
         x = values.operand(self.acc.value)
         if x.ct != self.ct and not self.arg:
             from .prims import conversion
+
             x = Operand(f"({conversion(s, x, self.ct)})", self.ct, x.is_vector)
         x = Operand(splat(s, x), self.ct, True)
         if self.arg:
@@ -649,7 +868,10 @@ class _Accumulator:
             lanes = self._lanes(values)
             old = Operand(self.stored(lanes), self.ct, True)
             if self.acc.running:
-                return [f"const {self.vector} {n}_now = {reduce_update(s, self.acc.op, old, x)};", f"tc::store({self.address}, {n}_now, {lanes});"]
+                return [
+                    f"const {self.vector} {n}_now = {reduce_update(s, self.acc.op, old, x)};",
+                    f"tc::store({self.address}, {n}_now, {lanes});",
+                ]
             return [f"tc::store({self.address}, ({self.vector})({reduce_update(s, self.acc.op, old, x)}), {lanes});"]
         old = Operand(f"{n}_sum", self.ct, True)
         if together:
@@ -667,12 +889,14 @@ class _Accumulator:
             v = self.p.layout.vector.symbol.name
             at = f"({v} - {v}_begin)"
             lanes = self._lanes(values)
-            lines += [f"const {self.vector} {n}_old = tc::load<{self.vector}>({n}_best + {at}, {lanes});",
-                      f"const vi64 {n}_old_at = tc::load<vi64>({n} + {at}, {lanes});"]
+            lines += [
+                f"const {self.vector} {n}_old = tc::load<{self.vector}>({n}_best + {at}, {lanes});",
+                f"const vi64 {n}_old_at = tc::load<vi64>({n} + {at}, {lanes});",
+            ]
             best = f"{n}_old"
         if self.acc.running and self.ct.kind == "bool":
             better = f"({x.text} | ~{best})" if sign == ">" else f"(~{x.text} | {best})"
-        elif self.acc.running:                       # of equals the last one
+        elif self.acc.running:  # of equals the last one
             better = f"tc::mask(({x.text} {sign}= {best}){f' | ({x.text} != {x.text})' if self.ct.is_float else ''})"
         else:
             better = self._better_lanes(x.text, best)
@@ -689,11 +913,18 @@ class _Accumulator:
             lane = self.p.scope.index_text(values.index_at(self._position(), 0, True))
             at_lanes = f"tc::gather<vi64>(tc::All{{}}, [&](int k) {{ return (i64)({lane}); }})"
         if self.array:
-            return [*lines, f"const vmask {n}_better = {better};",
-                    f"tc::store({n}_best + {at}, tc::where({n}_better, {x.text}, {n}_old), {lanes});",
-                    f"const vi64 {n}_now = tc::where({n}_better, {at_lanes}, {n}_old_at);", f"tc::store({n} + {at}, {n}_now, {lanes});"]
-        return [f"const vmask {n}_better = tc::keep(lanes, {better}, vmask{{}});",
-                f"{n}_best = tc::where({n}_better, {x.text}, {n}_best);", f"{n}_at = tc::where({n}_better, {at_lanes}, {n}_at);"]
+            return [
+                *lines,
+                f"const vmask {n}_better = {better};",
+                f"tc::store({n}_best + {at}, tc::where({n}_better, {x.text}, {n}_old), {lanes});",
+                f"const vi64 {n}_now = tc::where({n}_better, {at_lanes}, {n}_old_at);",
+                f"tc::store({n} + {at}, {n}_now, {lanes});",
+            ]
+        return [
+            f"const vmask {n}_better = tc::keep(lanes, {better}, vmask{{}});",
+            f"{n}_best = tc::where({n}_better, {x.text}, {n}_best);",
+            f"{n}_at = tc::where({n}_better, {at_lanes}, {n}_at);",
+        ]
 
     def _better_lanes(self, x: str, best: str) -> str:
         """Mask of the lanes whose x takes the place of the best so far: see `_better`."""
@@ -716,14 +947,29 @@ class _Accumulator:
         best, at, out = f"{n}_best_v0", f"{n}_at_v0", []
         for i in range(1, self.loops.unroll):
             x, there = f"{n}_best_v{i}", f"{n}_at_v{i}"
-            out += [f"const vmask {n}_takes{i} = {self._better_lanes(x, best)} | ({self._same_lanes(x, best)} & tc::mask({there} < {at}));",
-                    f"{best} = tc::where({n}_takes{i}, {x}, {best}), {at} = tc::where({n}_takes{i}, {there}, {at});"]
+            out += [
+                (
+                    f"const vmask {n}_takes{i} = {self._better_lanes(x, best)} | ({self._same_lanes(x, best)} &"
+                    f" tc::mask({there} < {at}));"
+                ),
+                f"{best} = tc::where({n}_takes{i}, {x}, {best}), {at} = tc::where({n}_takes{i}, {there}, {at});",
+            ]
         t = self.element
-        f = ("a | b" if self.acc.op == "argmax" else "a & b") if self.ct.kind == "bool" else \
-            reduce_update(s, self.acc.op.removeprefix("arg"), Operand("a", self.ct, False), Operand("b", self.ct, False))
-        return [*out, f"const {t} {n}_best = tc::fold({best}, []({t} a, {t} b) {{ return ({t})({f}); }});",
-                f"const i64 {n} = tc::fold(tc::where({self._same_lanes(best, f'({n}_best - {self.vector}{{}})')}, {at}, vi64{{}} + 0x7fffffffffffffffLL), "
-                "[](i64 a, i64 b) { return a < b ? a : b; });"]
+        f = (
+            ("a | b" if self.acc.op == "argmax" else "a & b")
+            if self.ct.kind == "bool"
+            else reduce_update(
+                s, self.acc.op.removeprefix("arg"), Operand("a", self.ct, False), Operand("b", self.ct, False)
+            )
+        )
+        return [
+            *out,
+            f"const {t} {n}_best = tc::fold({best}, []({t} a, {t} b) {{ return ({t})({f}); }});",
+            (
+                f"const i64 {n} = tc::fold(tc::where({self._same_lanes(best, f'({n}_best - {self.vector}{{}})')}, {at},"
+                " vi64{} + 0x7fffffffffffffffLL), [](i64 a, i64 b) { return a < b ? a : b; });"
+            ),
+        ]
 
     def flush(self, unroll: int) -> list[str]:
         if not self.flushes:

@@ -1,19 +1,25 @@
-"""Matrix products as C++: a loop nest `for b, m, n: f(sum over k of A[b, m, k] * B[b, k, n])` in blocks that stay in registers and cache.
+"""Matrix products as C++: a loop nest `for b, m, n: f(sum over k of A[b, m, k] * B[b, k, n])` in blocks that stay in
+registers and cache.
 
 `find_product` recognises such a kernel by its structure; `print_product` prints it in two phases:
 
     pack      the rows of A in panels of MR rows, k outermost, so that a tile reads them in order. Items are panels.
-    NAME      an item packs NR columns of B and multiplies them with a block of panels, tile by tile: MR x NR sums in registers.
-              What follows the product in the kernel (a bias, an activation, a residual) is computed on the tile while it is hot.
+    NAME      an item packs NR columns of B and multiplies them with a block of panels, tile by tile: MR x NR sums in
+              registers.
+              What follows the product in the kernel (a bias, an activation, a residual) is computed on the tile while
+              it is hot.
 
-Where A is far larger than the caches (the gradient of a vocabulary's weights), there is no first phase: an item's thread packs its block of
-rows itself and goes through all columns before the next block.
+Where A is far larger than the caches (the gradient of a vocabulary's weights), there is no first phase: an item's
+thread packs its block of rows itself and goes through all columns before the next block.
 
-Sums over k are kept in registers for RUN steps and then added to the tile in memory, which also keeps the error of long sums down.
+Sums over k are kept in registers for RUN steps and then added to the tile in memory, which also keeps the error of long
+sums down.
 
-Products are the kernels that take longest to compile, and a model has many that differ in sizes alone. So sizes and strides of more than a few
-elements are no part of the text: they are arguments (`numbers`), which the plan passes before the kernel's own sizes.
+Products are the kernels that take longest to compile, and a model has many that differ in sizes alone. So sizes and
+strides of more than a few elements are no part of the text: they are arguments (`numbers`), which the plan passes
+before the kernel's own sizes.
 """
+
 from __future__ import annotations
 
 import re
@@ -29,25 +35,28 @@ from .few_rows import DEEP, FEW_ROWS, few_rows_text, few_rows_tile
 from .layout import numel
 from .support import SIGNATURE, Support, Target, used_sizes
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
-from .vecmath import need_instruction
+from .math.vecmath import need_instruction
 
 __all__ = ["NUMBER", "Product", "find_product", "ProductPrinter", "transpose_text"]
 
-RUN = 128                     # steps of k between additions to the tile in memory
-BLOCK_BYTES = 384 * 1024      # of packed rows that an item goes through: they stay in the second-level cache
-LEAST_BLOCK = 96              # rows
-LEAST_WORK = 4096             # multiplications below which plain loops do as well
-FAR_BYTES = 4 << 20           # of packed rows, beyond which going through all of them again for each strip of columns is slower than
-FAR_ROWS = 256                # packing the strips again for each block of that many rows
-LEAST_NUMBER = 17             # smaller ones stay in the text: unit strides, tiles
-NUMBER = "number_"            # what the arguments that stand for numbers are called, and a count
+RUN = 128  # steps of k between additions to the tile in memory
+BLOCK_BYTES = 384 * 1024  # of packed rows that an item goes through: they stay in the second-level cache
+LEAST_BLOCK = 96  # rows
+LEAST_WORK = 4096  # multiplications below which plain loops do as well
+FAR_BYTES = (
+    4 << 20
+)  # of packed rows, beyond which going through all of them again for each strip of columns is slower than
+FAR_ROWS = 256  # packing the strips again for each block of that many rows
+LEAST_NUMBER = 17  # smaller ones stay in the text: unit strides, tiles
+NUMBER = "number_"  # what the arguments that stand for numbers are called, and a count
 _LITERAL = re.compile(r"(?<![\w.])(\d+)(LL)?(?![\w.])")
 
 
 @dataclass
 class Product:
-    """`a`, `b`: the loads; `rows` run over a alone (one axis or several), `columns` over b alone; `batch` over both, or over b alone where
-    one matrix multiplies several. The sum runs over `outer_k` (mostly none) and `k`."""
+    """`a`, `b`: the loads; `rows` run over a alone (one axis or several), `columns` over b alone; `batch` over both, or
+    over b alone where one matrix multiplies several. The sum runs over `outer_k` (mostly none) and `k`."""
+
     a: Value
     b: Value
     acc: str
@@ -60,7 +69,9 @@ class Product:
 
 
 def find_product(kernel: Kernel, target: Target) -> Product | None:
-    """What makes this kernel (its axes merged) a product, or None. Only float32, on machines with fused multiply-add."""
+    """What makes this kernel (its axes merged) a product, or None. Only float32, on machines with fused
+    multiply-add.
+    """
     if not target.fma or target.width < 32 or kernel.checks or kernel.locals or len(kernel.stages) < 2:
         return None
     first, rest = kernel.stages[0], kernel.stages[1:]
@@ -86,9 +97,13 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
         of["b" if ca is ZERO else "a" if cb is ZERO else "ab"].append(axis)
     for one, many in (("a", "b"), ("b", "a")):
         if of[one] and len(of[many]) > 1 and _unit(stores, of[many][-1]) and not any(_unit(stores, x) for x in of[one]):
-            of["ab"] += of[many][:-1]                    # one matrix times several: each by itself, so that results are stored in whole vectors
+            of["ab"] += of[many][
+                :-1
+            ]  # one matrix times several: each by itself, so that results are stored in whole vectors
             of[many] = of[many][-1:]
-    if len(of["b"]) != 1 or (of["a"] and _unit(stores, of["a"][-1]) and len(of["a"]) == 1 and not _unit(stores, of["b"][0])):
+    if len(of["b"]) != 1 or (
+        of["a"] and _unit(stores, of["a"][-1]) and len(of["a"]) == 1 and not _unit(stores, of["b"][0])
+    ):
         a, b, of["a"], of["b"] = b, a, of["b"], of["a"]
     if len(of["b"]) != 1 or not of["a"]:
         return None
@@ -111,8 +126,8 @@ def _hint(size: Any, hints: dict[str, int]) -> int:
 
 
 def tile_shape(lanes: int, rows: int, columns: int, varies: bool = False) -> tuple[int, int]:
-    """(rows, vectors of columns) of a tile: as many sums as the registers hold, and few rows that are only padding. `varies`: there may be
-    any number of rows, `rows` was only the first."""
+    """(rows, vectors of columns) of a tile: as many sums as the registers hold, and few rows that are only padding.
+    `varies`: there may be any number of rows, `rows` was only the first."""
     registers = 32 if lanes == 16 else 16
     vectors = 1 if columns <= lanes else 2
     most = min((registers - 1 - vectors) // vectors, 14)
@@ -125,9 +140,12 @@ def tile_shape(lanes: int, rows: int, columns: int, varies: bool = False) -> tup
 
 @dataclass
 class _OpenScope(Scope):
-    """A scope whose texts of indices name numbers instead of holding them, but for divisors: those are computed with for each row."""
+    """A scope whose texts of indices name numbers instead of holding them, but for divisors: those are computed with
+    for each row.
+    """
+
     numbers: list[int] = field(default_factory=list)
-    strides: dict[int, str] = field(default_factory=dict)                 # the numbers of indices -> their names
+    strides: dict[int, str] = field(default_factory=dict)  # the numbers of indices -> their names
 
     def index_text(self, e: Expr) -> str:
         text = super().index_text(e)
@@ -137,7 +155,9 @@ class _OpenScope(Scope):
 
     def once(self, e: Any) -> str:
         """What is computed once in a call: each number is an argument by itself, divisors as well."""
-        return _LITERAL.sub(lambda m: self.fresh_number(int(m[1])) if int(m[1]) > 0 else m[0], super().index_text(as_expr(e)))
+        return _LITERAL.sub(
+            lambda m: self.fresh_number(int(m[1])) if int(m[1]) > 0 else m[0], super().index_text(as_expr(e))
+        )
 
     def _stride(self, number: int) -> str:
         if number not in self.strides:
@@ -150,7 +170,9 @@ class _OpenScope(Scope):
 
 
 class ProductPrinter:
-    """Prints one product kernel; `source()` gives (text, symbols of the phases, choices). `numbers`: what the text takes before the kernel's sizes."""
+    """Prints one product kernel; `source()` gives (text, symbols of the phases, choices). `numbers`: what the text
+    takes before the kernel's sizes.
+    """
 
     def __init__(self, kernel: Kernel, product: Product, target: Target, name: str, header: str):
         self.k, self.p, self.name, self.header = kernel, product, name, header
@@ -160,33 +182,58 @@ class ProductPrinter:
             rows *= _hint(a.size, kernel.hints)
         varies = any(as_expr(a.size).symbol_names() for a in product.rows)
         self.mr, self.vectors = tile_shape(self.lanes, rows, _hint(product.columns.size, kernel.hints), varies)
-        self.half = self.mr // 2 if varies and rows <= self.mr else 0      # rows of the smaller tile for what is left of them
+        self.half = (
+            self.mr // 2 if varies and rows <= self.mr else 0
+        )  # rows of the smaller tile for what is left of them
         self.nr = self.vectors * self.lanes
         self.s = Support(target, self.lanes)
         self.scope = _OpenScope(self.s)
-        self.m, self.n, self.depth = numel(product.rows), as_expr(product.columns.size), numel((*product.outer_k, product.k))
+        self.m, self.n, self.depth = (
+            numel(product.rows),
+            as_expr(product.columns.size),
+            numel((*product.outer_k, product.k)),
+        )
         self.panels = ceildiv(self.m, self.mr)
         per = max(LEAST_BLOCK, BLOCK_BYTES // (4 * max(1, _hint(self.depth, kernel.hints))))
-        self.per_block = max(1, -(-per // self.mr))                # panels of one item
+        self.per_block = max(1, -(-per // self.mr))  # panels of one item
         self.blocks = ceildiv(self.panels, self.per_block)
         # a block with all its columns at a time: its rows, and those of the result, stay in cache
-        self.block_first = rows * _hint(self.depth, kernel.hints) * 4 > FAR_BYTES and self.per_block * self.mr >= FAR_ROWS
+        self.block_first = (
+            rows * _hint(self.depth, kernel.hints) * 4 > FAR_BYTES and self.per_block * self.mr >= FAR_ROWS
+        )
         self.column_panels = ceildiv(self.n, self.nr)
         self.batches = numel(product.batch)
-        self.one = bool(product.batch) and all(product.a.attr[1].coeff(x.symbol.name) is ZERO for x in product.batch)     # packed once for all
+        self.one = bool(product.batch) and all(
+            product.a.attr[1].coeff(x.symbol.name) is ZERO for x in product.batch
+        )  # packed once for all
         once = self.scope.once
-        self.shapes = [f"    const i64 rows = {once(self.m)}, columns = {once(self.n)}, depth = {once(self.depth)};", f"    const i64 panels = {once(self.panels)};"]
+        self.shapes = [
+            f"    const i64 rows = {once(self.m)}, columns = {once(self.n)}, depth = {once(self.depth)};",
+            f"    const i64 panels = {once(self.panels)};",
+        ]
         k = product.k.symbol.name
         # few rows are multiplied as they lie, where the kernel sees few of them: see few_rows.py
-        self.few = rows <= self.mr and not self.block_first and not product.outer_k and product.a.attr[1].coeff(k) is ONE and product.b.attr[1].coeff(k) is ONE
+        self.few = (
+            rows <= self.mr
+            and not self.block_first
+            and not product.outer_k
+            and product.a.attr[1].coeff(k) is ONE
+            and product.b.attr[1].coeff(k) is ONE
+        )
 
     def source(self) -> tuple[str, list[str], dict[str, Any]]:
         parts = [*([] if self.block_first else [self._pack()]), self._multiply(), self._plan()]
-        body = ["\n".join([*part[:1], *self._sizes(part), *part[1:]]) for part in parts]         # all numbers are known now
+        body = ["\n".join([*part[:1], *self._sizes(part), *part[1:]]) for part in parts]  # all numbers are known now
         self._helpers()
         text = "\n".join([self.header, self.s.text(), "using tc::MR; using tc::NR; using tc::DEEP;", "", *body])
-        choices = {"shape": "product", "vector": self.p.columns.symbol.name, "lanes": self.lanes, "block": self.per_block * self.mr,
-                   "unroll": [self.mr, self.vectors], "serial": False}
+        choices = {
+            "shape": "product",
+            "vector": self.p.columns.symbol.name,
+            "lanes": self.lanes,
+            "block": self.per_block * self.mr,
+            "unroll": [self.mr, self.vectors],
+            "serial": False,
+        }
         return text, [*([] if self.block_first else [f"{self.name}_pack"]), self.name], choices
 
     @property
@@ -206,7 +253,11 @@ class ProductPrinter:
         self.s.vector("f32")
         self.s.need("access")
         need_instruction(self.s, "fma", "f32")
-        self.s.need("product.sizes", f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L, DEEP = {DEEP} }};     // a tile: MR rows, NR columns")
+        self.s.need(
+            "product.sizes",
+            f"enum {{ MR = {self.mr}, NV = {self.vectors}, NR = NV * L, DEEP = {DEEP} }};     // a tile: MR rows, NR"
+            " columns",
+        )
         self.s.need("product.transpose", transpose_text(self.lanes))
         self.s.need("product.pack", _PACK)
         self.s.need("product.tile", _TILE.replace("RUN", str(RUN)))
@@ -222,9 +273,14 @@ class ProductPrinter:
         for n, (p, dtype) in enumerate(self.k.params):
             ct = ctype(dtype)
             out.append(f"    const {ct.scalar} {p} = ({ct.scalar})param[{n}].{'f' if ct.is_float else 'i'};")
-        out += [*self.shapes,
-                "    const i64 panel_size = (depth * MR + 2 * L - 1) / L * L;       // packing may write up to L elements more than it should",
-                *([] if self.block_first else ["    float *const packed = (float *)(((u64)scratch + 63) & ~63ull);"])]
+        out += [
+            *self.shapes,
+            (
+                "    const i64 panel_size = (depth * MR + 2 * L - 1) / L * L;       // packing may write up to L"
+                " elements more than it should"
+            ),
+            *([] if self.block_first else ["    float *const packed = (float *)(((u64)scratch + 63) & ~63ull);"]),
+        ]
         return out
 
     def _decode(self, name: str, axes: tuple[Axis, ...], ind: str) -> list[str]:
@@ -235,7 +291,9 @@ class ProductPrinter:
             return [f"{ind}const i64 {axes[0].symbol} = {name};"]
         out = [f"{ind}i64 {name}_rest = {name};"]
         for a in reversed(axes[1:]):
-            out.append(f"{ind}const i64 {a.symbol} = {name}_rest % ({self._c(a.size)}); {name}_rest /= ({self._c(a.size)});")
+            out.append(
+                f"{ind}const i64 {a.symbol} = {name}_rest % ({self._c(a.size)}); {name}_rest /= ({self._c(a.size)});"
+            )
         return [*out, f"{ind}const i64 {axes[0].symbol} = {name}_rest;"]
 
     def _at(self, v: Value, zero: tuple[Axis, ...]) -> tuple[str, str]:
@@ -250,28 +308,60 @@ class ProductPrinter:
         p = self.p
         address, step = self._at(p.a, ())
         unit = len(p.rows) == 1 and p.a.attr[1].coeff(p.rows[0].symbol.name) is ONE
-        return [f"{ind}const i64 top = panel * MR;",
-                f"{ind}const int used = rows - top < MR ? (int)(rows - top) : MR;",
-                *self._parts(["const float *row_at[MR];",
-                              "for (int i = 0; i < used; i++) {", "    const i64 row = top + i;", *self._decode("row", p.rows, "    "),
-                              f"    row_at[i] = {address};", "}",
-                              f"tc::{'pack_across<MR>(' if unit else 'pack(MR, '}row_at, {step}, used, {{run}}, {to}{{at}} * MR{{end}});"], ind)]
+        return [
+            f"{ind}const i64 top = panel * MR;",
+            f"{ind}const int used = rows - top < MR ? (int)(rows - top) : MR;",
+            *self._parts(
+                [
+                    "const float *row_at[MR];",
+                    "for (int i = 0; i < used; i++) {",
+                    "    const i64 row = top + i;",
+                    *self._decode("row", p.rows, "    "),
+                    f"    row_at[i] = {address};",
+                    "}",
+                    (
+                        f"tc::{'pack_across<MR>(' if unit else 'pack(MR, '}row_at, {step}, used, {{run}}, {to}{{at}} *"
+                        " MR{end});"
+                    ),
+                ],
+                ind,
+            ),
+        ]
 
     def _parts(self, lines: list[str], ind: str) -> list[str]:
-        """Packing for each part of the sum that is evenly spaced in memory: all of it, or one for each step of the outer axes of the sum."""
+        """Packing for each part of the sum that is evenly spaced in memory: all of it, or one for each step of the
+        outer axes of the sum.
+        """
         pack = lines[-1]
         if not self.p.outer_k:
             pack = pack.replace("{at} * MR{end}", "").replace("{at} * NR{end}", "").replace("{run}", "depth")
             return [ind + x for x in (*lines[:-1], pack)]
         pack = pack.replace("{at}", " + (part * run)").replace("{end}", "").replace("{run}", "run")
-        return [f"{ind}const i64 run = {self._c(self.p.k.size)}, parts = depth / run;", f"{ind}for (i64 part = 0; part < parts; ++part) {{",
-                *self._decode("part", self.p.outer_k, ind + "    "), *(f"{ind}    {x}" for x in (*lines[:-1], pack)), f"{ind}}}"]
+        return [
+            f"{ind}const i64 run = {self._c(self.p.k.size)}, parts = depth / run;",
+            f"{ind}for (i64 part = 0; part < parts; ++part) {{",
+            *self._decode("part", self.p.outer_k, ind + "    "),
+            *(f"{ind}    {x}" for x in (*lines[:-1], pack)),
+            f"{ind}}}",
+        ]
 
     def _pack(self) -> list[str]:
-        lines = ["    for (i64 item = begin; item < end; ++item) {",
-                 *(["        const i64 panel = item;"] if self.one else
-                   ["        const i64 panel = item % panels, batch = item / panels;", *self._decode("batch", self.p.batch, "        ")]),
-                 *self._pack_panel("packed + item * panel_size", "        "), "    }", "    return 0;", "}", ""]
+        lines = [
+            "    for (i64 item = begin; item < end; ++item) {",
+            *(
+                ["        const i64 panel = item;"]
+                if self.one
+                else [
+                    "        const i64 panel = item % panels, batch = item / panels;",
+                    *self._decode("batch", self.p.batch, "        "),
+                ]
+            ),
+            *self._pack_panel("packed + item * panel_size", "        "),
+            "    }",
+            "    return 0;",
+            "}",
+            "",
+        ]
         return [*self._head(f"{self.name}_pack"), *lines]
 
     def _multiply(self) -> list[str]:
@@ -282,7 +372,9 @@ class ProductPrinter:
         levels = {a.symbol.name: LEVEL_ITEM for a in p.batch} | {a.symbol.name: LEVEL_LOOP for a in p.rows}
         levels[p.columns.symbol.name] = LEVEL_VECTOR
         v = p.columns.symbol.name
-        values = StageValues(self.scope, levels, v, lambda b, e: Location(b.name, e, None), lambda name: ("product", LEVEL_VECTOR))
+        values = StageValues(
+            self.scope, levels, v, lambda b, e: Location(b.name, e, None), lambda name: ("product", LEVEL_VECTOR)
+        )
         known = indirect_values()
         roots: list[Value] = []
         for st in p.stores:
@@ -296,67 +388,136 @@ class ProductPrinter:
         block = "block" if self.one else "batch * blocks + block"
         panel = "panel % block_panels" if self.block_first else "panel" if self.one else "batch * panels + panel"
         operands = f"packed + ({panel}) * panel_size, right, depth, tile"
-        lines = [*(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
-                 f"    const i64 block_panels = {self.scope.fresh_number(self.per_block)};           // a block: so many panels of MR rows",
-                 f"    const i64 blocks = {self.scope.once(self.blocks)}, column_panels = {self.scope.once(self.column_panels)};",
-                 "    float *const allocated = (float *)__builtin_malloc((depth + 1) * NR * 4 + 64);",
-                 "    float *const right = (float *)(((u64)allocated + 63) & ~63ull);",
-                 "    float tile[MR * NR] __attribute__((aligned(64)));",
-                 *(["    float *const own = (float *)__builtin_malloc(block_panels * panel_size * 4 + 64);",
+        lines = [
+            *(f"    {t}" for t in values.lines.get(LEVEL_TOP, [])),
+            (
+                f"    const i64 block_panels = {self.scope.fresh_number(self.per_block)};           // a block: so many"
+                " panels of MR rows"
+            ),
+            (
+                f"    const i64 blocks = {self.scope.once(self.blocks)}, column_panels ="
+                f" {self.scope.once(self.column_panels)};"
+            ),
+            "    float *const allocated = (float *)__builtin_malloc((depth + 1) * NR * 4 + 64);",
+            "    float *const right = (float *)(((u64)allocated + 63) & ~63ull);",
+            "    float tile[MR * NR] __attribute__((aligned(64)));",
+            *(
+                [
+                    "    float *const own = (float *)__builtin_malloc(block_panels * panel_size * 4 + 64);",
                     "    float *const packed = (float *)(((u64)own + 63) & ~63ull);",
-                    "    i64 held_rows = -1;                  // which rows `packed` holds"] if self.block_first else []),
-                 "    i64 held = -1;                       // whose columns `right` holds",
-                 "    for (i64 item = begin; item < end; ++item) {",
-                 *self._place(),
-                 *self._decode("batch", p.batch, "        "),
-                 *([f"        const bool few = rows <= (depth < DEEP ? {FEW_ROWS} : MR);         // they are read as they lie"] if self.few else []),
-                 f"        if ({'!few && ' if self.few else ''}held != strip) {{",
-                 "            held = strip;",
-                 "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
-                 *self._parts(["const float *column_at[NR];",
-                               f"for (int j = 0; j < used; j++) column_at[j] = {address} + (first + j) * ({self._c(stride)});",
-                               f"tc::{'pack_across<NR>(' if unit else 'pack(NR, '}column_at, {step}, used, {{run}}, right{{at}} * NR{{end}});"], " " * 12),
-                 "        }",
-                 *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
-                 "        const i64 last = (block + 1) * block_panels < panels ? (block + 1) * block_panels : panels;",
-                 *([f"        if (held_rows != {block}) {{", f"            held_rows = {block};",
+                    "    i64 held_rows = -1;                  // which rows `packed` holds",
+                ]
+                if self.block_first
+                else []
+            ),
+            "    i64 held = -1;                       // whose columns `right` holds",
+            "    for (i64 item = begin; item < end; ++item) {",
+            *self._place(),
+            *self._decode("batch", p.batch, "        "),
+            *(
+                [
+                    f"        const bool few = rows <= (depth < DEEP ? {FEW_ROWS} : MR);         // they are read as"
+                    " they lie"
+                ]
+                if self.few
+                else []
+            ),
+            f"        if ({'!few && ' if self.few else ''}held != strip) {{",
+            "            held = strip;",
+            "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
+            *self._parts(
+                [
+                    "const float *column_at[NR];",
+                    f"for (int j = 0; j < used; j++) column_at[j] = {address} + (first + j) * ({self._c(stride)});",
+                    (
+                        f"tc::{'pack_across<NR>(' if unit else 'pack(NR, '}column_at, {step}, used, {{run}},"
+                        " right{at} * NR{end});"
+                    ),
+                ],
+                " " * 12,
+            ),
+            "        }",
+            *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
+            "        const i64 last = (block + 1) * block_panels < panels ? (block + 1) * block_panels : panels;",
+            *(
+                [
+                    f"        if (held_rows != {block}) {{",
+                    f"            held_rows = {block};",
                     "            for (i64 panel = block * block_panels; panel < last; ++panel) {",
-                    *self._pack_panel("packed + panel % block_panels * panel_size", "                "), "            }", "        }"]
-                   if self.block_first else []),
-                 "        for (i64 panel = block * block_panels; panel < last; ++panel) {",
-                 "            const int used = rows - panel * MR < MR ? (int)(rows - panel * MR) : MR;",
-                 *self._few_tile(address, stride),
-                 *([f"            {'else ' if self.few else ''}if (used <= {self.half}) tc::multiply<{self.half}>({operands});"] if self.half else []),
-                 f"            {'else ' if self.few or self.half else ''}tc::multiply<MR>({operands});",
-                 "            for (int i = 0; i < used; i++) {"]
+                    *self._pack_panel("packed + panel % block_panels * panel_size", "                "),
+                    "            }",
+                    "        }",
+                ]
+                if self.block_first
+                else []
+            ),
+            "        for (i64 panel = block * block_panels; panel < last; ++panel) {",
+            "            const int used = rows - panel * MR < MR ? (int)(rows - panel * MR) : MR;",
+            *self._few_tile(address, stride),
+            *(
+                [
+                    f"            {'else ' if self.few else ''}if (used <= {self.half})"
+                    f" tc::multiply<{self.half}>({operands});"
+                ]
+                if self.half
+                else []
+            ),
+            f"            {'else ' if self.few or self.half else ''}tc::multiply<MR>({operands});",
+            "            for (int i = 0; i < used; i++) {",
+        ]
         if needs_row:
-            lines += ["                const i64 row = panel * MR + i;", *self._decode("row", p.rows, "                ")]
-        lines += [*(f"                {t}" for t in values.lines.get(LEVEL_LOOP, [])),
-                  f"                auto finish = [&](i64 {v}, vf32 product, auto lanes) __attribute__((always_inline)) {{",
-                  *(f"                    {t}" for t in body), "                };",
-                  "                UNROLL for (int j = 0; j < NR; j += L) {",
-                  "                    const i64 at = first + j;",
-                  "                    const vf32 sum = tc::load<vf32>(tile + i * NR + j, tc::All{});",
-                  "                    if (at + L <= columns) finish(at, sum, tc::All{});",
-                  "                    else if (at < columns) finish(at, sum, tc::First{columns - at});",
-                  "                }", "            }", "        }", "    }", "    __builtin_free(allocated);",
-                  *(["    __builtin_free(own);"] if self.block_first else []), "    return 0;", "}", ""]
+            lines += [
+                "                const i64 row = panel * MR + i;",
+                *self._decode("row", p.rows, "                "),
+            ]
+        lines += [
+            *(f"                {t}" for t in values.lines.get(LEVEL_LOOP, [])),
+            f"                auto finish = [&](i64 {v}, vf32 product, auto lanes) __attribute__((always_inline)) {{",
+            *(f"                    {t}" for t in body),
+            "                };",
+            "                UNROLL for (int j = 0; j < NR; j += L) {",
+            "                    const i64 at = first + j;",
+            "                    const vf32 sum = tc::load<vf32>(tile + i * NR + j, tc::All{});",
+            "                    if (at + L <= columns) finish(at, sum, tc::All{});",
+            "                    else if (at < columns) finish(at, sum, tc::First{columns - at});",
+            "                }",
+            "            }",
+            "        }",
+            "    }",
+            "    __builtin_free(allocated);",
+            *(["    __builtin_free(own);"] if self.block_first else []),
+            "    return 0;",
+            "}",
+            "",
+        ]
         return [*self._head(self.name), *lines]
 
     def _few_tile(self, address: str, stride: Any) -> list[str]:
         if not self.few:
             return []
         row_address, _ = self._at(self.p.a, ())
-        tile = few_rows_tile(self._decode("row", self.p.rows, ""), row_address, f"{address} + j * ({self._c(stride)})", 4 if self.lanes == 16 else 2)
+        tile = few_rows_tile(
+            self._decode("row", self.p.rows, ""),
+            row_address,
+            f"{address} + j * ({self._c(stride)})",
+            4 if self.lanes == 16 else 2,
+        )
         return ["            if (few) {", *(f"                {t}" for t in tile), "            }"]
 
     def _place(self) -> list[str]:
         """Which block of rows and which strip of columns an item is."""
         if not self.block_first:
-            return ["        const i64 block = item % blocks, strip = item / blocks;",
-                    "        const i64 first = strip % column_panels * NR, batch = strip / column_panels;"]
-        return ["        const i64 block = item / column_panels % blocks, batch = item / column_panels / blocks;",
-                "        const i64 strip = batch * column_panels + item % column_panels, first = item % column_panels * NR;"]
+            return [
+                "        const i64 block = item % blocks, strip = item / blocks;",
+                "        const i64 first = strip % column_panels * NR, batch = strip / column_panels;",
+            ]
+        return [
+            "        const i64 block = item / column_panels % blocks, batch = item / column_panels / blocks;",
+            (
+                "        const i64 strip = batch * column_panels + item % column_panels, first = item % column_panels"
+                " * NR;"
+            ),
+        ]
 
     def _plan(self) -> list[str]:
         packed = self.panels if self.one else self.batches * self.panels
@@ -369,9 +530,15 @@ class ProductPrinter:
             scratch = ZERO
         else:
             phases.insert(0, (packed, pack_ps))
-        rows_ = [f"    out[{k}] = {self.scope.once(e)};" for k, e in enumerate([scratch, *(e for phase in phases for e in phase)])]
+        rows_ = [
+            f"    out[{k}] = {self.scope.once(e)};"
+            for k, e in enumerate([scratch, *(e for phase in phases for e in phase)])
+        ]
         if self.few:
-            rows_.append(f"    if ({self.scope.once(self.m)} <= ({self.scope.once(self.depth)} < DEEP ? {FEW_ROWS} : MR)) out[1] = 0;         // nothing to pack")
+            rows_.append(
+                f"    if ({self.scope.once(self.m)} <= ({self.scope.once(self.depth)} < DEEP ? {FEW_ROWS} : MR)) out[1]"
+                " = 0;         // nothing to pack"
+            )
         return [f'extern "C" void {self.name}_plan(const i64 *size, i64 *out) {{', *rows_, "}", ""]
 
 
@@ -381,20 +548,36 @@ def storage(b: Buffer) -> str:
 
 
 def transpose_text(lanes: int, vector: str = "vf32") -> str:
-    """L x L elements in L vectors, rows for columns: log2(L) rounds that exchange ever smaller blocks of two vectors."""
+    """L x L elements in L vectors, rows for columns: log2(L) rounds that exchange ever smaller blocks of two
+    vectors.
+    """
     rounds = []
     s = lanes // 2
     while s:
-        low = [i if not i & s else lanes + (i ^ s) for i in range(lanes)]        # a where the bit is clear, else b from s lanes before
+        low = [
+            i if not i & s else lanes + (i ^ s) for i in range(lanes)
+        ]  # a where the bit is clear, else b from s lanes before
         high = [i + s if not i & s else lanes + i for i in range(lanes)]
-        rounds.append(f"    UNROLL for (int i = 0; i < L; i++) if (!(i & {s})) {{\n"
-                      "        const VECTOR a = r[i], b = r[i + %d];\n"
-                      "        r[i] = SHUFFLE(a, b, %s);\n        r[i + %d] = SHUFFLE(a, b, %s);\n    }"
-                      % (s, ", ".join(map(str, low)), s, ", ".join(map(str, high))))
+        rounds.append(
+            f"    UNROLL for (int i = 0; i < L; i++) if (!(i & {s})) {{\n"
+            "        const VECTOR a = r[i], b = r[i + %d];\n"
+            "        r[i] = SHUFFLE(a, b, %s);\n        r[i + %d] = SHUFFLE(a, b, %s);\n    }"
+            % (s, ", ".join(map(str, low)), s, ", ".join(map(str, high)))
+        )
         s //= 2
-    text = "\n".join(["#if defined(__clang__) || __GNUC__ >= 12", "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)", "#else",
-                      "#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (__typeof__((a) < (b))){__VA_ARGS__})", "#endif",
-                      "// L rows of L elements become columns.", "INLINE void transpose(VECTOR (&r)[L]) {", *rounds, "}"])
+    text = "\n".join(
+        [
+            "#if defined(__clang__) || __GNUC__ >= 12",
+            "#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)",
+            "#else",
+            "#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (__typeof__((a) < (b))){__VA_ARGS__})",
+            "#endif",
+            "// L rows of L elements become columns.",
+            "INLINE void transpose(VECTOR (&r)[L]) {",
+            *rounds,
+            "}",
+        ]
+    )
     return text.replace("VECTOR", vector)
 
 

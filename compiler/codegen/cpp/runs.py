@@ -1,8 +1,10 @@
 """Positions along the vectors that are neither neighbours nor anywhere.
 
-Every second element: two vectors, shuffled. And positions that mostly follow each other, in pieces that are too short for pieces.py: where an index goes up by at most one from lane to
-lane, its first and last lane tell at run time whether a whole vector lies in memory in one piece; where it goes down by at most one, whether it does backwards.
+Every second element: two vectors, shuffled. And positions that mostly follow each other, in pieces that are too short
+for pieces.py: where an index goes up by at most one from lane to lane, its first and last lane tell at run time whether
+a whole vector lies in memory in one piece; where it goes down by at most one, whether it does backwards.
 """
+
 from __future__ import annotations
 
 from ...symbolic.expr import Expr, symbol
@@ -44,6 +46,7 @@ template <class V, int D, class T, class F> INLINE V run(const T *p, F at, First
 }
 """
 
+
 def backwards_text(lanes: int) -> str:
     """`tc::backwards`: a vector's lanes, the last first."""
     return _BACKWARDS.replace("LANES", ", ".join(str(k) for k in reversed(range(lanes))))
@@ -55,7 +58,9 @@ def every_second_text(lanes: int) -> str:
 
 
 def run_directions(e: Expr, name: str) -> int:
-    """UP | DOWN where equal distances of the first and the last lane prove that all lanes between lie side by side; 0 where they prove nothing."""
+    """UP | DOWN where equal distances of the first and the last lane prove that all lanes between lie side by side; 0
+    where they prove nothing.
+    """
     least, most = _steps(e, name)
     return (UP if most == 1 else 0) | (DOWN if least == -1 else 0)
 
@@ -72,7 +77,7 @@ def _steps(e: Expr, name: str) -> tuple[float, float]:
             varying = [a for a in mono if name in a.symbol_names()]
             if not varying:
                 continue
-            if len(mono) > 1:                          # a factor that is known only when the kernel runs
+            if len(mono) > 1:  # a factor that is known only when the kernel runs
                 return -_INFINITE, _INFINITE
             lo, hi = _steps(mono[0], name)
             least, most = least + min(c * lo, c * hi), most + max(c * lo, c * hi)
@@ -82,7 +87,7 @@ def _steps(e: Expr, name: str) -> tuple[float, float]:
         return min(lo for lo, _ in steps), max(hi for _, hi in steps)
     if e.op in ("floordiv", "mod") and name not in e.args[1].symbol_names():
         lo, hi = _steps(e.args[0], name)
-        if e.op == "mod":                              # a step of the operand, or that less a multiple of the divisor
+        if e.op == "mod":  # a step of the operand, or that less a multiple of the divisor
             return (-_INFINITE, hi) if lo >= 0 else (-_INFINITE, _INFINITE)
         if e.args[1].is_const and abs(lo) < _INFINITE and abs(hi) < _INFINITE:
             d = e.args[1].value

@@ -1,4 +1,5 @@
 """A scan along the axis on which its data lies one behind the other: a plain loop that carries the result so far."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -14,7 +15,7 @@ __all__ = ["scan_loop"]
 
 def scan_loop(printer: Any, stage: Stage, axis_level: dict[str, int]) -> list[str]:
     """Lines of a stage whose accumulators are running, for one item."""
-    axis, = stage.axes
+    (axis,) = stage.axes
     s: Support = printer.s
     axis_level[axis.symbol.name] = LEVEL_LOOP
     names = {a.name for a in stage.accs}
@@ -29,14 +30,23 @@ def scan_loop(printer: Any, stage: Stage, axis_level: dict[str, int]) -> list[st
     for a in stage.accs:
         ct = _operand_type(a)
         first = reduce_identity(a.op, ct)
-        declared += [f"{ct.scalar} {a.name}_best = {first};", f"i64 {a.name} = 0;"] if a.op.startswith("arg") else [f"{ct.scalar} {a.name} = {first};"]
+        declared += (
+            [f"{ct.scalar} {a.name}_best = {first};", f"i64 {a.name} = 0;"]
+            if a.op.startswith("arg")
+            else [f"{ct.scalar} {a.name} = {first};"]
+        )
         body += _update(s, a, ct, values.operand(a.value), axis.symbol.name)
     for st in stage.stores:
         values.emit([*st.positions, stored(st.value)])
         body += values.lines.pop(LEVEL_LOOP, [])
         body += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, False)]
-    lines = [*printer._take_outer(values), *declared,
-             f"for (i64 {axis.symbol} = 0; {axis.symbol} < {printer._c(axis.size)}; ++{axis.symbol}) {{", *(f"    {t}" for t in body), "}"]
+    lines = [
+        *printer._take_outer(values),
+        *declared,
+        f"for (i64 {axis.symbol} = 0; {axis.symbol} < {printer._c(axis.size)}; ++{axis.symbol}) {{",
+        *(f"    {t}" for t in body),
+        "}",
+    ]
     printer.scope.leave(LEVEL_ITEM)
     return [f"    {t}" for t in lines]
 
@@ -51,5 +61,7 @@ def _update(s: Support, a: Acc, ct: CType, x: Operand, position: str) -> list[st
     if not a.op.startswith("arg"):
         return [f"{a.name} = {reduce_update(s, a.op, Operand(a.name, ct, False), x)};"]
     best = f"{a.name}_best"
-    better = f"{x.text} {'>=' if a.op == 'argmax' else '<='} {best}" + (f" || {x.text} != {x.text}" if ct.is_float else "")
+    better = f"{x.text} {'>=' if a.op == 'argmax' else '<='} {best}" + (
+        f" || {x.text} != {x.text}" if ct.is_float else ""
+    )
     return [f"if ({better}) {best} = {x.text}, {a.name} = {position};"]

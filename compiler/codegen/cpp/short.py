@@ -1,8 +1,11 @@
-"""Positions in 32 bits, so that masks of pads, joins and triangles, and numbers made of positions, leave the vectors as wide as the data's.
+"""Positions in 32 bits, so that masks of pads, joins and triangles, and numbers made of positions, leave the vectors as
+wide as the data's.
 
-A position that is known to be small becomes a float by way of int32. a < b is the sign of a - b, which stays right where the difference at the first lane is held within 2**30: `index` nodes of type int32 are
-such differences, whatever the sizes. What a small position is compared with (the length of a row, in int64) is held likewise.
+A position that is known to be small becomes a float by way of int32. a < b is the sign of a - b, which stays right
+where the difference at the first lane is held within 2**30: `index` nodes of type int32 are such differences, whatever
+the sizes. What a small position is compared with (the length of a row, in int64) is held likewise.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -26,12 +29,20 @@ def held(e: Expr) -> Expr:
 
 
 def shorten_positions(kernel: Kernel) -> Kernel:
-    """The same kernel with comparisons of affine positions as comparisons of their difference with 0, and such casts."""
+    """The same kernel with comparisons of affine positions as comparisons of their difference with 0, and such
+    casts.
+    """
     outer = {a.symbol.name: a.size for a in kernel.outer}
     stages = []
     for st in kernel.stages:
         short = _Shortener({**outer, **{a.symbol.name: a.size for a in st.axes}})
-        stages.append(Stage(st.axes, [replace(a, value=short(a.value)) for a in st.accs], [replace(s, value=short(s.value)) for s in st.stores]))
+        stages.append(
+            Stage(
+                st.axes,
+                [replace(a, value=short(a.value)) for a in st.accs],
+                [replace(s, value=short(s.value)) for s in st.stores],
+            )
+        )
     return replace(kernel, stages=stages)
 
 
@@ -53,7 +64,13 @@ class _Shortener(Rewriter):
 
     def _rebuild(self, v: Value) -> Value:
         v = super()._rebuild(v)
-        if v.op == "cast" and v.dtype.is_floating_point and v.args[0].op == "index" and v.args[0].dtype == torch.int64 and self._is_small(v.args[0].attr):
+        if (
+            v.op == "cast"
+            and v.dtype.is_floating_point
+            and v.args[0].op == "index"
+            and v.args[0].dtype == torch.int64
+            and self._is_small(v.args[0].attr)
+        ):
             return make("cast", v.dtype, (cast(v.args[0], torch.int32),), v.attr)
         if v.op not in _COMPARISONS or v.args[0].dtype != torch.int64:
             return v
@@ -66,11 +83,31 @@ class _Shortener(Rewriter):
 
     def _beside_numbers(self, v: Value) -> Value:
         """A small position compared with a number of int64 that is the same for all of its lanes."""
-        at = next((a for a in v.args if a.op == "index" and not a.args and a.attr.symbol_names() and self._is_small(a.attr)), None)
+        at = next(
+            (a for a in v.args if a.op == "index" and not a.args and a.attr.symbol_names() and self._is_small(a.attr)),
+            None,
+        )
         if at is None or any(_varies_with(x, at.attr.symbol_names()) for x in v.args if x is not at):
             return v
-        return prim(v.op, *(cast(a if a is at else prim("minimum", prim("maximum", a, const(-_MOST, torch.int64)), const(_MOST, torch.int64)), torch.int32) for a in v.args))
+        return prim(
+            v.op,
+            *(
+                cast(
+                    (
+                        a
+                        if a is at
+                        else prim("minimum", prim("maximum", a, const(-_MOST, torch.int64)), const(_MOST, torch.int64))
+                    ),
+                    torch.int32,
+                )
+                for a in v.args
+            ),
+        )
 
 
 def _varies_with(x: Value, names: frozenset[str]) -> bool:
-    return any(v.op in ("acc", "load", "index") and (v.op == "acc" or (v.attr[1] if v.op == "load" else v.attr).symbol_names() & names) for v in walk([x]))
+    return any(
+        v.op in ("acc", "load", "index")
+        and (v.op == "acc" or (v.attr[1] if v.op == "load" else v.attr).symbol_names() & names)
+        for v in walk([x])
+    )

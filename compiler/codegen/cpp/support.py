@@ -1,26 +1,31 @@
 """The text that a kernel's file begins with: types, loads and stores, lanes, masks, conversions.
 
-Everything is keyed; `Support` collects the keys that a kernel uses, each with what it needs in its turn, and prints them once.
-The lanes of a vector (`L`) are the same for every type in one kernel, so that conversions never change their number.
+Everything is keyed; `Support` collects the keys that a kernel uses, each with what it needs in its turn, and prints
+them once. The lanes of a vector (`L`) are the same for every type in one kernel, so that conversions never change their
+number.
 """
+
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
 from ...symbolic.expr import C_HELPERS, Expr
-from .convert import conversions
+from .math.convert import conversions
 from .dtypes import CType
 
 __all__ = ["Target", "Support", "SIGNATURE", "used_sizes"]
 
-MOST_INLINED = 2             # calls of one function in a kernel that are inlined; more become calls
-SIGNATURE = "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"   # of generated functions
+MOST_INLINED = 2  # calls of one function in a kernel that are inlined; more become calls
+SIGNATURE = (  # of generated functions
+    "(void *const *buffer, const i64 *size, const Scalar *param, char *scratch, i64 begin, i64 end)"
+)
 
 
 @dataclass(frozen=True)
 class Target:
     """What the machine can do. `width`: bytes of the widest vector register used; `features` as in /proc/cpuinfo."""
+
     width: int = 16
     features: frozenset[str] = frozenset()
 
@@ -29,8 +34,18 @@ class Target:
         return "fma" in self.features
 
 
-_SCALARS = {"f32": "float", "f64": "double", "i64": "long long", "i32": "int", "i16": "short", "i8": "signed char",
-            "u64": "unsigned long long", "u32": "unsigned", "u16": "unsigned short", "u8": "unsigned char"}
+_SCALARS = {
+    "f32": "float",
+    "f64": "double",
+    "i64": "long long",
+    "i32": "int",
+    "i16": "short",
+    "i8": "signed char",
+    "u64": "unsigned long long",
+    "u32": "unsigned",
+    "u16": "unsigned short",
+    "u8": "unsigned char",
+}
 _BYTES = {"f32": 4, "f64": 8, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u64": 8, "u32": 4, "u16": 2, "u8": 1}
 
 _ACCESS = """\
@@ -52,8 +67,8 @@ template <class V, class F> INLINE V gather(First lanes, F f) { V v = {}; for (i
 template <class F> INLINE void each(All, F f) { _Pragma("GCC unroll 16") for (int k = 0; k < L; k++) f(k); }
 template <class F> INLINE void each(First lanes, F f) { for (int k = 0; k < lanes.n; k++) f(k); }
 """
-# All lanes as one list: written one after the other into a vector they go through memory, where the read of the whole waits for every write. Integers go as floats of
-# their size, which GCC joins in vector registers.
+# All lanes as one list: written one after the other into a vector they go through memory, where the read of the whole
+# waits for every write. Integers go as floats of their size, which GCC joins in vector registers.
 _GATHER = """\
 template <int bytes, class T> struct Carried { typedef T type; };
 template <class T> struct Carried<4, T> { typedef float type; };
@@ -118,8 +133,16 @@ template <class V, class T, class M> INLINE V load_if(const T *p, M m, First lan
     return whole(lanes, m) ? load<V>(p, All{}) : gather_if<V>(m, lanes, [&](int k) { return p[k]; });
 }
 """
-# Reads and writes under a mask by one instruction, which touches nothing that the mask leaves out: (type of its elements, its name), by type.
-_ENDS = {"f32": ("float", "ups"), "f64": ("double", "upd"), "i8": ("char", "dquqi"), "i16": ("short", "dquhi"), "i32": ("int", "dqusi"), "i64": ("long long", "dqudi")}
+# Reads and writes under a mask by one instruction, which touches nothing that the mask leaves out: (type of its
+# elements, its name), by type.
+_ENDS = {
+    "f32": ("float", "ups"),
+    "f64": ("double", "upd"),
+    "i8": ("char", "dquqi"),
+    "i16": ("short", "dquhi"),
+    "i32": ("int", "dqusi"),
+    "i64": ("long long", "dqudi"),
+}
 _MASKS = """\
 // Masks: from a comparison of any type, and choosing by one.
 template <class M> INLINE vmask mask(M m) { return convert<vmask>(m); }
@@ -165,16 +188,20 @@ INLINE vf32 widen_f16(vu16 h) { vf32 f; UNROLL for (int k = 0; k < L; k++) f[k] 
 INLINE vu16 narrow_f16(vf32 f) { vu16 h; UNROLL for (int k = 0; k < L; k++) h[k] = narrow_f16(f[k]); return h; }
 """
 _F16_X86 = {
-    64: """\
+    64: (
+        """\
 typedef short bits256 __attribute__((vector_size(32)));
 INLINE vf32 widen_f16(vu16 h) { return (vf32)__builtin_ia32_vcvtph2ps512_mask((bits256)h, vf32{}, (u16)-1, 4); }
 INLINE vu16 narrow_f16(vf32 f) { return (vu16)__builtin_ia32_vcvtps2ph512_mask(f, 0, bits256{}, (u16)-1); }
-""",
-    32: """\
+"""
+    ),
+    32: (
+        """\
 typedef short bits128 __attribute__((vector_size(16)));
 INLINE vf32 widen_f16(vu16 h) { return (vf32)__builtin_ia32_vcvtph2ps256((bits128)h); }
 INLINE vu16 narrow_f16(vf32 f) { return (vu16)__builtin_ia32_vcvtps2ph256(f, 0); }
-""",
+"""
+    ),
 }
 _F16_ROUND = "INLINE vf32 round_f16(vf32 f) { return widen_f16(narrow_f16(f)); }\n"
 _BOOL_VECTOR = """\
@@ -186,14 +213,22 @@ template <class M> INLINE bool any(M m) { return fold(convert<vmask>(m), [](auto
 template <class M> INLINE bool all(M m) { return fold(convert<vmask>(m), [](auto a, auto b) { return a & b; }) != 0; }
 """
 _ANY_X86 = {
-    (64, 4): "INLINE bool any(vmask m) { return __builtin_ia32_cvtd2mask512(m) != 0; }\n"
-             "INLINE bool all(vmask m) { return __builtin_ia32_cvtd2mask512(m) == 0xffff; }\n",
-    (32, 4): "INLINE bool any(vmask m) { return __builtin_ia32_movmskps256((vf32)m) != 0; }\n"
-             "INLINE bool all(vmask m) { return __builtin_ia32_movmskps256((vf32)m) == 0xff; }\n",
-    (64, 8): "INLINE bool any(vmask m) { return __builtin_ia32_cvtq2mask512(m) != 0; }\n"
-             "INLINE bool all(vmask m) { return __builtin_ia32_cvtq2mask512(m) == 0xff; }\n",
-    (32, 8): "INLINE bool any(vmask m) { return __builtin_ia32_movmskpd256((vf64)m) != 0; }\n"
-             "INLINE bool all(vmask m) { return __builtin_ia32_movmskpd256((vf64)m) == 0xf; }\n",
+    (64, 4): (
+        "INLINE bool any(vmask m) { return __builtin_ia32_cvtd2mask512(m) != 0; }\n"
+        "INLINE bool all(vmask m) { return __builtin_ia32_cvtd2mask512(m) == 0xffff; }\n"
+    ),
+    (32, 4): (
+        "INLINE bool any(vmask m) { return __builtin_ia32_movmskps256((vf32)m) != 0; }\n"
+        "INLINE bool all(vmask m) { return __builtin_ia32_movmskps256((vf32)m) == 0xff; }\n"
+    ),
+    (64, 8): (
+        "INLINE bool any(vmask m) { return __builtin_ia32_cvtq2mask512(m) != 0; }\n"
+        "INLINE bool all(vmask m) { return __builtin_ia32_cvtq2mask512(m) == 0xff; }\n"
+    ),
+    (32, 8): (
+        "INLINE bool any(vmask m) { return __builtin_ia32_movmskpd256((vf64)m) != 0; }\n"
+        "INLINE bool all(vmask m) { return __builtin_ia32_movmskpd256((vf64)m) == 0xf; }\n"
+    ),
 }
 _ATOMIC = """\
 // Several threads may add to one element.
@@ -208,9 +243,10 @@ template <class T, class F> INLINE void atomic_update(T *p, F f) {
 @dataclass
 class Support:
     """Collects what one kernel needs and prints it. `lanes`: elements of every vector in this kernel."""
+
     target: Target
     lanes: int
-    long: set[str] = field(default_factory=set)           # keys of functions of many instructions
+    long: set[str] = field(default_factory=set)  # keys of functions of many instructions
     _order: dict[str, str] = field(default_factory=dict)
     _vectors: set[str] = field(default_factory=set)
     _helpers: bool = False
@@ -266,7 +302,7 @@ class Support:
             self.need("lanes"), self.need("any")
             return _MASKED
         if key == "convert":
-            return ""                        # see text(): it depends on all types of the kernel
+            return ""  # see text(): it depends on all types of the kernel
         if key == "masks":
             self.need("convert")
             return _MASKS
@@ -303,13 +339,21 @@ class Support:
         word = self._lane_bits
         some = "(1ULL << lanes.n) - 1" if self.lanes < 64 else "(lanes.n < 64 ? (1ULL << lanes.n) - 1 : ~0ULL)"
         mask = {1: "char", 2: "short", 4: "int", 8: "long long"}[self.mask_bytes]
-        out = [f"INLINE {word} bits(vmask m, All) {{ typedef {mask} bits __attribute__((vector_size(64))); return __builtin_ia32_{convert}((bits)m); }}",
-               f"INLINE {word} bits(vmask m, First lanes) {{ return bits(m, All{{}}) & ({word})({some}); }}"]
+        out = [
+            (
+                f"INLINE {word} bits(vmask m, All) {{ typedef {mask} bits __attribute__((vector_size(64))); return"
+                f" __builtin_ia32_{convert}((bits)m); }}"
+            ),
+            f"INLINE {word} bits(vmask m, First lanes) {{ return bits(m, All{{}}) & ({word})({some}); }}",
+        ]
         for tag, element, name in self._masked_types():
             n, t = self.bytes_of(tag), _SCALARS[tag]
-            out += [f"template <> inline __attribute__((always_inline)) v{tag} load_if<v{tag}, {t}, vmask>(const {t} *p, vmask m, {lanes} lanes) "
-                    f"{{ typedef {element} row __attribute__((vector_size({n}))); return (v{tag})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, row{{}}, bits(m, lanes)); }}"
-                    for lanes in ("All", "First")]
+            out += [
+                f"template <> inline __attribute__((always_inline)) v{tag} load_if<v{tag}, {t}, vmask>(const {t} *p,"
+                f" vmask m, {lanes} lanes) {{ typedef {element} row __attribute__((vector_size({n}))); return"
+                f" (v{tag})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, row{{}}, bits(m, lanes)); }}"
+                for lanes in ("All", "First")
+            ]
         return "\n" + "\n".join(out)
 
     @property
@@ -318,50 +362,91 @@ class Support:
         return {8: "u8", 16: "u16", 32: "u32", 64: "u64"}[max(8, self.lanes)]
 
     def _masked_types(self) -> list[tuple[str, str, str]]:
-        """The kernel's types whose vectors are read and written under masks: (tag, type of the instruction's elements, its name)."""
-        return [(t, *_ENDS[t.replace("u", "i")]) for t in _SCALARS if t in self._vectors and self.bytes_of(t) in (16, 32, 64)]
+        """The kernel's types whose vectors are read and written under masks: (tag, type of the instruction's elements,
+        its name).
+        """
+        return [
+            (t, *_ENDS[t.replace("u", "i")])
+            for t in _SCALARS
+            if t in self._vectors and self.bytes_of(t) in (16, 32, 64)
+        ]
 
     def _ends(self) -> str:
-        """Reads and writes of the first lanes by one masked instruction, where the machine has it: copies of a few bytes through memory stall."""
+        """Reads and writes of the first lanes by one masked instruction, where the machine has it: copies of a few
+        bytes through memory stall.
+        """
         if not {"avx512bw", "avx512vl"} <= self.target.features:
             return ""
         out = []
         word = self._lane_bits
         for tag, element, name in self._masked_types():
-            wanted = f"({word})((1ULL << lanes.n) - 1)" if self.lanes < 64 else "lanes.n < 64 ? (1ULL << lanes.n) - 1 : ~0ULL"
+            wanted = (
+                f"({word})((1ULL << lanes.n) - 1)"
+                if self.lanes < 64
+                else "lanes.n < 64 ? (1ULL << lanes.n) - 1 : ~0ULL"
+            )
             n, t, v = self.bytes_of(tag), _SCALARS[tag], f"v{tag}"
             bits = f"typedef {element} bits __attribute__((vector_size({n})));"
             head = "template <> inline __attribute__((always_inline))"
-            out += [f"{head} {v} load<{v}, {t}>(const {t} *p, First lanes) {{ {bits} "
-                    f"return ({v})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, bits{{}}, {wanted}); }}",
-                    f"{head} {v} load_last<{v}, {t}>(const {t} *p, First lanes) {{ {bits} "
-                    f"return ({v})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, bits{{}}, ({word})(({wanted}) << (L - lanes.n))); }}",
+            out += [
+                (
+                    f"{head} {v} load<{v}, {t}>(const {t} *p, First lanes) {{ {bits} "
+                    f"return ({v})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, bits{{}}, {wanted}); }}"
+                ),
+                (
+                    f"{head} {v} load_last<{v}, {t}>(const {t} *p, First lanes) {{ {bits} return"
+                    f" ({v})__builtin_ia32_load{name}{8 * n}_mask((const {element} *)p, bits{{}}, ({word})(({wanted})"
+                    " << (L - lanes.n))); }"
+                ),
+                (
                     f"{head} void store<{t}, {v}>({t} *p, {v} v, First lanes) {{ {bits} "
-                    f"__builtin_ia32_store{name}{8 * n}_mask(({element} *)p, (bits)v, {wanted}); }}"]
+                    f"__builtin_ia32_store{name}{8 * n}_mask(({element} *)p, (bits)v, {wanted}); }}"
+                ),
+            ]
         return "\n" + "\n".join(out)
 
     def call_often_used(self, text: str) -> None:
-        """Functions that `text` calls many times become functions of their own: inlined into a chain of hundreds of operations they would
-        cost the compiler seconds, and a call costs little beside what they compute."""
+        """Functions that `text` calls many times become functions of their own: inlined into a chain of hundreds of
+        operations they would cost the compiler seconds, and a call costs little beside what they compute."""
         for key, definition in self._order.items():
             if key in self.long:
                 name = key.split(".")[0]
                 if len(re.findall(rf"\btc::{name}\(", text)) > MOST_INLINED:
-                    self._order[key] = re.sub(rf"(?m)^INLINE (?=\w[\w ]* {name}\()", "static __attribute__((noinline)) ", definition)
+                    self._order[key] = re.sub(
+                        rf"(?m)^INLINE (?=\w[\w ]* {name}\()", "static __attribute__((noinline)) ", definition
+                    )
 
     def text(self) -> str:
         """The prelude."""
         mask = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}[self.mask_bytes]
         if "convert" in self._order:
-            signed = {t.replace("u", "i").replace("f32", "i32").replace("f64", "i64") for t in self._vectors}     # results of comparisons
-            self._order["convert"], tags = conversions({mask, *signed, *self._vectors}, _BYTES, self.lanes, self.target.features)
+            signed = {
+                t.replace("u", "i").replace("f32", "i32").replace("f64", "i64") for t in self._vectors
+            }  # results of comparisons
+            self._order["convert"], tags = conversions(
+                {mask, *signed, *self._vectors}, _BYTES, self.lanes, self.target.features
+            )
             self.vector(*tags)
         lines = [f"typedef {_SCALARS[t]} {t};" for t in ("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8")]
-        lines += ["union Scalar { double f; i64 i; };", "#define INLINE static inline __attribute__((always_inline))",
-                  "#define UNROLL _Pragma(\"GCC unroll 64\")", "", f"enum {{ L = {self.lanes} }};                  // lanes of every vector below"]
-        lines += [f"typedef {_SCALARS[t]} v{t} __attribute__((vector_size({self.bytes_of(t)})));" for t in _SCALARS if t in self._vectors]
-        lines += [f"typedef {mask} lane_mask;",
-                  f"typedef {mask} vmask __attribute__((vector_size({self.lanes * self.mask_bytes})));   // -1 where true, else 0"]
+        lines += [
+            "union Scalar { double f; i64 i; };",
+            "#define INLINE static inline __attribute__((always_inline))",
+            '#define UNROLL _Pragma("GCC unroll 64")',
+            "",
+            f"enum {{ L = {self.lanes} }};                  // lanes of every vector below",
+        ]
+        lines += [
+            f"typedef {_SCALARS[t]} v{t} __attribute__((vector_size({self.bytes_of(t)})));"
+            for t in _SCALARS
+            if t in self._vectors
+        ]
+        lines += [
+            f"typedef {mask} lane_mask;",
+            (
+                f"typedef {mask} vmask __attribute__((vector_size({self.lanes * self.mask_bytes})));   // -1 where"
+                " true, else 0"
+            ),
+        ]
         if self._order:
             lines += ["", "namespace tc {"]
         machine = {"access": self._ends, "masked": self._masked_loads}

@@ -1,12 +1,14 @@
 """Statements for the values of one stage: each placed at the outermost loop that has all it needs.
 
-A value's *level* says where it is computed: LEVEL_TOP (once per call), LEVEL_ITEM (once per work item), LEVEL_LOOP + k (inside
-the stage's k-th scalar loop) or LEVEL_VECTOR (in the body of the vector loop, one value per lane). Values of the outer levels
-are scalars; `prims` broadcasts them where they meet a vector. LEVEL_PIECE: once per piece of the vector axis (pieces.py). LEVEL_UNIFORM: in the body of the vector loop, but one value for all
-lanes, as only the condition under which it may be evaluated differs between them.
+A value's *level* says where it is computed: LEVEL_TOP (once per call), LEVEL_ITEM (once per work item), LEVEL_LOOP + k
+(inside the stage's k-th scalar loop) or LEVEL_VECTOR (in the body of the vector loop, one value per lane). Values of
+the outer levels are scalars; `prims` broadcasts them where they meet a vector. LEVEL_PIECE: once per piece of the
+vector axis (pieces.py). LEVEL_UNIFORM: in the body of the vector loop, but one value for all lanes, as only the
+condition under which it may be evaluated differs between them.
 
 What must not be evaluated everywhere has a guard (../guarded.py).
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -25,7 +27,18 @@ from .runs import RUN, backwards_text, every_second_text, run_directions
 from .short import held
 from .support import Support, vector_type
 
-__all__ = ["LEVEL_TOP", "LEVEL_ITEM", "LEVEL_LOOP", "LEVEL_PIECE", "LEVEL_UNIFORM", "LEVEL_VECTOR", "Scope", "StageValues", "Location", "stored"]
+__all__ = [
+    "LEVEL_TOP",
+    "LEVEL_ITEM",
+    "LEVEL_LOOP",
+    "LEVEL_PIECE",
+    "LEVEL_UNIFORM",
+    "LEVEL_VECTOR",
+    "Scope",
+    "StageValues",
+    "Location",
+    "stored",
+]
 
 LEVEL_TOP, LEVEL_ITEM, LEVEL_LOOP, LEVEL_PIECE, LEVEL_UNIFORM, LEVEL_VECTOR = 0, 1, 2, 998, 999, 1000
 LANE_IDS = "INLINE vi64 lane_ids() { vi64 v; UNROLL for (int k = 0; k < L; k++) v[k] = k; return v; }"
@@ -36,12 +49,13 @@ SHORT_LANE_IDS = "INLINE vi32 short_lane_ids() { vi32 v; UNROLL for (int k = 0; 
 @dataclass
 class Scope:
     """What is known while a kernel is printed: names of values that are in scope, and a count for new names."""
+
     support: Support
-    names: dict[tuple, tuple[str, ...]] = field(default_factory=dict)     # (value id, guard ids) -> text per copy
+    names: dict[tuple, tuple[str, ...]] = field(default_factory=dict)  # (value id, guard ids) -> text per copy
     levels: dict[tuple, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     checks: list[str] = field(default_factory=list)
-    origins: dict[str, str] = field(default_factory=dict)                 # variable -> aten node, for readers
+    origins: dict[str, str] = field(default_factory=dict)  # variable -> aten node, for readers
 
     def fresh(self, stem: str) -> str:
         n = self.counts.get(stem, 0)
@@ -67,17 +81,41 @@ def stored(value: Value) -> Value:
     return value
 
 
-_EXACT = frozenset(("neg", "abs", "relu", "sign", "floor", "ceil", "trunc", "round", "maximum", "minimum", "fmax", "fmin", "copysign", "where", "masked"))
+_EXACT = frozenset(
+    (
+        "neg",
+        "abs",
+        "relu",
+        "sign",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "maximum",
+        "minimum",
+        "fmax",
+        "fmin",
+        "copysign",
+        "where",
+        "masked",
+    )
+)
 
 
 def _fits(v: Value, storage: str) -> bool:
-    """Whether a float32 has no more digits than a low precision type, whose values it was made of by operators that round nothing."""
+    """Whether a float32 has no more digits than a low precision type, whose values it was made of by operators that
+    round nothing.
+    """
     stack = [v]
     while stack:
         v = stack.pop()
         if v.op == "cast" and ctype(v.args[0].dtype).storage == storage:
             continue
-        if v.op == "const" and const(v.attr, v.dtype).attr == const(v.attr, torch.bfloat16 if storage == "bf16" else torch.float16).attr:
+        if (
+            v.op == "const"
+            and const(v.attr, v.dtype).attr
+            == const(v.attr, torch.bfloat16 if storage == "bf16" else torch.float16).attr
+        ):
             continue
         if v.op not in _EXACT:
             return False
@@ -86,17 +124,25 @@ def _fits(v: Value, storage: str) -> bool:
 
 
 def _always_inside(e: Expr, buffer: Buffer) -> bool:
-    """Whether the element may be read where it is not wanted, too: a failed check gives 0, and there is an element 0."""
+    """Whether the element may be read where it is not wanted, too: a failed check gives 0, and there is an element
+    0.
+    """
     position = indirect_values().get(str(e)) if e.op == "sym" else None
     sizes = [as_expr(n) for n in buffer.shape]
-    return position is not None and position.op == "check_index" and position.args[1].op == "const" and all(n.is_const and n.value > 0 for n in sizes) \
+    return (
+        position is not None
+        and position.op == "check_index"
+        and position.args[1].op == "const"
+        and all(n.is_const and n.value > 0 for n in sizes)
         and position.args[1].attr <= mul_all(sizes).value
+    )
 
 
 @dataclass(frozen=True)
 class Location:
     """Where an element of a buffer is: C++ pointer and its index expression, in lanes of the vector axis (`step` ONE:
     contiguous, ZERO: one element, other or None: lane by lane)."""
+
     pointer: str
     index: Expr
     step: Expr | None
@@ -108,24 +154,37 @@ class StageValues(GuardedValues):
     axis_level: level of each axis symbol; vector: symbol of the vector axis or None;
     locate: (buffer, index) -> Location, the caller's view of buffers (blocks of local buffers differ by layout);
     acc_operand: name of accumulator -> (text, level), its text at LEVEL_VECTOR may use the vector axis.
-    start: name of the position at which a piece of the vector axis begins, None where the loop does not go piece by piece; `pieces` are its indices, see runs.py.
+    start: name of the position at which a piece of the vector axis begins, None where the loop does not go piece by
+    piece; `pieces` are its indices, see runs.py.
     """
-    CARE = frozenset(("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod"))       # they read memory, or can trap
 
-    def __init__(self, scope: Scope, axis_level: dict[str, int], vector: str | None,
-                 locate: Callable, acc_operand: Callable[[str], tuple[str, int]], copies: int = 1, tiled: Iterable[Value] = (), start: str | None = None,
-                 hints: Mapping[str, int] = {}):
+    CARE = frozenset(
+        ("load", "check_index", "div_trunc", "div_floor", "remainder", "fmod")
+    )  # they read memory, or can trap
+
+    def __init__(
+        self,
+        scope: Scope,
+        axis_level: dict[str, int],
+        vector: str | None,
+        locate: Callable,
+        acc_operand: Callable[[str], tuple[str, int]],
+        copies: int = 1,
+        tiled: Iterable[Value] = (),
+        start: str | None = None,
+        hints: Mapping[str, int] = {},
+    ):
         super().__init__(scope.names)
         self.scope, self.s = scope, scope.support
         self.axis_level, self.vector, self.locate, self.acc_operand = axis_level, vector, locate, acc_operand
         self.copies = copies
-        self.sources = {v.id: f"source{n}" for n, v in enumerate(tiled)}     # loads that the caller provides for
-        self.source_texts: dict[str, str] = {}                               # how to load their elements one by one
+        self.sources = {v.id: f"source{n}" for n, v in enumerate(tiled)}  # loads that the caller provides for
+        self.source_texts: dict[str, str] = {}  # how to load their elements one by one
         self.lines: dict[int, list[str]] = {}
         self.start, self.hints = start, hints
-        self.pieces: dict[Expr, str] = {}                                    # index -> variable
-        self.turns: dict[Expr, str] = {}                                     # what changes its sign -> variable
-        self._under: Guard = ()                                              # of the statement that is printed
+        self.pieces: dict[Expr, str] = {}  # index -> variable
+        self.turns: dict[Expr, str] = {}  # what changes its sign -> variable
+        self._under: Guard = ()  # of the statement that is printed
 
     # ---- order and levels
     def emit(self, roots: Iterable[Value]) -> None:
@@ -145,7 +204,7 @@ class StageValues(GuardedValues):
 
     def _level(self, v: Value, guard: Guard) -> int:
         above = [self.scope.levels[self.key(a, self.guard_of(a, g))] for a, g in self.operands(v, guard)]
-        level = max(above[:len(v.args)], default=LEVEL_TOP)
+        level = max(above[: len(v.args)], default=LEVEL_TOP)
         if v.op == "turn":
             level = LEVEL_PIECE
         elif v.op in ("load", "index"):
@@ -155,7 +214,7 @@ class StageValues(GuardedValues):
                 level = max(level, self.axis_level.get("", LEVEL_ITEM))
         elif v.op == "acc":
             level = max(level, self.acc_operand(v.attr)[1])
-        conditions = max(above[len(v.args):], default=LEVEL_TOP)
+        conditions = max(above[len(v.args) :], default=LEVEL_TOP)
         return level if conditions <= level else min(conditions, LEVEL_UNIFORM)
 
     # ---- texts
@@ -182,7 +241,9 @@ class StageValues(GuardedValues):
         return e.subs(m) if m else e
 
     def _indirect_operand(self, v: Value, copy: int) -> Operand:
-        """What stands behind an index, under the same guard as what is read there: lanes that a check leaves out have no position."""
+        """What stands behind an index, under the same guard as what is read there: lanes that a check leaves out have
+        no position.
+        """
         return self.operand(v, self._under, copy)
 
     def step_of(self, e: Expr) -> Expr | None:
@@ -229,9 +290,15 @@ class StageValues(GuardedValues):
             return f"{self.turns.setdefault(e, f'turn{len(self.turns)}')}.at {'>=' if negated else '<'} 0"
         if op == "acc":
             return self.acc_operand(v.attr)[0]
-        if op == "cast" and vector and ct.tag == "i32" and v.args[0].op == "index" and (text := self._short_index(v.args[0].attr, copy)):
+        if (
+            op == "cast"
+            and vector
+            and ct.tag == "i32"
+            and v.args[0].op == "index"
+            and (text := self._short_index(v.args[0].attr, copy))
+        ):
             return text
-        args = [self.operand(a, g, copy) for a, g in self.operands(v, guard)[:len(v.args)]]
+        args = [self.operand(a, g, copy) for a, g in self.operands(v, guard)[: len(v.args)]]
         if op == "cast":
             return conversion(self.s, args[0], ct)
         if op == "check_index":
@@ -314,7 +381,10 @@ class StageValues(GuardedValues):
         s.need("each")
         if self.step_of(where.index) is TWO and s.lanes > 1:
             s.need("every_second", every_second_text(s.lanes))
-            return f"tc::every_second<{raw}>({where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))}), {lanes})"
+            return (
+                f"tc::every_second<{raw}>({where.pointer} +"
+                f" ({self.scope.index_text(self.index_at(where.index, copy, False))}), {lanes})"
+            )
         directions = self._in_runs(where)
         if not directions:
             return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
@@ -322,8 +392,10 @@ class StageValues(GuardedValues):
         if self.start is not None and in_long_pieces(varying, self.vector, s.lanes, self.hints):
             self._need_pieces()
             piece = self.pieces.setdefault(varying, f"piece{len(self.pieces)}")
-            return (f"tc::along<{raw}>({where.pointer} + ({self.scope.index_text(self.index_at(fixed, copy, False))}) + {piece}.at"
-                    f" + ({self.vector} - {self.start}) * {piece}.step, {piece}.step, {lanes})")
+            return (
+                f"tc::along<{raw}>({where.pointer} + ({self.scope.index_text(self.index_at(fixed, copy, False))}) +"
+                f" {piece}.at + ({self.vector} - {self.start}) * {piece}.step, {piece}.step, {lanes})"
+            )
         s.need("backwards", backwards_text(s.lanes))
         s.need("run", RUN)
         at = self.scope.index_text(self.index_at(where.index, copy, True))
@@ -341,16 +413,28 @@ class StageValues(GuardedValues):
         self.s.need("pieces", PIECES)
 
     def piece_lines(self, left: str) -> list[str]:
-        """The head of the loop over pieces: their declarations, and how many lanes all of them hold for, of those left."""
-        out = [f"const tc::Piece {name} = {piece_text(e, self.vector, self.start, self.scope.index_text)};" for e, name in (*self.pieces.items(), *self.turns.items())]
-        for steps in (*(f"{name}.lanes" for name in self.pieces.values()), *(f"tc::until_turn({name})" for name in self.turns.values())):
+        """The head of the loop over pieces: their declarations, and how many lanes all of them hold for, of those
+        left.
+        """
+        out = [
+            f"const tc::Piece {name} = {piece_text(e, self.vector, self.start, self.scope.index_text)};"
+            for e, name in (*self.pieces.items(), *self.turns.items())
+        ]
+        for steps in (
+            *(f"{name}.lanes" for name in self.pieces.values()),
+            *(f"tc::until_turn({name})" for name in self.turns.values()),
+        ):
             left = f"tc::fewer({steps}, {left})"
         return [*out, f"{self.vector}_to = {self.start} + {left};", *self.lines.get(LEVEL_PIECE, [])]
 
     def _positions(self, e: Expr, copy: int) -> str | None:
-        """An index that follows computed positions as one vector expression; None where it is not affine in what varies by lane."""
+        """An index that follows computed positions as one vector expression; None where it is not affine in what varies
+        by lane.
+        """
         known = indirect_values()
-        vectors = {n: x for n in e.symbol_names() if n in known and (x := self._indirect_operand(known[n], copy)).is_vector}
+        vectors = {
+            n: x for n in e.symbol_names() if n in known and (x := self._indirect_operand(known[n], copy)).is_vector
+        }
         if not vectors:
             return None
         rest, parts = e, []
@@ -365,9 +449,16 @@ class StageValues(GuardedValues):
             else:
                 self.s.need("lane_ids", LANE_IDS)
                 factor = self.scope.index_text(self.index_at(c, copy, False))
-                parts.append(f"({self.vector}{f' + {copy * self.s.lanes}' if copy else ''} + tc::lane_ids()) * (i64)({factor})")
+                parts.append(
+                    f"({self.vector}{f' + {copy * self.s.lanes}' if copy else ''} + tc::lane_ids()) * (i64)({factor})"
+                )
         self.s.vector("i64")
-        return " + ".join([*parts, *([f"(i64)({self.scope.index_text(self.index_at(rest, copy, False))})"] if rest is not ZERO else [])])
+        return " + ".join(
+            [
+                *parts,
+                *([f"(i64)({self.scope.index_text(self.index_at(rest, copy, False))})"] if rest is not ZERO else []),
+            ]
+        )
 
     def storage_vector(self, ct: CType) -> str:
         tag = {"bf16": "u16", "f16": "u16", "bool": "u8"}.get(ct.storage, ct.tag)
@@ -384,7 +475,7 @@ class StageValues(GuardedValues):
 
     def narrow(self, x: Operand, vector: bool) -> str:
         """A value as the buffer of its dtype stores it."""
-        if vector and not x.is_vector and x.ct.storage in ("bf16", "f16"):      # narrowed once
+        if vector and not x.is_vector and x.ct.storage in ("bf16", "f16"):  # narrowed once
             return splat(self.s, Operand(self.narrow(x, False), ctype(BITS), False))
         text = splat(self.s, x) if vector else x.text
         if x.ct.storage == "bool" and not vector:
@@ -400,7 +491,9 @@ class StageValues(GuardedValues):
             return f"({ct.scalar})({self.scope.index_text(self.index_at(held(e) if ct.tag == 'i32' else e, 0, False))})"
         step = self.step_of(e)
         if ct.tag == "i32":
-            return self._short_lanes(held(self.index_at(e, copy, False)), step) or self._each_lane(held(self.index_at(e, copy, True)), ct)
+            return self._short_lanes(held(self.index_at(e, copy, False)), step) or self._each_lane(
+                held(self.index_at(e, copy, True)), ct
+            )
         self.s.vector("i64")
         if step is not None and step.is_const:
             self.s.need("lane_ids", LANE_IDS)
@@ -412,7 +505,10 @@ class StageValues(GuardedValues):
 
     def _each_lane(self, e: Expr, ct: CType) -> str:
         self.s.need("each")
-        return f"tc::gather<{vector_type(self.s, ct)}>(tc::All{{}}, [&](int k) {{ return ({ct.scalar})({self.scope.index_text(e)}); }})"
+        return (
+            f"tc::gather<{vector_type(self.s, ct)}>(tc::All{{}}, [&](int k) {{ return"
+            f" ({ct.scalar})({self.scope.index_text(e)}); }})"
+        )
 
     def _short_index(self, e: Expr, copy: int) -> str | None:
         """An index expression as int32, counted in that type; None where its lanes follow no rule."""
@@ -423,24 +519,32 @@ class StageValues(GuardedValues):
             return None
         self.s.vector("i32")
         self.s.need("short_lane_ids", SHORT_LANE_IDS)
-        return f"(i32)({self.scope.index_text(base)}) + tc::short_lane_ids()" + (f" * {step.value}" if step is not ONE else "")
+        return f"(i32)({self.scope.index_text(base)}) + tc::short_lane_ids()" + (
+            f" * {step.value}" if step is not ONE else ""
+        )
 
     def _check(self, v: Value, args: list[Operand], guard: Guard, vector: bool, copy: int) -> str:
         code = self.scope.checks.index(v.attr) + 1
         i, n = args
         if not vector:
-            self.s.need("check.scalar", "// An index that must lie in [0, n): else the kernel reports failure `code` and goes on with 0.\n"
-                        "INLINE i64 check(i64 i, i64 n, bool wanted, int code, int &failed) {\n"
-                        "    if (i >= 0 && i < n) return i;\n    if (wanted) failed = code;\n    return 0;\n}")
+            self.s.need(
+                "check.scalar",
+                "// An index that must lie in [0, n): else the kernel reports failure `code` and goes on with 0.\n"
+                "INLINE i64 check(i64 i, i64 n, bool wanted, int code, int &failed) {\n"
+                "    if (i >= 0 && i < n) return i;\n    if (wanted) failed = code;\n    return 0;\n}",
+            )
             wanted = self._wanted(self._guard_mask(guard, copy), copy) if guard else "true"
             return f"tc::check({i.text}, {n.text}, {wanted}, {code}, failed)"
         self.s.vector("i64")
         self.s.need("any"), self.s.need("masks")
         self.s.need("keep")
-        self.s.need("check.vector", "template <class W> INLINE vi64 check(vi64 i, vi64 n, vmask wanted, W lanes, int code, int &failed) {\n"
-                    "    vi64 bad = (i < 0) | (i >= n);         // lanes beyond the end of the row may hold anything\n"
-                    "    if (__builtin_expect(!any(mask(bad)), 1)) return i;\n"
-                    "    if (any(keep(lanes, mask(bad) & wanted, vmask{}))) failed = code;\n    return bad ? vi64{} : i;\n}")
+        self.s.need(
+            "check.vector",
+            "template <class W> INLINE vi64 check(vi64 i, vi64 n, vmask wanted, W lanes, int code, int &failed) {\n"
+            "    vi64 bad = (i < 0) | (i >= n);         // lanes beyond the end of the row may hold anything\n"
+            "    if (__builtin_expect(!any(mask(bad)), 1)) return i;\n"
+            "    if (any(keep(lanes, mask(bad) & wanted, vmask{}))) failed = code;\n    return bad ? vi64{} : i;\n}",
+        )
         wanted = splat(self.s, self._guard_mask(guard, copy) if guard else Operand("true", BOOL, False))
         return f"tc::check({splat(self.s, i)}, {splat(self.s, n)}, {wanted}, {self.lanes_of(copy)}, {code}, failed)"
 
@@ -458,13 +562,19 @@ class StageValues(GuardedValues):
         out = []
         for copy in range(self.copies):
             lanes = self.lanes_of(copy)
-            x = self._as_stored(self.operand(value, (), copy), ct, _fits(value, ct.storage) if ct.storage in ("bf16", "f16") else False)
+            x = self._as_stored(
+                self.operand(value, (), copy), ct, _fits(value, ct.storage) if ct.storage in ("bf16", "f16") else False
+            )
             step = self.step_of(where.index)
             if step is ONE:
                 self.s.need("access")
                 address = f"{where.pointer} + ({self.scope.index_text(self.index_at(where.index, copy, False))})"
                 if mode != "set":
-                    old = self._widen(f"tc::load{'' if self.copies == 1 else '_some'}<{self.storage_vector(ct)}>({address}, {lanes})", ct, True)
+                    old = self._widen(
+                        f"tc::load{'' if self.copies == 1 else '_some'}<{self.storage_vector(ct)}>({address}, {lanes})",
+                        ct,
+                        True,
+                    )
                     x = Operand(f"({self._combined(mode, Operand(old, ct, True), x, ct)})", ct, True)
                 text = f"tc::store{'' if self.copies == 1 else '_some'}({address}, {self.narrow(x, True)}, {lanes});"
             else:
@@ -476,7 +586,9 @@ class StageValues(GuardedValues):
         return out
 
     def _as_stored(self, x: Operand, ct: CType, fits: bool = False) -> Operand:
-        """The operand as an element of the buffer's type; a value of that type already, or one that fits it, is narrowed without rounding."""
+        """The operand as an element of the buffer's type; a value of that type already, or one that fits it, is
+        narrowed without rounding.
+        """
         return Operand(x.text, ct, x.is_vector, exact=fits or x.ct.storage == ct.storage)
 
     def _store_scalar(self, target: str, x: Operand, ct: CType, mode: str) -> str:

@@ -1,11 +1,13 @@
 """What follows a matrix product, as CUDA C++ on the two neighbouring elements of a row that a thread holds in one word.
 
-A thread goes through 16 columns at a time, two in each half of them, of two rows. What it reads for them it reads while the columns before are computed.
-Truth values of four neighbours, those of a dropout and of a bool tensor, are made by one of the four lanes that hold a row's columns (philox.py).
+A thread goes through 16 columns at a time, two in each half of them, of two rows. What it reads for them it reads while
+the columns before are computed. Truth values of four neighbours, those of a dropout and of a bool tensor, are made by
+one of the four lanes that hold a row's columns (philox_words.py).
 
-Everything is computed in float32 for a result of 16 bits, by the short forms of hopper.py. `NotPrintable` says what this file has no form for: such
-kernels are Triton's.
+Everything is computed in float32 for a result of 16 bits, by the short forms of hopper.py. `NotPrintable` says what
+this file has no form for: such kernels are Triton's.
 """
+
 from __future__ import annotations
 
 import math
@@ -27,8 +29,29 @@ ROW = "int row = held_m + thread / 32 * 16 + lane / 4 + 8 * i;"
 COLUMN = "int column = held_n + at + 8 * h + lane % 4 * 2;"
 FOUR = "int four = held_n + at + lane % 4 * 4;"
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "logical_and": "&&", "logical_or": "||"}
-_CALLS = {"sqrt": "sqrtf", "rsqrt": "rsqrtf", "abs": "fabsf", "exp2": "exp2_", "sigmoid": "sigmoid", "tanh": "tanh_", "maximum": "maximum", "minimum": "minimum"}
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "logical_and": "&&",
+    "logical_or": "||",
+}
+_CALLS = {
+    "sqrt": "sqrtf",
+    "rsqrt": "rsqrtf",
+    "abs": "fabsf",
+    "exp2": "exp2_",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh_",
+    "maximum": "maximum",
+    "minimum": "minimum",
+}
 _OWN = frozenset(("exp2_", "sigmoid", "tanh_", "maximum", "minimum"))
 _POLYNOMIALS = frozenset(("gelu", "gelu_derivative", "erf_plus_1"))
 
@@ -39,7 +62,10 @@ class NotPrintable(Exception):
 
 @dataclass(frozen=True)
 class Pair:
-    """The texts of a value for both elements; `of_row`: whether it varies from row to row; `word`: both, as they are stored in 16 bits, where that is known."""
+    """The texts of a value for both elements; `of_row`: whether it varies from row to row; `word`: both, as they are
+    stored in 16 bits, where that is known.
+    """
+
     first: str
     second: str
     of_row: bool
@@ -50,14 +76,26 @@ class Pair:
 
 
 class Epilogue:
-    """The statements for what is stored. In scope are `h` (which half of the columns), `column` (of the first element), `i` (which row), `row`, and the product as `v0` and `v1`.
-    `once`: statements before all tiles; `fields`, `read`, `read_fours`: what is read ahead, into `ahead`, by two and by four columns; `first`: statements that read for columns alone; `fours`: statements for both rows,
-    where `four` is the first of four columns; `even`, `odd`: what follows these by turns; `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the pair of each store; `functions`: names
-    of hopper.FUNCTIONS. `staged`: the stores that are not written here, but by the copy engine; `guard`: where the elements may lie outside of the result; `rounded`: as of
-    cheap.rounded_to: where polynomials may stand."""
+    """The statements for what is stored. In scope are `h` (which half of the columns), `column` (of the first element),
+    `i` (which row), `row`, and the product as `v0` and `v1`. `once`: statements before all tiles; `fields`, `read`,
+    `read_fours`: what is read ahead, into `ahead`, by two and by four columns; `first`: statements that read for
+    columns alone; `fours`: statements for both rows, where `four` is the first of four columns; `even`, `odd`: what
+    follows these by turns; `by_column`: statements that rows do not matter to; `inside`: the others; `results`: the
+    pair of each store; `functions`: names of hopper.FUNCTIONS. `staged`: the stores that are not written here, but by
+    the copy engine; `guard`: where the elements may lie outside of the result; `rounded`: as of cheap.rounded_to: where
+    polynomials may stand."""
 
-    def __init__(self, stores: list[Store], rows: tuple[Axis, ...], columns: tuple[Axis, ...], dtype: torch.dtype, acc: str, guard: str,
-                 staged: Sequence[Store], rounded: Mapping[int, torch.dtype]) -> None:
+    def __init__(
+        self,
+        stores: list[Store],
+        rows: tuple[Axis, ...],
+        columns: tuple[Axis, ...],
+        dtype: torch.dtype,
+        acc: str,
+        guard: str,
+        staged: Sequence[Store],
+        rounded: Mapping[int, torch.dtype],
+    ) -> None:
         self.once: list[str] = []
         self.fields: list[str] = []
         self.first: list[str] = []
@@ -69,7 +107,7 @@ class Epilogue:
         self.by_column: list[str] = []
         self.inside: list[str] = []
         self.names = 0
-        self.bits: dict[int, str] = {}                   # truth values by fours: of both rows, four bits each
+        self.bits: dict[int, str] = {}  # truth values by fours: of both rows, four bits each
         self.functions: dict[str, None] = {}
         self.dtype, self.acc, self.guard, self.rounded = dtype, acc, guard, rounded
         self.ranges = {"row": (0, numel(rows)), "column": (0, numel(columns))}
@@ -114,7 +152,11 @@ class Epilogue:
             return self._truth(v)
         if v.op == "load":
             return self._load(v)
-        if v.dtype not in FLOATS and v.dtype is not torch.bool or any(a.dtype not in FLOATS and a.dtype is not torch.bool for a in v.args):
+        if (
+            v.dtype not in FLOATS
+            and v.dtype is not torch.bool
+            or any(a.dtype not in FLOATS and a.dtype is not torch.bool for a in v.args)
+        ):
             raise NotPrintable(f"{v.op} of {v.dtype}")
         short = self._short(v)
         if short is not None:
@@ -123,11 +165,20 @@ class Epilogue:
         if v.op == "cast":
             return self._cast(v, args[0])
         of_row = any(a.of_row for a in args)
-        if v.dtype in (torch.float16, torch.bfloat16) and v.op not in ("where", "maximum", "minimum", "relu", "neg", "abs"):
+        if v.dtype in (torch.float16, torch.bfloat16) and v.op not in (
+            "where",
+            "maximum",
+            "minimum",
+            "relu",
+            "neg",
+            "abs",
+        ):
             raise NotPrintable(f"{v.op} rounded to {v.dtype}")
         if v.op in _INFIX:
             a, b = args
-            return self._let(v, (f"{a.first} {_INFIX[v.op]} {b.first}", f"{a.second} {_INFIX[v.op]} {b.second}"), of_row)
+            return self._let(
+                v, (f"{a.first} {_INFIX[v.op]} {b.first}", f"{a.second} {_INFIX[v.op]} {b.second}"), of_row
+            )
         if v.op == "div":
             a, b = args
             return self._let(v, (f"{a.first} / {b.first}", f"{a.second} / {b.second}"), of_row)
@@ -136,7 +187,7 @@ class Epilogue:
         if v.op == "square":
             return self._let(v, (f"{args[0].first} * {args[0].first}", f"{args[0].second} * {args[0].second}"), of_row)
         if v.op == "relu":
-            a, = args
+            (a,) = args
             return self._let(v, (f"{a.first} < 0 ? 0.0f : {a.first}", f"{a.second} < 0 ? 0.0f : {a.second}"), of_row)
         if v.op == "where":
             c, a, b = args
@@ -154,7 +205,9 @@ class Epilogue:
             return self._let(v, (f"{x.first} ? 1.0f : 0.0f", f"{x.second} ? 1.0f : 0.0f"), x.of_row)
         if v.dtype not in FLOATS:
             raise NotPrintable(f"a cast to {v.dtype}")
-        if v.dtype is torch.float32 or v.dtype is source.dtype or source.op == "acc" and v.dtype is self.dtype:      # (the product is held rounded)
+        if (
+            v.dtype is torch.float32 or v.dtype is source.dtype or source.op == "acc" and v.dtype is self.dtype
+        ):  # (the product is held rounded)
             return x
         if v.dtype is not self.dtype:
             raise NotPrintable(f"a cast to {v.dtype} beside a product of {self.dtype}")
@@ -173,8 +226,13 @@ class Epilogue:
         plus = plus_one(v)
         if plus is not None:
             return self._function(v, f"{plus[0]}_plus_1", self._value(plus[1]))
-        if v.op == "div" and v.args[1].op == "add" and {a.op for a in v.args[1].args} == {"exp", "const"} and _constant(v.args[1]) == 1:
-            a, b = (self._value(x) for x in v.args)                     # (the divisor is 1 or more)
+        if (
+            v.op == "div"
+            and v.args[1].op == "add"
+            and {a.op for a in v.args[1].args} == {"exp", "const"}
+            and _constant(v.args[1]) == 1
+        ):
+            a, b = (self._value(x) for x in v.args)  # (the divisor is 1 or more)
             r = self._function(v.args[1], "reciprocal", b)
             return self._let(v, (f"{a.first} * {r.first}", f"{a.second} * {r.second}"), a.of_row or b.of_row)
         return None
@@ -202,9 +260,13 @@ class Epilogue:
             raise NotPrintable("bits of what is no dropout")
         if not _are_neighbours(e, 2):
             raise NotPrintable(f"a store at {e.c()}")
-        kind, text = {torch.float32: ("float2", f"make_float2({x.first}, {x.second})"), torch.bool: ("u16", f"{x.first} | {x.second} << 8")}.get(
-            b.dtype, ("u32", x.packed()))
-        self.inside.append(f"{f'if ({self.guard} && row < M) ' if self.guard else ''}*({kind} *)({b.name} + ({e.c()})) = {text};")
+        kind, text = {
+            torch.float32: ("float2", f"make_float2({x.first}, {x.second})"),
+            torch.bool: ("u16", f"{x.first} | {x.second} << 8"),
+        }.get(b.dtype, ("u32", x.packed()))
+        self.inside.append(
+            f"{f'if ({self.guard} && row < M) ' if self.guard else ''}*({kind} *)({b.name} + ({e.c()})) = {text};"
+        )
 
     def _store_bits(self, b: Buffer, e: Expr, bits: str) -> None:
         """Truth values of 32 columns at once: parts of sectors cost the cache more than all else."""
@@ -217,8 +279,13 @@ class Epilogue:
             store = f"{b.name}[({at}) >> 3] = left >> 4 * i & 15 | (right >> 4 * i & 15) << 4"
         else:
             self.functions["to_bytes"] = None
-        self.odd += [f"{{ u32 left, right; eights({bits}_before | {bits} << 8, lane, left, right); int eight = held_n + at - 16 + lane % 4 * 8;",
-                     f"  for (int i = 0; i < 2; i++) {{ {ROW} {guard}{store}; }} }}"]
+        self.odd += [
+            (
+                f"{{ u32 left, right; eights({bits}_before | {bits} << 8, lane, left, right); int eight = held_n + at -"
+                " 16 + lane % 4 * 8;"
+            ),
+            f"  for (int i = 0; i < 2; i++) {{ {ROW} {guard}{store}; }} }}",
+        ]
 
     def _load(self, v: Value) -> Pair:
         buffer, e = v.attr
@@ -231,20 +298,33 @@ class Epilogue:
 
         def ahead(kind: str, field: str, text: str) -> str:
             text = _guarded(guard, text, "make_float2(0, 0)" if kind == "float2" else kind + "(0)")
-            if not of_row:                               # (a few lines of the cache for all rows)
-                self.first += [f"{kind} {field}[2];", f"for (int h = 0; h < 2; h++) {{ {COLUMN} {field}[h] = {text}; }}"]
+            if not of_row:  # (a few lines of the cache for all rows)
+                self.first += [
+                    f"{kind} {field}[2];",
+                    f"for (int h = 0; h < 2; h++) {{ {COLUMN} {field}[h] = {text}; }}",
+                ]
                 return f"{field}[h]"
             self.fields.append(f"{kind} {field}[2][2];")
             self.read.append(f"ahead.{field}[h][i] = {text};")
             return f"ahead.{field}[h][i]"
+
         if e.is_const:
             self.once.append(f"float {name} = {p}[{e.c()}];" if wide else f"float {name} = low_half({p}[{e.c()}]);")
             return Pair(name, name, False)
         if _are_neighbours(e, 2):
-            read = ahead("float2" if wide else "u32", name, f"*(const {'float2' if wide else 'u32'} *)({p} + ({e.c()}))")
-            return Pair(f"{read}.x", f"{read}.y", of_row) if wide else Pair(f"low_half({read})", f"high_half({read})", of_row, read)
+            read = ahead(
+                "float2" if wide else "u32", name, f"*(const {'float2' if wide else 'u32'} *)({p} + ({e.c()}))"
+            )
+            return (
+                Pair(f"{read}.x", f"{read}.y", of_row)
+                if wide
+                else Pair(f"low_half({read})", f"high_half({read})", of_row, read)
+            )
         second = tidy(e.subs({"column": symbol("column") + 1}), self.ranges)
-        reads = [ahead("float" if wide else "u16", f"{name}_{k}", f"{p}[{x.c()}]") for k, x in enumerate((e, second)[:1 + (second is not e)])]
+        reads = [
+            ahead("float" if wide else "u16", f"{name}_{k}", f"{p}[{x.c()}]")
+            for k, x in enumerate((e, second)[: 1 + (second is not e)])
+        ]
         if not wide:
             reads = [f"low_half({read})" for read in reads]
         return Pair(reads[0], reads[-1], of_row)
@@ -268,7 +348,9 @@ class Epilogue:
         at = e.subs({"column": symbol("four")}).c()
         if buffer.bits:
             read = f"{buffer.name}[({at}) >> 3] >> (({at}) & 7)"
-            self.read_fours.append(f"ahead.{name}[i] = {_guarded('four < N && row < M' if self.guard else '', read, '0')};")
+            self.read_fours.append(
+                f"ahead.{name}[i] = {_guarded('four < N && row < M' if self.guard else '', read, '0')};"
+            )
             return f"ahead.{name}[0] & 15 | (ahead.{name}[1] & 15) << 4"
         self.functions["from_bytes"] = None
         read = f"*(const u32 *)({buffer.name} + ({at}))"
@@ -282,7 +364,12 @@ class Epilogue:
         if limit.op != "const" or not 0 <= limit.attr < 1 << 32 or at.op != "index" or at.args or threads.op != "const":
             raise NotPrintable("random numbers that are no dropout's")
         e = tidy(at.attr.subs(self.places), self.ranges)
-        if vector.op != "const" or vector.attr not in (4, 8) or any(x.op != "load" or x.args or not x.attr[1].is_const for x in state) or not _are_neighbours(e, 4):
+        if (
+            vector.op != "const"
+            or vector.attr not in (4, 8)
+            or any(x.op != "load" or x.args or not x.attr[1].is_const for x in state)
+            or not _are_neighbours(e, 4)
+        ):
             raise NotPrintable("random numbers of neighbours that lie apart")
         self.functions["kept"] = None
         names: list[str] = []
@@ -292,7 +379,9 @@ class Epilogue:
             read = f"u64 {names[-1]} = {buffer.name}[{place.value}];"
             if read not in self.once:
                 self.once.append(read)
-        self.fours.append(f"u32 {name}_at[2] = {{{', '.join(tidy(e.subs({'column': symbol('four'), 'row': symbol('upper') + 8 * i}), {}).c() for i in range(2))}}};")
+        rows = ({"column": symbol("four"), "row": symbol("upper") + 8 * i} for i in range(2))
+        places = ", ".join(tidy(e.subs(row), {}).c() for row in rows)
+        self.fours.append(f"u32 {name}_at[2] = {{{places}}};")
         return f"kept({', '.join(names)}, {name}_at, {threads.attr}u, {vector.attr}u, {limit.attr}u)"
 
 
@@ -302,7 +391,9 @@ def _guarded(condition: str, text: str, otherwise: str) -> str:
 
 def _are_neighbours(e: Expr, n: int) -> bool:
     """Whether the positions of n columns, from a multiple of n on, lie side by side from a multiple of n on."""
-    return e.coeff("column") is ONE and all(c % n == 0 or len(atoms) == 1 and atoms[0] is symbol("column") for c, atoms in e.terms())
+    return e.coeff("column") is ONE and all(
+        c % n == 0 or len(atoms) == 1 and atoms[0] is symbol("column") for c, atoms in e.terms()
+    )
 
 
 def _parts(name: str, axes: tuple[Axis, ...]) -> dict[str, Expr]:

@@ -1,11 +1,13 @@
 """Short forms of exp, tanh, sigmoid, erf and division, for values that are rounded to 16 bits before anybody sees them.
 
-A kernel over bfloat16 moves an element in the time of some 27 instructions on an H200; libdevice's erf or tanh alone take as many. Where
-a value flows only into stores and conversions of bfloat16 or float16, its last bits are lost anyway: there the forms of this file
-serve, whose relative error is below 1e-6. `needs_precision` says which values stay exact: those that reach a float32 store, an index,
-or a comparison. Where factors alone stand between GELU or its derivative and a rounding (`rounded_to`), the polynomials of ../gelu.py serve,
-whose error is a tenth of the rounding's: one instruction of the slow unit, where the forms by erf take two and three.
+A kernel over bfloat16 moves an element in the time of some 27 instructions on an H200; libdevice's erf or tanh alone
+take as many. Where a value flows only into stores and conversions of bfloat16 or float16, its last bits are lost
+anyway: there the forms of this file serve, whose relative error is below 1e-6. `needs_precision` says which values stay
+exact: those that reach a float32 store, an index, or a comparison. Where factors alone stand between GELU or its
+derivative and a rounding (`rounded_to`), the polynomials of ../gelu.py serve, whose error is a tenth of the rounding's:
+one instruction of the slow unit, where the forms by erf take two and three.
 """
+
 from __future__ import annotations
 
 import torch
@@ -17,14 +19,41 @@ from .prims import Need, Operand, by_power_of_two, materialised
 
 __all__ = ["needs_precision", "rounded_to", "cheap_expression", "short_form", "short_text", "HELPERS"]
 
-_DISCRETE = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "round", "trunc", "sign", "div_floor", "div_trunc", "fmod",
-                       "remainder", "check_index", "isnan", "isinf", "signbit", "logical_not", "logical_and", "logical_or", "logical_xor"))
+_DISCRETE = frozenset(
+    (
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "sign",
+        "div_floor",
+        "div_trunc",
+        "fmod",
+        "remainder",
+        "check_index",
+        "isnan",
+        "isinf",
+        "signbit",
+        "logical_not",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+    )
+)
 LOG2E = 1.4426950408889634
 
 
 def _asm(name: str, instruction: str, why: str) -> str:
-    return (f"@triton.jit\ndef {name}(x):  # {why}\n    return tl.inline_asm_elementwise(\"{instruction} $0, $1;\", \"=f,f\", [x], dtype=tl.float32, "
-            "is_pure=True, pack=1)\n")
+    return (
+        f'@triton.jit\ndef {name}(x):  # {why}\n    return tl.inline_asm_elementwise("{instruction} $0, $1;", "=f,f",'
+        " [x], dtype=tl.float32, is_pure=True, pack=1)\n"
+    )
 
 
 def _polynomial(coefficients: tuple[float, ...]) -> str:
@@ -36,12 +65,17 @@ def _gelu_forms() -> dict[str, str]:
     out = {}
     for dtype, coefficients in SHARE_BELOW.items():
         name = f"_gelu_{_short(dtype)}"
-        out[name] = f"@triton.jit\ndef {name}(x):\n    a = tl.abs(x)\n{_polynomial(coefficients)}" \
+        out[name] = (
+            f"@triton.jit\ndef {name}(x):\n    a = tl.abs(x)\n{_polynomial(coefficients)}"
             "    share = _exp2(p)\n    return x * tl.where(x < 0, share, 1.0 - share)\n"
-    for dtype, coefficients in DERIVATIVE.items():           # (at the infinities, where eager has NaN, its limits)
+        )
+    for dtype, coefficients in DERIVATIVE.items():  # (at the infinities, where eager has NaN, its limits)
         name = f"_gelu_derivative_{_short(dtype)}"
-        out[name] = f"@triton.jit\ndef {name}(x):\n    a = tl.minimum(tl.abs(x), 32.0, propagate_nan=tl.PropagateNan.ALL)\n{_polynomial(coefficients)}" \
-            f"    below = p * _exp2(x * {-LOG2E / 2} * x)\n    return tl.where(x < 0, below, 1.0 - below)\n"
+        out[name] = (
+            f"@triton.jit\ndef {name}(x):\n    a = tl.minimum(tl.abs(x), 32.0,"
+            f" propagate_nan=tl.PropagateNan.ALL)\n{_polynomial(coefficients)}    below = p * _exp2(x * {-LOG2E / 2} *"
+            " x)\n    return tl.where(x < 0, below, 1.0 - below)\n"
+        )
     return out
 
 
@@ -53,18 +87,22 @@ def _short(dtype: torch.dtype) -> str:
 HELPERS = {
     "_exp2": _asm("_exp2", "ex2.approx.ftz.f32", "2 to the x, 2 units in the last place"),
     "_reciprocal": _asm("_reciprocal", "rcp.approx.ftz.f32", "1 / x, 1 unit in the last place"),
-    "_short_tanh": "@triton.jit\ndef _short_tanh(x):\n"
-                   f"    far = 1.0 - 2.0 * _reciprocal(1.0 + _exp2(x * {2 * LOG2E}))\n"
-                   "    return tl.where(tl.abs(x) < 0.02, x - x * x * x * 0.3333333333333333, far)\n",
-    "_short_erf_plus_1": "@triton.jit\ndef _short_erf_plus_1(x):  # Abramowitz and Stegun 7.1.26\n"
-                         "    t = _reciprocal(1.0 + 0.3275911 * tl.abs(x))\n"
-                         "    p = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t\n"
-                         f"    q = p * _exp2(x * x * {-LOG2E})\n"
-                         "    return tl.where(x < 0, q, 2.0 - q)\n",
+    "_short_tanh": (
+        "@triton.jit\ndef _short_tanh(x):\n"
+        f"    far = 1.0 - 2.0 * _reciprocal(1.0 + _exp2(x * {2 * LOG2E}))\n"
+        "    return tl.where(tl.abs(x) < 0.02, x - x * x * x * 0.3333333333333333, far)\n"
+    ),
+    "_short_erf_plus_1": (
+        "@triton.jit\ndef _short_erf_plus_1(x):  # Abramowitz and Stegun 7.1.26\n"
+        "    t = _reciprocal(1.0 + 0.3275911 * tl.abs(x))\n"
+        "    p = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t\n"
+        f"    q = p * _exp2(x * x * {-LOG2E})\n"
+        "    return tl.where(x < 0, q, 2.0 - q)\n"
+    ),
     **_gelu_forms(),
 }
 _CALLS = {"_short_tanh": ("_exp2", "_reciprocal"), "_short_erf_plus_1": ("_exp2", "_reciprocal")}
-_FACTORS = frozenset(("mul", "div", "neg", "where", "masked"))       # what passes a relative error on as it is
+_FACTORS = frozenset(("mul", "div", "neg", "where", "masked"))  # what passes a relative error on as it is
 
 
 def _rounds(v: Value) -> bool:
@@ -75,7 +113,7 @@ def needs_precision(kernel: Kernel) -> set[int]:
     """Ids of the values whose last bits may be seen."""
     known = indirect_values()
     sums = {a.name: a.value for st in kernel.stages for a in st.accs}
-    todo: list[tuple[Value, bool]] = []                  # and whether what decides hangs on it: then a rounding hides nothing
+    todo: list[tuple[Value, bool]] = []  # and whether what decides hangs on it: then a rounding hides nothing
     for st in kernel.stages:
         for s in st.stores:
             t = ttype(s.buffer.dtype)
@@ -99,20 +137,23 @@ def needs_precision(kernel: Kernel) -> set[int]:
 
 
 def rounded_to(kernel: Kernel) -> dict[int, torch.dtype]:
-    """Ids of the values that only factors and choices stand between and their rounding to 16 bits: the finest type that they are rounded to. Sums may, too,
-    of what is stored rounded beside: of other terms, which may cancel, the program asked for more digits than their sum is rounded to."""
-    found: dict[int | str, torch.dtype | None] = {}          # by a value's id or an accumulator's name
+    """Ids of the values that only factors and choices stand between and their rounding to 16 bits: the finest type that
+    they are rounded to. Sums may, too, of what is stored rounded beside: of other terms, which may cancel, the program
+    asked for more digits than their sum is rounded to.
+    """
+    found: dict[int | str, torch.dtype | None] = {}  # by a value's id or an accumulator's name
     stored = {_uncast(s.value).id for st in kernel.stages for s in st.stores if _coarse(s.buffer.dtype) is not None}
 
     def use(what: int | str, t: torch.dtype | None) -> None:
         if found.setdefault(what, t) is not None and t is not torch.bfloat16:
             found[what] = t
+
     for st in reversed(kernel.stages):
         for s in st.stores:
             use(s.value.id, _coarse(s.buffer.dtype))
         for a in st.accs:
             use(a.value.id, found.get(a.name) if a.op == "sum" and _uncast(a.value).id in stored else None)
-        for v in reversed(walk([a.value for a in st.accs] + [s.value for s in st.stores])):          # users first
+        for v in reversed(walk([a.value for a in st.accs] + [s.value for s in st.stores])):  # users first
             t = found.get(v.id)
             if v.op == "acc":
                 use(v.attr, t)
@@ -130,7 +171,13 @@ def _uncast(v: Value) -> Value:
 
 def _coarse(dtype: torch.dtype) -> torch.dtype | None:
     """Among those of the polynomials, the type that is as fine as `dtype`."""
-    return None if not dtype.is_floating_point or not ttype(dtype).low_precision else torch.float16 if dtype is torch.float16 else torch.bfloat16
+    return (
+        None
+        if not dtype.is_floating_point or not ttype(dtype).low_precision
+        else torch.float16
+        if dtype is torch.float16
+        else torch.bfloat16
+    )
 
 
 def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backend: str) -> str | None:
@@ -142,6 +189,7 @@ def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backen
         for n in (*_CALLS.get(name, ()), name):
             need(n)
         return f"{name}({', '.join(texts)})"
+
     m = [materialised(a) for a in args]
     if v.op == "exp":
         return call("_exp2", f"{m[0]} * {LOG2E}")
@@ -158,7 +206,9 @@ def cheap_expression(v: Value, t: TType, args: list[Operand], need: Need, backen
 
 
 def short_form(v: Value, rounded: torch.dtype | None) -> tuple[str, Value] | None:
-    """(name, operand) where `v` has a short form as a whole; `rounded`: what it is rounded to next, where factors alone stand between."""
+    """(name, operand) where `v` has a short form as a whole; `rounded`: what it is rounded to next, where factors alone
+    stand between.
+    """
     if rounded is not None:
         for name, find in (("_gelu_", gelu), ("_gelu_derivative_", derivative)):
             x = find(v)

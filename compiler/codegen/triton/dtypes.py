@@ -1,5 +1,6 @@
-"""How each torch dtype is held by Triton code: in memory and in registers. bfloat16 and float16 are computed in float32, and so are floats of
-eight bits, which are bytes to Triton (eight_bits.py)."""
+"""How each torch dtype is held by Triton code: in memory and in registers. bfloat16 and float16 are computed in
+float32, and so are floats of eight bits, which are bytes to Triton (eight_bits.py)."""
+
 from __future__ import annotations
 
 import math
@@ -14,12 +15,15 @@ __all__ = ["TType", "ttype", "literal", "typed", "lowest", "highest"]
 
 @dataclass(frozen=True)
 class TType:
-    """`pointer`: the element type in a kernel's signature; `held`: Triton's name of the type in registers; `size`: bytes in memory."""
+    """`pointer`: the element type in a kernel's signature; `held`: Triton's name of the type in registers; `size`:
+    bytes in memory.
+    """
+
     pointer: str
     held: str
     stored: str
     size: int
-    kind: str                  # "float" | "int" | "uint" | "bool"
+    kind: str  # "float" | "int" | "uint" | "bool"
 
     @property
     def is_float(self) -> bool:
@@ -39,12 +43,21 @@ def _t(pointer: str, held: str, size: int, kind: str, stored: str | None = None)
 
 
 _TABLE: dict[torch.dtype, TType] = {
-    torch.float32: _t("fp32", "float32", 4, "float"), torch.float64: _t("fp64", "float64", 8, "float"),
-    torch.bfloat16: _t("bf16", "float32", 2, "float", "bfloat16"), torch.float16: _t("fp16", "float32", 2, "float", "float16"),
-    torch.float8_e4m3fn: TType("u8", "tl.float32", "e4m3", 1, "float"), torch.float8_e5m2: TType("u8", "tl.float32", "e5m2", 1, "float"),
-    torch.int64: _t("i64", "int64", 8, "int"), torch.int32: _t("i32", "int32", 4, "int"), torch.int16: _t("i16", "int16", 2, "int"),
-    torch.int8: _t("i8", "int8", 1, "int"), torch.uint8: _t("u8", "uint8", 1, "uint"), torch.uint16: _t("u16", "uint16", 2, "uint"),
-    torch.uint32: _t("u32", "uint32", 4, "uint"), torch.uint64: _t("u64", "uint64", 8, "uint"), torch.bool: _t("i1", "int1", 1, "bool"),
+    torch.float32: _t("fp32", "float32", 4, "float"),
+    torch.float64: _t("fp64", "float64", 8, "float"),
+    torch.bfloat16: _t("bf16", "float32", 2, "float", "bfloat16"),
+    torch.float16: _t("fp16", "float32", 2, "float", "float16"),
+    torch.float8_e4m3fn: TType("u8", "tl.float32", "e4m3", 1, "float"),
+    torch.float8_e5m2: TType("u8", "tl.float32", "e5m2", 1, "float"),
+    torch.int64: _t("i64", "int64", 8, "int"),
+    torch.int32: _t("i32", "int32", 4, "int"),
+    torch.int16: _t("i16", "int16", 2, "int"),
+    torch.int8: _t("i8", "int8", 1, "int"),
+    torch.uint8: _t("u8", "uint8", 1, "uint"),
+    torch.uint16: _t("u16", "uint16", 2, "uint"),
+    torch.uint32: _t("u32", "uint32", 4, "uint"),
+    torch.uint64: _t("u64", "uint64", 8, "uint"),
+    torch.bool: _t("i1", "int1", 1, "bool"),
 }
 
 
@@ -91,5 +104,5 @@ def _limit(t: TType, sign: int) -> str:
         return str(sign > 0)
     bits = 8 * t.size
     if t.kind == "uint":
-        return str(0 if sign < 0 else 2 ** bits - 1)
-    return str(-2 ** (bits - 1) if sign < 0 else 2 ** (bits - 1) - 1)
+        return str(0 if sign < 0 else 2**bits - 1)
+    return str(-(2 ** (bits - 1)) if sign < 0 else 2 ** (bits - 1) - 1)

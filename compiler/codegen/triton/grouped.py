@@ -1,15 +1,17 @@
-"""Products of groups (../../lowering/grouped.py) in tiles: a tile lies within one group, whose rows may begin anywhere.
+"""Products of groups (product_groups.py) in tiles: a tile lies within one group, whose rows may begin anywhere.
 
-Where the groups end is known on the device alone. The grid has as many tiles as there may be, and each program counts, from the ends, which group and
-which of its tiles are its own; programs beyond the last tile end at once. What lies behind the last group is a group more, whose sum is empty. Of
-weights' gradients the sum itself is over one group: a loop between two ends.
+Where the groups end is known on the device alone. The grid has as many tiles as there may be, and each program counts,
+from the ends, which group and which of its tiles are its own; programs beyond the last tile end at once. What lies
+behind the last group is a group more, whose sum is empty. Of weights' gradients the sum itself is over one group: a
+loop between two ends.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...lowering.grouped import GROUP, Ends
+from ...lowering.product_groups import GROUP, Ends
 from ...lowering.ir import Axis
 from ...symbolic.expr import Expr, as_expr, integer, minimum, symbol
 from .layout import numel
@@ -22,7 +24,10 @@ __all__ = ["Groups", "flat", "most_tiles", "print_tile", "print_bounds"]
 
 @dataclass(frozen=True)
 class Groups:
-    """What of a product is in groups: its rows ("y"), its columns ("x") or what is summed ("r": that of group `which` alone)."""
+    """What of a product is in groups: its rows ("y"), its columns ("x") or what is summed ("r": that of group `which`
+    alone).
+    """
+
     ends: Ends
     dim: str
     which: Expr | None = None
@@ -44,27 +49,39 @@ def most_tiles(ends: Ends, n: Expr, block: int) -> Expr:
 def _ends(printer: Printer, ends: Ends, lane: str, mask: str, n: str) -> str:
     """Where a group ends, or 0 where the mask is off: never outside of the rows, whatever the program gives."""
     text = printer._t(ends.index.subs({"lane": symbol(lane)}))
-    if ends.count == 1 and lane != str(GROUP):           # (an index without a lane)
+    if ends.count == 1 and lane != str(GROUP):  # (an index without a lane)
         text = f"{text} + 0 * {lane}"
     return f"tl.minimum(tl.maximum(tl.load({ends.buffer.name} + ({text}){mask}), 0).to({printer.itype}), {n})"
 
 
-def print_tile(printer: Printer, g: Groups, axes: tuple[Axis, ...], block: int, tile: str, position: str, masks: dict[str, str]) -> list[str]:
+def print_tile(
+    printer: Printer, g: Groups, axes: tuple[Axis, ...], block: int, tile: str, position: str, masks: dict[str, str]
+) -> list[str]:
     """What Printer._dim prints, of tile number `tile`, and its group."""
     d, B, count = g.dim, f"{g.dim.upper()}BLOCK", g.ends.count
-    lanes = 1 << count.bit_length()                      # (one more than groups, at least)
+    lanes = 1 << count.bit_length()  # (one more than groups, at least)
     masks[d] = f"{d}mask"
     return [
-        f"{d}numel = {printer._t(numel(axes))}", f"lane = tl.arange(0, {lanes})", "before = lane - 1",
-        f"ends = tl.where(lane < {count}, {_ends(printer, g.ends, 'lane', f', lane < {count}, other=0', f'{d}numel')}, {d}numel)",
+        f"{d}numel = {printer._t(numel(axes))}",
+        f"lane = tl.arange(0, {lanes})",
+        "before = lane - 1",
+        (
+            f"ends = tl.where(lane < {count},"
+            f" {_ends(printer, g.ends, 'lane', f', lane < {count}, other=0', f'{d}numel')}, {d}numel)"
+        ),
         f"begins = {_ends(printer, g.ends, 'before', f', (lane > 0) & (lane <= {count}), other=0', f'{d}numel')}",
         f"tiles = tl.where(lane <= {count}, tl.maximum(ends - begins, 0) + {B} - 1, 0) // {B}",
-        "last = tl.cumsum(tiles, 0)", f"{GROUP} = tl.sum((last <= {tile}).to(tl.int32), 0)",
-        f"if {GROUP} > {count}:", "    return",
+        "last = tl.cumsum(tiles, 0)",
+        f"{GROUP} = tl.sum((last <= {tile}).to(tl.int32), 0)",
+        f"if {GROUP} > {count}:",
+        "    return",
         f"{d}end = tl.sum(tl.where(lane == {GROUP}, ends, 0), 0)",
         f"{d}begin = tl.sum(tl.where(lane == {GROUP}, begins + ({tile} - last + tiles) * {B}, 0), 0)",
-        f"{d}index = {d}begin + tl.arange(0, {B}){position}", f"{d}mask = {d}index < {d}end",
-        f"rend = tl.where({GROUP} < {count}, rnumel, 0)", *printer._axes(axes, d)]
+        f"{d}index = {d}begin + tl.arange(0, {B}){position}",
+        f"{d}mask = {d}index < {d}end",
+        f"rend = tl.where({GROUP} < {count}, rnumel, 0)",
+        *printer._axes(axes, d),
+    ]
 
 
 def print_bounds(printer: Printer, g: Groups) -> list[str]:

@@ -1,8 +1,9 @@
 """Several independent loops as one launch: each has a function, and the programs are divided among them.
 
-Programs that draw random numbers come between those that copy, so that each keeps another part of a processor busy; they take longer, so the last quarter of
-the launch has none.
+Programs that draw random numbers come between those that copy, so that each keeps another part of a processor busy;
+they take longer, so the last quarter of the launch has none.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -29,9 +30,14 @@ def print_horizontal(printer: Any) -> tuple[Any, str]:
     total, drawing = sum(sizes), sum(size for stage, size in zip(stages, sizes) if _draws(stage))
     if 0 < drawing < total:
         among = max(drawing, total * 3 // 4)
-        body += [f"drawn = tl.minimum(pid.to(tl.int64) * {drawing} // {among}, {drawing}).to(tl.int32)  # programs before this one that draw",
-                 f"after = tl.minimum((pid + 1).to(tl.int64) * {drawing} // {among}, {drawing})",
-                 f"pid = tl.where(after > drawn, drawn + {total - drawing}, pid - drawn)"]
+        body += [
+            (
+                f"drawn = tl.minimum(pid.to(tl.int64) * {drawing} // {among}, {drawing}).to(tl.int32)  # programs"
+                " before this one that draw"
+            ),
+            f"after = tl.minimum((pid + 1).to(tl.int64) * {drawing} // {among}, {drawing})",
+            f"pid = tl.where(after > drawn, drawn + {total - drawing}, pid - drawn)",
+        ]
     for n, (stage, size) in enumerate(zip(stages, sizes)):
         masks: dict[str, str] = {}
         lines = p._dim("x", stage.axes, lay.xblock, "pid * XBLOCK", "", masks)
@@ -40,11 +46,25 @@ def print_horizontal(printer: Any) -> tuple[Any, str]:
         v.emit(p._roots(stage))
         for s in stage.stores:
             v.store(s.buffer, s.index, s.value, s.mode, frozenset("x"))
-        buffers = dict.fromkeys([x.attr[0].name for x in walk(stage.roots()) if x.op == "load"] + [s.buffer.name for s in stage.stores])
+        buffers = dict.fromkeys(
+            [x.attr[0].name for x in walk(stage.roots()) if x.op == "load"] + [s.buffer.name for s in stage.stores]
+        )
         head = f"{p.name}_{n}(%s, {', '.join(buffers)}, XBLOCK%s)"
-        functions += "\n".join(["@triton.jit", f"def {head % ('pid', ': tl.constexpr')}:", *(f"    {line}" for line in [*lines, *v.outside]), "", "", ""])
+        functions += "\n".join(
+            [
+                "@triton.jit",
+                f"def {head % ('pid', ': tl.constexpr')}:",
+                *(f"    {line}" for line in [*lines, *v.outside]),
+                "",
+                "",
+                "",
+            ]
+        )
         end = begin + size
-        body += ["else:" if n == last else f"{'elif' if n else 'if'} pid < {end}:", f"    {head % (f'pid - {begin}' if begin else 'pid', '')}"]
+        body += [
+            "else:" if n == last else f"{'elif' if n else 'if'} pid < {end}:",
+            f"    {head % (f'pid - {begin}' if begin else 'pid', '')}",
+        ]
         begin = end
     f, text = p._function(p.name, body, integer(begin), {"XBLOCK": lay.xblock})
     return f, functions + text

@@ -1,21 +1,30 @@
-"""Index expressions as Triton text. Triton divides integers as C does; where a sign is not known a helper floors as Python does."""
+"""Index expressions as Triton text. Triton divides integers as C does; where a sign is not known a helper floors as
+Python does.
+"""
+
 from __future__ import annotations
 
 from typing import Callable
 
 from ...symbolic.expr import Expr
-from ...symbolic.text import _plainly_nonneg, _print, _PyStyle, _strip
+from ...symbolic.expr_text import plainly_nonneg, print_expr, PyStyle, without_brackets
 
 __all__ = ["index_text", "HELPERS"]
 
 # Printed into the source where an index needs them.
 HELPERS = {
-    "_floordiv": "@triton.jit\ndef _floordiv(a, b):  # as Python's //\n    q = a // b\n    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)\n",
-    "_mod": "@triton.jit\ndef _mod(a, b):  # as Python's %\n    r = a % b\n    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)\n",
+    "_floordiv": (
+        "@triton.jit\ndef _floordiv(a, b):  # as Python's //\n    q = a // b\n    return tl.where((a % b != 0) & ((a <"
+        " 0) != (b < 0)), q - 1, q)\n"
+    ),
+    "_mod": (
+        "@triton.jit\ndef _mod(a, b):  # as Python's %\n    r = a % b\n    return tl.where((r != 0) & ((r < 0) != (b <"
+        " 0)), r + b, r)\n"
+    ),
 }
 
 
-class _TritonStyle(_PyStyle):
+class _TritonStyle(PyStyle):
     and_word, or_word = " & ", " | "
 
     def __init__(self, nonneg: Callable[[Expr], bool]):
@@ -24,12 +33,12 @@ class _TritonStyle(_PyStyle):
     def div(self, a: Expr, b: Expr, sa: str, sb: str) -> str:
         if self.nonneg(a) and self.nonneg(b):
             return f"{sa} // {sb}"
-        return f"_floordiv({_strip(sa)}, {_strip(sb)})"
+        return f"_floordiv({without_brackets(sa)}, {without_brackets(sb)})"
 
     def mod(self, a: Expr, b: Expr, sa: str, sb: str) -> str:
         if self.nonneg(a) and self.nonneg(b):
             return f"{sa} % {sb}"
-        return f"_mod({_strip(sa)}, {_strip(sb)})"
+        return f"_mod({without_brackets(sa)}, {without_brackets(sb)})"
 
     def shift(self, n: str) -> str:
         return f"(tl.full((), 1, tl.int64) << {n})"
@@ -44,12 +53,12 @@ class _TritonStyle(_PyStyle):
         return f"tl.where({c}, {a}, {b})"
 
 
-_STYLE = _TritonStyle(_plainly_nonneg)
+_STYLE = _TritonStyle(plainly_nonneg)
 
 
 def index_text(e: Expr, need: Callable[[str], None]) -> str:
     """`e` as text; `need(name)` is called for each of HELPERS that it calls."""
-    text = _print(e, _STYLE)
+    text = print_expr(e, _STYLE)
     for name in HELPERS:
         if name + "(" in text:
             need(name)

@@ -1,20 +1,28 @@
 """Which loops of a kernel become which tiles, and of what size.
 
     "pointwise"   no reduction: the outer axes, flattened, in tiles of XBLOCK
-    "tiled"       no reduction, but some operand lies in memory in another order than the result: tiles of YBLOCK x XBLOCK, each
-                  read along its own fast axis (the exchange goes through shared memory); or something is read once for a whole row
-    "horizontal"  several independent loops without a reduction (fusion/horizontal.py): each tile of XBLOCK belongs to one of them
-    "persistent"  a whole row of the reduced axes at once: everything is read once and stays in registers between the stages
+    "tiled"       no reduction, but some operand lies in memory in another order than the result: tiles of YBLOCK x
+                  XBLOCK, each
+                  read along its own fast axis (the exchange goes through shared memory); or something is read once for
+                  a whole row
+    "horizontal"  several independent loops without a reduction (shared_launches.py): each tile of XBLOCK belongs to
+                  one of them
+    "persistent"  a whole row of the reduced axes at once: everything is read once and stays in registers between the
+                  stages
     "looped"      the reduced axes in pieces of RBLOCK; a stage is one loop over them
-    "split"       too few rows to fill the device: each stage is a launch of its own, whose programs take SPLIT pieces of a row and
+    "split"       too few rows to fill the device: each stage is a launch of its own, whose programs take SPLIT pieces
+                  of a row and
                   leave partial results that the next launch folds
-    "rows"        rows are reduced and columns summed: each program goes through a run of rows, XBLOCK at a time (rows.py)
-    "product"     a matrix product: tiles of YBLOCK rows x XBLOCK columns, summed over pieces of RBLOCK by tensor cores (product.py)
-    "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (attention.py)
-    "chain"       likewise, of chained products (chains.py)
+    "rows"        rows are reduced and columns summed: each program goes through a run of rows, XBLOCK at a time
+                  (rows.py)
+    "product"     a matrix product: tiles of YBLOCK rows x XBLOCK columns, summed over pieces of RBLOCK by tensor cores
+                  (product.py)
+    "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (codegen/triton/tiles/attention.py)
+    "chain"       likewise, of chained products (codegen/triton/tiles/chains.py)
 
 Sizes are rules of thumb measured on an H200; max-autotune searches around them (`variants`).
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,23 +32,38 @@ from ...lowering.ir import Axis, Kernel, Stage, Value, indirect_values, walk
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr
 from .dtypes import ttype
 
-__all__ = ["GpuTarget", "Choices", "Layout", "plan_layout", "numel", "is_wide", "spans", "runs_of", "draws", "is_horizontal"]
+__all__ = [
+    "GpuTarget",
+    "Choices",
+    "Layout",
+    "plan_layout",
+    "numel",
+    "is_wide",
+    "spans",
+    "runs_of",
+    "draws",
+    "is_horizontal",
+]
 
-INT32 = 2 ** 31
-MOST_PERSISTENT = 32768            # elements of a row that registers hold
-SMALL_PERSISTENT = 4096            # ... where there is but one pass to save
+INT32 = 2**31
+MOST_PERSISTENT = 32768  # elements of a row that registers hold
+SMALL_PERSISTENT = 4096  # ... where there is but one pass to save
 MOST_SPLIT = 512
-LEAST_ROWS, LEAST_COLUMNS = 1 << 22, 256           # elements of a kernel without a reduction, and of its rows, that have a tile of rows
+LEAST_ROWS, LEAST_COLUMNS = (
+    1 << 22,
+    256,
+)  # elements of a kernel without a reduction, and of its rows, that have a tile of rows
 
 
 @dataclass(frozen=True)
 class GpuTarget:
     """What code is generated for: Triton's backend name and architecture, and the number of multiprocessors."""
-    backend: str = "cuda"          # "cuda" | "hip"
-    arch: Any = 90                 # compute capability as an int, or AMD's name
+
+    backend: str = "cuda"  # "cuda" | "hip"
+    arch: Any = 90  # compute capability as an int, or AMD's name
     warp: int = 32
     processors: int = 132
-    early: bool = False            # whether a kernel is launched while the one before it ends, and waits for it
+    early: bool = False  # whether a kernel is launched while the one before it ends, and waits for it
 
     @property
     def text(self) -> str:
@@ -50,6 +73,7 @@ class GpuTarget:
 @dataclass(frozen=True)
 class Choices:
     """What a search may vary; None leaves it to the rules."""
+
     kind: str | None = None
     xblock: int | None = None
     yblock: int | None = None
@@ -65,6 +89,7 @@ class Choices:
 @dataclass
 class Layout:
     """`x`, `y`: outer axes of each flattened tile dimension, slowest first."""
+
     kind: str
     x: tuple[Axis, ...]
     y: tuple[Axis, ...] = ()
@@ -75,8 +100,8 @@ class Layout:
     stages: int = 1
     split: int = 1
     wide: bool = False
-    columns: bool = False          # a split kernel whose memory runs along x
-    groups: int = 0                # of a product
+    columns: bool = False  # a split kernel whose memory runs along x
+    groups: int = 0  # of a product
 
     def plain(self) -> dict[str, Any]:
         out = {"shape": self.kind, "xblock": self.xblock, "warps": self.warps}
@@ -116,7 +141,9 @@ def at_hints(e: Any, hints: dict[str, int]) -> int:
 
 
 def spans(kernel: Kernel) -> list[Expr]:
-    """What must stay below 2^31 for 32-bit indices: elements of each buffer to the last that is reached, and of the loops."""
+    """What must stay below 2^31 for 32-bit indices: elements of each buffer to the last that is reached, and of the
+    loops.
+    """
     out = [numel(kernel.outer)] + [numel(s.axes) for s in kernel.stages]
     for b in (*kernel.inputs, *kernel.outputs):
         n = ONE
@@ -156,10 +183,27 @@ def _fast_axis(e: Expr, axes: Iterable[Axis]) -> Axis | None:
     return None
 
 
-def plan_layout(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None, product: Layout | None = None) -> Layout:
-    """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals). product: what the rules say for a product."""
+def plan_layout(
+    kernel: Kernel,
+    target: GpuTarget,
+    choices: Choices = Choices(),
+    wide: bool | None = None,
+    product: Layout | None = None,
+) -> Layout:
+    """Decide the tiles. The kernel's local buffers are gone already (printer.without_locals). product: what the rules
+    say for a product.
+    """
     reduced = next((s.axes for s in kernel.stages if s.axes), ())
-    lay = _rows(kernel, reduced) if runs_of(kernel) else _horizontal(kernel, target) if is_horizontal(kernel) else product or (_reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices))
+    lay = (
+        _rows(kernel, reduced)
+        if runs_of(kernel)
+        else (
+            _horizontal(kernel, target)
+            if is_horizontal(kernel)
+            else product
+            or (_reduction(kernel, target, choices, reduced) if reduced else _pointwise(kernel, target, choices))
+        )
+    )
     lay.wide = is_wide(kernel) if wide is None else wide
     for name in ("xblock", "yblock", "rblock", "warps", "stages", "split"):
         value = getattr(choices, name)
@@ -229,8 +273,9 @@ def _tile_axes(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | No
 
 
 def _row_values(kernel: Kernel, n: int) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
-    """(y, x) axes of a large kernel that reads something once for all of x (the sum of a row, in a softmax's gradient): in a flat tile each element
-    would read it again, and compute with it. None where rows do not begin where 16 bytes do."""
+    """(y, x) axes of a large kernel that reads something once for all of x (the sum of a row, in a softmax's gradient):
+    in a flat tile each element would read it again, and compute with it. None where rows do not begin where 16 bytes
+    do."""
     if n < LEAST_ROWS or draws(kernel):
         return None
     place = {a.symbol.name: k for k, a in enumerate(kernel.outer)}
@@ -239,7 +284,7 @@ def _row_values(kernel: Kernel, n: int) -> tuple[tuple[Axis, ...], tuple[Axis, .
     rows = max((k for k in along if 0 <= k < last), default=None)
     if rows is None:
         return None
-    y, x = kernel.outer[:rows + 1], kernel.outer[rows + 1:]
+    y, x = kernel.outer[: rows + 1], kernel.outer[rows + 1 :]
     width = numel(x)
     return (y, x) if width.is_const and width.value >= LEAST_COLUMNS and width.value % 8 == 0 else None
 
@@ -256,21 +301,26 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         return _scan(kernel, target, x, rows, x_fast)
     few = _few_rows(x, r, passes, x_fast, target)
     shared = _shared_rows(kernel) if x >= 64 and not few and not x_fast and passes == 1 else 0
-    if shared > 1 and choices.kind is None:              # several vectors times one matrix: what they read again is shared by a few rows of it
+    if (
+        shared > 1 and choices.kind is None
+    ):  # several vectors times one matrix: what they read again is shared by a few rows of it
         return Layout("looped", kernel.outer, xblock=min(8, _pow2(x)), rblock=min(512, rows), warps=8)
     kind = choices.kind
     if kind is None:
         if few:
             kind = "split"
-        elif static and rows <= (64 if x_fast else MOST_PERSISTENT if passes > 1 else SMALL_PERSISTENT) \
-                and rows * _live_rows(kernel) <= MOST_PERSISTENT * 4:
+        elif (
+            static
+            and rows <= (64 if x_fast else MOST_PERSISTENT if passes > 1 else SMALL_PERSISTENT)
+            and rows * _live_rows(kernel) <= MOST_PERSISTENT * 4
+        ):
             kind = "persistent"
         else:
             kind = "looped"
     lay = Layout(kind, kernel.outer)
     if kind == "persistent":
         lay.rblock = rows
-        crowded = _row_loads(kernel) > 8                 # many rows are live at once: fewer elements of each to a thread
+        crowded = _row_loads(kernel) > 8  # many rows are live at once: fewer elements of each to a thread
         want = 4096 if x_fast else 1024 if crowded else 2048
         xblock = _floor_pow2(max(1, want // rows))
         if x_fast:
@@ -289,13 +339,17 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         lay.warps = 4 if small else 8
         while kind == "looped" and lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
             lay.xblock //= 2
-        if kind == "looped" and -(-x // lay.xblock) < target.processors:      # (what is left of sums that many programs made)
+        if (
+            kind == "looped" and -(-x // lay.xblock) < target.processors
+        ):  # (what is left of sums that many programs made)
             lay.rblock, lay.warps = min(128, rows), 8
     else:
         lay.rblock = min(4096 if r >= 16384 else 2048, rows)
         lay.xblock = 1 if lay.rblock >= 1024 else min(_pow2(x), 1024 // lay.rblock)
         lay.warps = min(16, max(2, lay.xblock * lay.rblock // (32 * 8)))
-        if kind == "looped" and r >= 16384 and _row_bytes(kernel) <= 2:      # (a piece of a row is folded in each step: fewer warps wait for each other)
+        if (
+            kind == "looped" and r >= 16384 and _row_bytes(kernel) <= 2
+        ):  # (a piece of a row is folded in each step: fewer warps wait for each other)
             lay.rblock, lay.warps = 2048, 4
     if kind == "split":
         lay.columns = x_fast
@@ -303,8 +357,12 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         pieces = max(1, -(-r // lay.rblock))
         programs = (8 if x_fast and passes == 1 and x * r < 1 << 23 else 4) * target.processors
         lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), _pow2(-(-pieces // 2))))
-        if x_fast and passes == 1 and _stores_rows(kernel):                  # what is computed beside the sums needs warps that go on while others wait
-            lay.split = max(lay.split, min(MOST_SPLIT, _floor_pow2(16 * target.processors // blocks), _floor_pow2(pieces // 8)))
+        if (
+            x_fast and passes == 1 and _stores_rows(kernel)
+        ):  # what is computed beside the sums needs warps that go on while others wait
+            lay.split = max(
+                lay.split, min(MOST_SPLIT, _floor_pow2(16 * target.processors // blocks), _floor_pow2(pieces // 8))
+            )
     return lay
 
 
@@ -354,7 +412,9 @@ def _live_rows(kernel: Kernel) -> int:
 
 
 def draws(kernel: Kernel) -> bool:
-    """Whether random numbers are made inside: of eight neighbours at a time, which then stay in the registers of one thread."""
+    """Whether random numbers are made inside: of eight neighbours at a time, which then stay in the registers of one
+    thread.
+    """
     return any(v.op == "philox" for st in kernel.stages for v in stage_values(st))
 
 
@@ -371,23 +431,41 @@ def _stores_rows(kernel: Kernel) -> bool:
 def _row_loads(kernel: Kernel) -> int:
     """Different rows that a kernel reads from memory."""
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
-    return len({v.id for st in kernel.stages for v in stage_values(st) if v.op == "load" and v.attr[1].symbol_names() & names})
+    return len(
+        {v.id for st in kernel.stages for v in stage_values(st) if v.op == "load" and v.attr[1].symbol_names() & names}
+    )
 
 
 def _shared_rows(kernel: Kernel) -> int:
-    """Different rows that a kernel reads again for each row of its result, where that is all it makes (an own row read and written is more than those)."""
+    """Different rows that a kernel reads again for each row of its result, where that is all it makes (an own row read
+    and written is more than those).
+    """
     if _stores_rows(kernel):
         return 0
     outer = {a.symbol.name for a in kernel.outer}
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
-    return len({v.id for st in kernel.stages for v in stage_values(st)
-                if v.op == "load" and v.attr[1].symbol_names() & names and not v.attr[1].symbol_names() & outer})
+    return len(
+        {
+            v.id
+            for st in kernel.stages
+            for v in stage_values(st)
+            if v.op == "load" and v.attr[1].symbol_names() & names and not v.attr[1].symbol_names() & outer
+        }
+    )
 
 
 def _row_bytes(kernel: Kernel) -> int:
     """Bytes of the widest element that a kernel reads along its rows."""
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
-    return max((ttype(v.dtype).size for st in kernel.stages for v in stage_values(st) if v.op == "load" and v.attr[1].symbol_names() & names), default=8)
+    return max(
+        (
+            ttype(v.dtype).size
+            for st in kernel.stages
+            for v in stage_values(st)
+            if v.op == "load" and v.attr[1].symbol_names() & names
+        ),
+        default=8,
+    )
 
 
 def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:
@@ -396,6 +474,6 @@ def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:
     score = 0
     accesses = [(e, size) for e, size in _accesses(kernel) if e.symbol_names() & names]
     whole = [(e, size) for e, size in accesses if e.symbol_names() & kept]
-    for e, size in whole or accesses:                    # (a number for each row is little beside the rows)
+    for e, size in whole or accesses:  # (a number for each row is little beside the rows)
         score += size * ((_fast_axis(e, reduced) is not None) - (_fast_axis(e, kernel.outer) is not None))
     return score < 0

@@ -1,8 +1,10 @@
 """What each primitive of the loop IR is in Triton.
 
-Functions are the accurate ones that eager uses on CUDA (libdevice, round-to-nearest division and square root), not Triton's fast
+Functions are the accurate ones that eager uses on CUDA (libdevice, round-to-nearest division and square root), not
+Triton's fast
 approximations: kernels that move memory have the time for it.
 """
+
 from __future__ import annotations
 
 import math
@@ -12,71 +14,120 @@ from typing import Callable
 from ...errors import InternalError
 from .dtypes import TType, highest, literal, lowest, typed
 
-__all__ = ["Operand", "BOOL", "expression", "conversion", "rounded", "materialised", "reduce_identity", "reduce_update", "HELPERS", "OLDER"]
+__all__ = [
+    "Operand",
+    "BOOL",
+    "expression",
+    "conversion",
+    "rounded",
+    "materialised",
+    "reduce_identity",
+    "reduce_update",
+    "HELPERS",
+    "OLDER",
+]
 
 Need = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Text of a value, its type, the tile dimensions it varies over ("x", "y", "r"), and whether it is a bare literal."""
+    """Text of a value, its type, the tile dimensions it varies over ("x", "y", "r"), and whether it is a bare
+    literal.
+    """
+
     text: str
     t: TType
     dims: frozenset[str] = frozenset()
     is_literal: bool = False
-    narrow: str = ""                 # of a position or a random word: its text in 32 bits, which hold it
-    unsigned: bool = False           # of these
+    narrow: str = ""  # of a position or a random word: its text in 32 bits, which hold it
+    unsigned: bool = False  # of these
 
 
 BOOL = TType("i1", "tl.int1", "tl.int1", 1, "bool")
 
-# Printed into the source where they are used.
-# A kernel that waits itself until the one before it is done, and what that wrote can be read, may be launched before: its launch and its first
-# instructions take place while the other one ends (programmatic dependent launch). What it reads and writes comes after.
+# Printed into the source where they are used. A kernel that waits itself until the one before it is done, and what that
+# wrote can be read, may be launched before: its launch and its first instructions take place while the other one ends
+# (programmatic dependent launch). What it reads and writes comes after.
 WAIT = "griddepcontrol.wait"
-MOST_SUMS = 4                    # that are folded together
+MOST_SUMS = 4  # that are folded together
 _ROUND = "    return x.to(tl.bfloat16).to(tl.float32)"
 
 
 def _sums(n: int) -> dict[str, str]:
     a, b = ([f"{side}{i}" for i in range(n)] for side in "ab")
     total = ", ".join(f"{x} + {y}" for x, y in zip(a, b))
-    return {f"_add_{n}": f"@triton.jit\ndef _add_{n}({', '.join(a + b)}):\n    return {total}\n",
-            f"_sum_{n}": f"@triton.jit\ndef _sum_{n}({', '.join(a)}):  # of rows, as columns\n    {', '.join(a)} = tl.reduce(({', '.join(a)}), 1, _add_{n})\n"
-                         f"    return {', '.join(f'{x}[:, None]' for x in a)}\n"}
+    return {
+        f"_add_{n}": f"@triton.jit\ndef _add_{n}({', '.join(a + b)}):\n    return {total}\n",
+        f"_sum_{n}": (
+            f"@triton.jit\ndef _sum_{n}({', '.join(a)}):  # of rows, as columns\n    {', '.join(a)} ="
+            f" tl.reduce(({', '.join(a)}), 1, _add_{n})\n    return {', '.join(f'{x}[:, None]' for x in a)}\n"
+        ),
+    }
 
 
 HELPERS = {
-    "_wait": "@triton.jit\ndef _wait():  # until the kernel before is done: this one is launched while that one ends\n"
-             f"    tl.inline_asm_elementwise(\"{WAIT}; // dummy $0\", \"=r\", [], dtype=tl.int32, is_pure=False, pack=1)\n",
-    "_max": "@triton.jit\ndef _max(a, b):  # NaN wins, as in eager\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
-    "_min": "@triton.jit\ndef _min(a, b):  # NaN wins, as in eager\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)\n",
-    "_max64": "@triton.jit\ndef _max64(a, b):  # NaN wins, as in eager\n    return tl.where((a > b) | (a != a), a, b)\n",
-    "_min64": "@triton.jit\ndef _min64(a, b):  # NaN wins, as in eager\n    return tl.where((a < b) | (a != a), a, b)\n",
-    "_round_bfloat16": "@triton.jit\ndef _round_bfloat16(x):  # two at a time: the conversion of one is an instruction of the slow unit\n"
-                       f"    if x.numel == 1:\n    {_ROUND}\n    else:\n        return tl.inline_asm_elementwise(\"{{.reg .b32 w; cvt.rn.bf16x2.f32 w, $3, $2; "
-                       "shl.b32 $0, w, 16; and.b32 $1, w, 0xffff0000;}\", \"=f,=f,f,f\", [x], dtype=tl.float32, is_pure=True, pack=2)\n",
+    "_wait": (
+        "@triton.jit\ndef _wait():  # until the kernel before is done: this one is launched while that one ends\n"
+        f'    tl.inline_asm_elementwise("{WAIT}; // dummy $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)\n'
+    ),
+    "_max": (
+        "@triton.jit\ndef _max(a, b):  # NaN wins, as in eager\n    return tl.maximum(a, b,"
+        " propagate_nan=tl.PropagateNan.ALL)\n"
+    ),
+    "_min": (
+        "@triton.jit\ndef _min(a, b):  # NaN wins, as in eager\n    return tl.minimum(a, b,"
+        " propagate_nan=tl.PropagateNan.ALL)\n"
+    ),
+    "_max64": (
+        "@triton.jit\ndef _max64(a, b):  # NaN wins, as in eager\n    return tl.where((a > b) | (a != a), a, b)\n"
+    ),
+    "_min64": (
+        "@triton.jit\ndef _min64(a, b):  # NaN wins, as in eager\n    return tl.where((a < b) | (a != a), a, b)\n"
+    ),
+    "_round_bfloat16": (
+        "@triton.jit\ndef _round_bfloat16(x):  # two at a time: the conversion of one is an instruction of the slow"
+        " unit\n"
+        f'    if x.numel == 1:\n    {_ROUND}\n    else:\n        return tl.inline_asm_elementwise("{{.reg .b32 w;'
+        " cvt.rn.bf16x2.f32 w, $3, $2; "
+        'shl.b32 $0, w, 16; and.b32 $1, w, 0xffff0000;}", "=f,=f,f,f", [x], dtype=tl.float32, is_pure=True, pack=2)\n'
+    ),
     **{name: text for n in range(2, MOST_SUMS + 1) for name, text in _sums(n).items()},
     "_mul": "@triton.jit\ndef _mul(a, b):\n    return a * b\n",
-    "_argmax": "@triton.jit\ndef _argmax(a, i, b, j):  # the first of equal values; NaN is the largest\n"
-               "    equal = (a == b) | ((a != a) & (b != b))\n    left = (a > b) | ((a != a) & (b == b)) | (equal & (i < j))\n"
-               "    return tl.where(left, a, b), tl.where(left, i, j)\n",
-    "_argmin": "@triton.jit\ndef _argmin(a, i, b, j):  # the first of equal values; NaN is the smallest\n"
-               "    equal = (a == b) | ((a != a) & (b != b))\n    left = (a < b) | ((a != a) & (b == b)) | (equal & (i < j))\n"
-               "    return tl.where(left, a, b), tl.where(left, i, j)\n",
-    "_int_floordiv": "@triton.jit\ndef _int_floordiv(a, b):  # as Python's //\n    q = a // b\n"
-                     "    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)\n",
-    "_int_remainder": "@triton.jit\ndef _int_remainder(a, b):  # the sign of the divisor, as Python's %\n    r = a % b\n"
-                      "    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)\n",
-    "_float_remainder": "@triton.jit\ndef _float_remainder(a, b):  # the sign of the divisor, as Python's %\n    r = libdevice.fmod(a, b)\n"
-                        "    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)\n",
-    "_float_floordiv": "@triton.jit\ndef _float_floordiv(a, b):  # as Python's //\n    r = libdevice.fmod(a, b)\n    q = (a - r) / b\n"
-                       "    q = tl.where((r != 0) & ((b < 0) != (r < 0)), q - 1, q)\n    w = libdevice.floor(q)\n"
-                       "    w = tl.where(q - w > 0.5, w + 1, w)\n    w = tl.where(q == 0, libdevice.copysign(q * 0, a / b), w)\n"
-                       "    return tl.where(b == 0, a / b, w)\n",
-    "_int_pow": "@triton.jit\ndef _int_pow(a, b):\n    negative = b < 0\n    odd = (b & 1) != 0\n    n = tl.where(negative, b * 0, b)\n"
-                "    x = a\n    r = a * 0 + 1\n    for _ in range(63):\n        r = tl.where((n & 1) != 0, r * x, r)\n        n = n >> 1\n        x = x * x\n"
-                "    small = tl.where(a == 1, a, tl.where(a == -1, tl.where(odd, a, -a), a * 0))\n    return tl.where(negative, small, r)\n",
+    "_argmax": (
+        "@triton.jit\ndef _argmax(a, i, b, j):  # the first of equal values; NaN is the largest\n"
+        "    equal = (a == b) | ((a != a) & (b != b))\n    left = (a > b) | ((a != a) & (b == b)) | (equal & (i < j))\n"
+        "    return tl.where(left, a, b), tl.where(left, i, j)\n"
+    ),
+    "_argmin": (
+        "@triton.jit\ndef _argmin(a, i, b, j):  # the first of equal values; NaN is the smallest\n"
+        "    equal = (a == b) | ((a != a) & (b != b))\n    left = (a < b) | ((a != a) & (b == b)) | (equal & (i < j))\n"
+        "    return tl.where(left, a, b), tl.where(left, i, j)\n"
+    ),
+    "_int_floordiv": (
+        "@triton.jit\ndef _int_floordiv(a, b):  # as Python's //\n    q = a // b\n"
+        "    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)\n"
+    ),
+    "_int_remainder": (
+        "@triton.jit\ndef _int_remainder(a, b):  # the sign of the divisor, as Python's %\n    r = a % b\n"
+        "    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)\n"
+    ),
+    "_float_remainder": (
+        "@triton.jit\ndef _float_remainder(a, b):  # the sign of the divisor, as Python's %\n    r = libdevice.fmod(a,"
+        " b)\n    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)\n"
+    ),
+    "_float_floordiv": (
+        "@triton.jit\ndef _float_floordiv(a, b):  # as Python's //\n    r = libdevice.fmod(a, b)\n    q = (a - r) / b\n"
+        "    q = tl.where((r != 0) & ((b < 0) != (r < 0)), q - 1, q)\n    w = libdevice.floor(q)\n"
+        "    w = tl.where(q - w > 0.5, w + 1, w)\n    w = tl.where(q == 0, libdevice.copysign(q * 0, a / b), w)\n"
+        "    return tl.where(b == 0, a / b, w)\n"
+    ),
+    "_int_pow": (
+        "@triton.jit\ndef _int_pow(a, b):\n    negative = b < 0\n    odd = (b & 1) != 0\n    n = tl.where(negative, b *"
+        " 0, b)\n    x = a\n    r = a * 0 + 1\n    for _ in range(63):\n        r = tl.where((n & 1) != 0, r * x, r)\n "
+        "       n = n >> 1\n        x = x * x\n    small = tl.where(a == 1, a, tl.where(a == -1, tl.where(odd, a, -a),"
+        " a * 0))\n    return tl.where(negative, small, r)\n"
+    ),
 }
 
 # For machines without that instruction.
@@ -84,12 +135,55 @@ OLDER = {"_round_bfloat16": f"@triton.jit\ndef _round_bfloat16(x):\n{_ROUND}\n"}
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_ON_BOOL = {"add": "bitwise_or", "mul": "bitwise_and", "maximum": "bitwise_or", "minimum": "bitwise_and", "sub": "bitwise_xor",
-            "fmax": "bitwise_or", "fmin": "bitwise_and", "square": "identity", "relu": "identity", "abs": "identity", "sign": "identity"}
+_ON_BOOL = {
+    "add": "bitwise_or",
+    "mul": "bitwise_and",
+    "maximum": "bitwise_or",
+    "minimum": "bitwise_and",
+    "sub": "bitwise_xor",
+    "fmax": "bitwise_or",
+    "fmin": "bitwise_and",
+    "square": "identity",
+    "relu": "identity",
+    "abs": "identity",
+    "sign": "identity",
+}
 _IDENTITY_ON_INT = frozenset(("floor", "ceil", "round", "trunc"))
-_LIBDEVICE = {n: n for n in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
-                             "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "floor", "ceil", "trunc", "fmod", "atan2",
-                             "hypot", "copysign", "nextafter")} | {"round": "nearbyint"}
+_LIBDEVICE = {
+    n: n
+    for n in (
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "lgamma",
+        "floor",
+        "ceil",
+        "trunc",
+        "fmod",
+        "atan2",
+        "hypot",
+        "copysign",
+        "nextafter",
+    )
+} | {"round": "nearbyint"}
 
 
 def materialised(x: Operand) -> str:
@@ -106,7 +200,7 @@ def by_power_of_two(a: Operand, b: Operand) -> str | None:
     if not b.is_literal or a.is_literal or not b.t.is_float or "float" in b.text:
         return None
     divisor = float(b.text.strip("()"))
-    return f"{a.text} * {1 / divisor!r}" if math.frexp(divisor)[0] == 0.5 and 2.0 ** -100 < divisor < 2.0 ** 100 else None
+    return f"{a.text} * {1 / divisor!r}" if math.frexp(divisor)[0] == 0.5 and 2.0**-100 < divisor < 2.0**100 else None
 
 
 def _float_div(a: Operand, b: Operand) -> str:
@@ -119,9 +213,11 @@ def _float_div(a: Operand, b: Operand) -> str:
 
 
 def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
-    """The text of `op` on operands; `t` is the result's type; `need(name)` is called for each of HELPERS that it calls."""
+    """The text of `op` on operands; `t` is the result's type; `need(name)` is called for each of HELPERS that it
+    calls.
+    """
     a = args[0]
-    if all(x.is_literal for x in args):                  # arithmetic is left to the device: no folding of literals
+    if all(x.is_literal for x in args):  # arithmetic is left to the device: no folding of literals
         args = [Operand(materialised(x), x.t, x.dims) for x in args]
         a = args[0]
     if op in ("where", "masked"):
@@ -144,11 +240,15 @@ def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
     if op == "isnan":
         return f"{a.text} != {a.text}" if a.t.is_float else _never(a)
     if op == "isinf":
-        return f"tl.abs({a.text}) == float(\"inf\")" if a.t.is_float else _never(a)
+        return f'tl.abs({a.text}) == float("inf")' if a.t.is_float else _never(a)
     if op == "signbit":
-        return f"libdevice.signbit({a.text}) != 0" if a.t.is_float else f"{a.text} < 0" if a.t.kind == "int" else _never(a)
+        return (
+            f"libdevice.signbit({a.text}) != 0" if a.t.is_float else f"{a.text} < 0" if a.t.kind == "int" else _never(a)
+        )
     if op == "neg":
-        return _narrowed(f"-{a.text}", t)
+        return _narrowed(
+            f"{a.text} * -1.0" if a.t.is_float else f"-{a.text}", t
+        )  # (Triton's -x is 0 - x, which of 0.0 is 0.0)
     if op == "bitwise_not":
         return f"{a.text} == 0" if a.t.kind == "bool" else _narrowed(f"~{a.text}", t)
     if op == "square":
@@ -179,7 +279,12 @@ def _narrowed(text: str, t: TType) -> str:
 def _function(op: str, t: TType, args: list[Operand], need: Need) -> str:
     a = args[0]
     m = [materialised(x) for x in args]
-    if op in ("bitwise_left_shift", "bitwise_right_shift") and args[1].is_literal and args[1].text.isdigit() and int(args[1].text) < 8 * t.size:
+    if (
+        op in ("bitwise_left_shift", "bitwise_right_shift")
+        and args[1].is_literal
+        and args[1].text.isdigit()
+        and int(args[1].text) < 8 * t.size
+    ):
         return f"({m[0]} {'<<' if op == 'bitwise_left_shift' else '>>'} {args[1].text}).to({t.held})"
     if not t.is_float and not (op in ("fmod",) and a.t.is_float):
         return _int_function(op, t, m, need)
@@ -270,7 +375,10 @@ def _int_function(op: str, t: TType, m: list[str], need: Need) -> str:
     if op == "bitwise_left_shift":
         return f"tl.where(({m[1]} < 0) | ({m[1]} >= {bits}), ({x} * 0).to({t.held}), ({x} << {m[1]}).to({t.held}))"
     if op == "bitwise_right_shift":
-        return f"({x} >> tl.where(({m[1]} < 0) | ({m[1]} >= {bits}), ({m[1]} * 0 + {bits - 1}).to({t.held}), {m[1]})).to({t.held})"
+        return (
+            f"({x} >> tl.where(({m[1]} < 0) | ({m[1]} >= {bits}), ({m[1]} * 0 + {bits - 1}).to({t.held}),"
+            f" {m[1]})).to({t.held})"
+        )
     raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
 
 
@@ -292,9 +400,11 @@ def conversion(x: Operand, to: TType) -> str:
         if to.low_precision:
             return rounded(f"{text}.to(tl.float32)" if x.t.held != "tl.float32" else text, to)
         return text if x.t.held == to.held else f"{text}.to({to.held})"
-    if x.t.is_float and to.size < 4 and not to.is_float:   # through a wider integer, so that large values wrap as eager's
+    if (
+        x.t.is_float and to.size < 4 and not to.is_float
+    ):  # through a wider integer, so that large values wrap as eager's
         return f"{text}.to(tl.int64).to({to.held})"
-    if to.low_precision and (to.eight_bits or x.t.size > 1):           # (integers of eight bits are exact in sixteen)
+    if to.low_precision and (to.eight_bits or x.t.size > 1):  # (integers of eight bits are exact in sixteen)
         return rounded(f"{text}.to(tl.float32)", to)
     return f"{text}.to({to.held})"
 
@@ -316,7 +426,15 @@ def reduce_identity(op: str, t: TType) -> str:
     raise InternalError(f"Triton code generation: unknown reduction {op!r}")
 
 
-_REDUCE_PRIM = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "logical_or", "all": "logical_and", "xor_sum": "bitwise_xor"}
+_REDUCE_PRIM = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "logical_or",
+    "all": "logical_and",
+    "xor_sum": "bitwise_xor",
+}
 
 
 def reduce_update(op: str, t: TType, old: Operand, x: Operand, need: Need) -> str:

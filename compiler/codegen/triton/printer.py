@@ -1,48 +1,63 @@
 """A kernel as Triton text: `print_kernel(kernel, target, choices) -> TritonSource`.
 
-The file holds one @triton.jit function, or one per stage for a split kernel. A function takes the kernel's buffers, then scratch
-for partial results, sizes and scalars, and runs on a one-dimensional grid.
+The file holds one @triton.jit function, or one per stage for a split kernel. A function takes the kernel's buffers,
+then scratch for partial results, sizes and scalars, and runs on a one-dimensional grid.
 """
+
 from __future__ import annotations
 
-import linecache
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Sequence
 
 import torch
 
-from ...lowering.ir import Acc, Axis, Buffer, ChainedProducts, DropoutAttention, Kernel, Stage, Store, Value, cast, indirect_values, load, make, walk
-from ...lowering.printer import names_of
+from ...lowering.ir import (
+    Acc,
+    Axis,
+    Buffer,
+    Kernel,
+    Stage,
+    Store,
+    Value,
+    cast,
+    indirect_values,
+    load,
+    make,
+    walk,
+)
+from ...lowering.print_loops import names_of
 from ...lowering.rewrite import Rewriter
+from ...base.quoting import comment
+from ...base.source_text import source_line
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
-from . import bits, cheap, eight_bits, indices, philox, prims, scan
-from .attention_tiles import plan_attention
+from . import bit_masks, cheap, eight_bits, indices, philox_draws, prims, scan
 from .dtypes import ttype
 from .horizontal import print_horizontal
-from .layout import Choices, GpuTarget, Layout, numel, plan_layout, spans
+from .layout import GpuTarget, Layout, numel, spans
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
-from .product import Product, find_product, print_product, product_layout
+from .product import Product, print_product
 from .rows import print_rows
-from .split import print_split
+from .split import Scratch, is_variance, print_split
 from .values import NONE, Names, Tile, Values, stored
 
-__all__ = ["TritonSource", "Function", "Printer", "Scratch", "header_of", "print_kernel", "without_locals"]
+__all__ = ["TritonSource", "Function", "Printer", "header_of", "without_locals", "with_stored_values"]
 
-HELPERS = {**prims.HELPERS, **indices.HELPERS, **cheap.HELPERS, **scan.HELPERS, **eight_bits.HELPERS, **philox.HELPERS, **bits.HELPERS}
-
-
-@dataclass(frozen=True)
-class Scratch:
-    """Memory for partial results, one element per row and piece."""
-    name: str
-    dtype: torch.dtype
-    numel: Expr
+HELPERS = {
+    **prims.HELPERS,
+    **indices.HELPERS,
+    **cheap.HELPERS,
+    **scan.HELPERS,
+    **eight_bits.HELPERS,
+    **philox_draws.HELPERS,
+    **bit_masks.HELPERS,
+}
 
 
 @dataclass
 class Function:
     """One launch. `arguments`: (name, Triton type) in order; `grid`: number of programs over the kernel's sizes;
     `constants`: values of the constexpr arguments."""
+
     name: str
     arguments: list[tuple[str, str]]
     constants: dict[str, int]
@@ -53,8 +68,10 @@ class Function:
 
 @dataclass
 class TritonSource:
-    """One kernel's file, in Triton's Python or in CUDA C++. `asserts`: whether it checks indices on the device; `limits`: expressions that must stay below 2^31 for
-    its 32-bit indices (empty where that is certain, or indices have 64 bits); `fuse_multiply_add` as eager does not."""
+    """One kernel's file, in Triton's Python or in CUDA C++. `asserts`: whether it checks indices on the device;
+    `limits`: expressions that must stay below 2^31 for its 32-bit indices (empty where that is certain, or indices have
+    64 bits); `fuse_multiply_add` as eager does not."""
+
     name: str
     text: str
     functions: list[Function]
@@ -62,10 +79,10 @@ class TritonSource:
     choices: dict[str, Any] = field(default_factory=dict)
     asserts: bool = False
     limits: list[Expr] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)       # variable of the text -> aten node
-    language: str = "triton"                                   # or "cuda": C++ of ../cuda, with `walks` as its last arguments
-    walks: Sequence[Any] = ()                                  # cuda.product.Walk: how the copy engine goes through buffers
-    shared: int = 0                                            # bytes of shared memory that CUDA C++ asks for
+    names: dict[str, str] = field(default_factory=dict)  # variable of the text -> aten node
+    language: str = "triton"  # or "cuda": C++ of ../cuda, with `walks` as its last arguments
+    walks: Sequence[Any] = ()  # cuda.product.Walk: how the copy engine goes through buffers
+    shared: int = 0  # bytes of shared memory that CUDA C++ asks for
 
     @property
     def phases(self) -> list[str]:
@@ -73,7 +90,9 @@ class TritonSource:
 
 
 def without_locals(kernel: Kernel) -> Kernel:
-    """The kernel with what it keeps in local buffers as plain values: registers hold them, or they are computed again."""
+    """The kernel with what it keeps in local buffers as plain values: registers hold them, or they are computed
+    again.
+    """
     if not kernel.locals:
         return kernel
     value_of: dict[Buffer, Value] = {}
@@ -96,26 +115,41 @@ def without_locals(kernel: Kernel) -> Kernel:
 
 def with_stored_values(kernel: Kernel) -> Kernel:
     """A split kernel whose later launches read what earlier ones stored, where computing it again would read more."""
-    stored: dict[int, tuple[Buffer, Expr]] = {}          # id of a value -> where it lies
+    stored: dict[int, tuple[Buffer, Expr]] = {}  # id of a value -> where it lies
     rows = {a.symbol.name for st in kernel.stages for a in st.axes}
     written = {id(s.buffer) for st in kernel.stages for s in st.stores}
     stages = []
     keep: list[Value] = []
     for st in kernel.stages:
+
         def replace_with_load(v: Value) -> Value | None:
             found = stored.get(v.id)
             return None if found is None else cast(load(*found), v.dtype)
+
         rewrite = _Replacing(replace_with_load)
-        new = Stage(st.axes, [replace(a, value=rewrite(a.value)) for a in st.accs],
-                    [Store(s.buffer, s.index, rewrite(s.value), s.mode) for s in st.stores])
+        new = Stage(
+            st.axes,
+            [replace(a, value=rewrite(a.value)) for a in st.accs],
+            [Store(s.buffer, s.index, rewrite(s.value), s.mode) for s in st.stores],
+        )
         stages.append(new)
         for s in st.stores if st.axes else ():
-            if s.mode != "set" or s.positions or not (s.value.dtype.is_floating_point and s.buffer.dtype.is_floating_point):
+            if (
+                s.mode != "set"
+                or s.positions
+                or not (s.value.dtype.is_floating_point and s.buffer.dtype.is_floating_point)
+            ):
                 continue
-            reads = {x.attr: x.dtype.itemsize for x in walk([s.value]) if x.op == "load" and x.attr[1].symbol_names() & rows}
-            if len(reads) > 1 and sum(reads.values()) > s.buffer.dtype.itemsize and not any(id(b) in written for b, _ in reads):
+            reads = {
+                x.attr: x.dtype.itemsize for x in walk([s.value]) if x.op == "load" and x.attr[1].symbol_names() & rows
+            }
+            if (
+                len(reads) > 1
+                and sum(reads.values()) > s.buffer.dtype.itemsize
+                and not any(id(b) in written for b, _ in reads)
+            ):
                 same = [s.value] if s.value.dtype == s.buffer.dtype else []
-                if s.value.op == "cast" and s.value.attr == "round":           # eager's tensor is the rounded one
+                if s.value.op == "cast" and s.value.attr == "round":  # eager's tensor is the rounded one
                     same.append(s.value.args[0])
                 stored.update((v.id, (s.buffer, s.index)) for v in same)
                 keep += same
@@ -130,7 +164,7 @@ class _Replacing:
         self.made: dict[int, Value] = {}
 
     def __call__(self, root: Value) -> Value:
-        for v in walk([root]):                           # operands first
+        for v in walk([root]):  # operands first
             if v.id not in self.made:
                 new = self.with_what(v)
                 if new is None and v.op in ("load", "index"):
@@ -142,46 +176,33 @@ class _Replacing:
         return self.made[root.id]
 
 
-def print_kernel(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), name: str | None = None,
-                 wide: bool | None = None, exact: bool = False) -> TritonSource:
-    """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
-    wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py)."""
-    if isinstance(kernel.template, DropoutAttention):
-        from .dropout_attention import DropoutAttentionPrinter, plan_dropout_attention
-        return DropoutAttentionPrinter(kernel, target, plan_dropout_attention(kernel, target, choices, wide), name or kernel.name).run()
-    if isinstance(kernel.template, ChainedProducts):
-        from .chains import ChainPrinter, plan_chain
-        return ChainPrinter(kernel, target, plan_chain(kernel, target, choices, wide), name or kernel.name, exact).run()
-    if kernel.template is not None:
-        from .attention import AttentionPrinter
-        return AttentionPrinter(kernel, target, plan_attention(kernel, target, choices, wide), name or kernel.name, exact).run()
-    if choices.kind == "tiles":
-        from ..cuda.product import print_tiles
-        return print_tiles(kernel, target, choices, name or kernel.name)
-    k = without_locals(kernel)
-    product = find_product(k) if choices.kind in (None, "product") else None
-    layout = plan_layout(k, target, choices, wide, product and product_layout(k, product, target.processors))
-    if layout.kind == "split":
-        k = with_stored_values(k)
-    return Printer(k, target, layout, name or kernel.name, exact, product).run()
-
-
 def header_of(k: Kernel, name: str, mark: str = "#") -> str:
     """The first lines of a kernel's file: what it computes, the user's lines, what it reads and writes."""
-    out = [f"{mark} {name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
+    out = [f"{name}: {', '.join(dict.fromkeys(k.origins)) or 'generated kernel'}"]
     for file, line in list(dict.fromkeys(tuple(x[:2]) for x in k.lines if len(x) >= 2))[:12]:
-        code = linecache.getline(str(file), line).strip()
-        out.append(f"{mark} {str(file).rsplit('/', 1)[-1]}:{line}" + (f": {code[:100]}" if code else ""))
+        code = source_line(str(file), line).strip()
+        out.append(f"{str(file).rsplit('/', 1)[-1]}:{line}" + (f": {code[:100]}" if code else ""))
     for b, role in [*((b, "reads ") for b in k.inputs), *((b, "writes") for b in k.outputs)]:
-        out.append(f"{mark}   {role} {b}")
-    return "\n".join(out)
+        out.append(f"  {role} {b}")
+    return "\n".join(f"{mark} {comment(line)}" for line in out)
 
 
 class Printer:
-    """The loops of one kernel. What a template computes has a printer of its own, with these methods (attention.py), and perhaps helpers of its own."""
+    """The loops of one kernel. What a template computes has a printer of its own, with these methods (attention.py),
+    and perhaps helpers of its own.
+    """
+
     own_helpers: dict[str, str] = {}
 
-    def __init__(self, kernel: Kernel, target: GpuTarget, layout: Layout, name: str, exact: bool = False, product: Product | None = None):
+    def __init__(
+        self,
+        kernel: Kernel,
+        target: GpuTarget,
+        layout: Layout,
+        name: str,
+        exact: bool = False,
+        product: Product | None = None,
+    ):
         self.k, self.target, self.lay, self.name, self.product = kernel, target, layout, name, product
         self.exact = None if exact else cheap.needs_precision(kernel)
         self.rounded = {} if exact else cheap.rounded_to(kernel)
@@ -193,8 +214,12 @@ class Printer:
         self.accs: dict[str, Operand] = {}
         self.scratch: list[Scratch] = []
         self.asserts = False
-        self.tiles: dict[str, Tile] = {}                 # where the lanes of each dimension of tiles lie
-        self.sizes = {a.symbol.name: int(as_expr(a.size).value) for a in (*kernel.outer, *self.reduced) if as_expr(a.size).is_const}
+        self.tiles: dict[str, Tile] = {}  # where the lanes of each dimension of tiles lie
+        self.sizes = {
+            a.symbol.name: int(as_expr(a.size).value)
+            for a in (*kernel.outer, *self.reduced)
+            if as_expr(a.size).is_const
+        }
 
     def need(self, name: str) -> None:
         self.helpers[name] = None
@@ -206,26 +231,45 @@ class Printer:
         self.helpers |= {h: None for h in ("_round_bfloat16", *eight_bits.HELPERS) if f"{h}(" in text}
         helpers = HELPERS | self.own_helpers | self._of_older_machines()
         prelude = "".join(helpers[h] + "\n\n" for h in self.helpers)
-        imports = "import triton\nimport triton.language as tl\n" \
-            + ("from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else "")
+        imports = "import triton\nimport triton.language as tl\n" + (
+            "from triton.language.extra import libdevice\n" if "libdevice." in text + prelude else ""
+        )
         file = f"{header_of(self.k, self.name)}\n{imports}\n\n{prelude}{text}".rstrip() + "\n"
         limits = [] if self.lay.wide else [e for e in spans(self.k) if not e.is_const]
-        return TritonSource(self.name, file, [f for f, _ in functions], self.scratch, self.lay.plain(), "tl.device_assert(" in file, limits,
-                            names_of(self.k, self.origins))
+        return TritonSource(
+            self.name,
+            file,
+            [f for f, _ in functions],
+            self.scratch,
+            self.lay.plain(),
+            "tl.device_assert(" in file,
+            limits,
+            names_of(self.k, self.origins),
+        )
 
     def _of_older_machines(self) -> dict[str, str]:
         """What helpers are where the target lacks instructions that they name."""
         generation = self.target.arch if self.target.backend == "cuda" and isinstance(self.target.arch, int) else 0
-        return (eight_bits.OLDER if generation < 89 else {}) | (prims.OLDER if generation < 80 else {}) | (philox.OLDER if not generation else {})
+        return (
+            (eight_bits.OLDER if generation < 89 else {})
+            | (prims.OLDER if generation < 80 else {})
+            | (philox_draws.OLDER if not generation else {})
+        )
 
     def _functions(self) -> list[tuple[Function, str]]:
         if self.lay.kind == "rows":
             return [print_rows(self)]
         if self.lay.kind == "horizontal":
             return [print_horizontal(self)]
-        return print_split(self) if self.lay.kind == "split" else [print_product(self, self.product) if self.product is not None else self._whole()]
+        return (
+            print_split(self)
+            if self.lay.kind == "split"
+            else [print_product(self, self.product) if self.product is not None else self._whole()]
+        )
 
-    def _function(self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: Sequence[Scratch] = ()) -> tuple[Function, str]:
+    def _function(
+        self, name: str, body: list[str], grid: Expr, constants: dict[str, int], scratch: Sequence[Scratch] = ()
+    ) -> tuple[Function, str]:
         size = "i64" if self.lay.wide else "i32"
         arguments = [(b.name, "*" + ttype(b.dtype).pointer) for b in (*self.k.inputs, *self.k.outputs)]
         arguments += [(s.name, "*" + ttype(s.dtype).pointer) for s in scratch]
@@ -246,7 +290,10 @@ class Printer:
         if self.lay.kind in ("pointwise", "horizontal"):
             return "[XBLOCK]" if dims else "[]"
         rows, columns = ("x", "r") if self.reduces else ("y", "x")
-        return f"[{rows.upper() + 'BLOCK' if rows in dims else '1'}, {columns.upper() + 'BLOCK' if columns in dims else '1'}]"
+        return (
+            f"[{rows.upper() + 'BLOCK' if rows in dims else '1'},"
+            f" {columns.upper() + 'BLOCK' if columns in dims else '1'}]"
+        )
 
     def _axes(self, axes: tuple[Axis, ...], dim: str) -> list[str]:
         """The axes of one tile dimension from its flat index."""
@@ -260,7 +307,9 @@ class Printer:
             inner = inner * as_expr(a.size)
         return out
 
-    def _dim(self, dim: str, axes: tuple[Axis, ...], block: int, start: str, position: str, masks: dict[str, str]) -> list[str]:
+    def _dim(
+        self, dim: str, axes: tuple[Axis, ...], block: int, start: str, position: str, masks: dict[str, str]
+    ) -> list[str]:
         """The flat index of a tile dimension, its axes and its mask."""
         n = numel(axes)
         self._lies(dim, axes, block, start, position)
@@ -328,9 +377,23 @@ class Printer:
         return self._function(self.name, body, grid, constants)
 
     def _values(self, stage: Stage, names: Names, masks: dict[str, str], number: int = -1) -> Values:
-        return Values(names, self._axis_dims(stage), masks, self._shape, self._acc, self.need, self.itype,
-                      (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""), self.exact, self.target.backend, self.sizes,
-                      self._loose(), tiles=self.tiles.values(), rounded=self.rounded, ahead=self.lay.stages > 1)
+        return Values(
+            names,
+            self._axis_dims(stage),
+            masks,
+            self._shape,
+            self._acc,
+            self.need,
+            self.itype,
+            (lambda b, d: self._policy(number, b, d)) if number >= 0 else (lambda b, d: ""),
+            self.exact,
+            self.target.backend,
+            self.sizes,
+            self._loose(),
+            tiles=self.tiles.values(),
+            rounded=self.rounded,
+            ahead=self.lay.stages > 1,
+        )
 
     def _loose(self) -> dict[str, tuple[str, int]]:
         n = numel(self.reduced)
@@ -381,7 +444,7 @@ class Printer:
             tile -= {"r"}
         if stage.axes:
             self._fold_tiles(stage.accs, v, masks, v.outside)
-        for a in () if stage.axes else stage.accs:       # reductions over one element
+        for a in () if stage.axes else stage.accs:  # reductions over one element
             x = v.operand(a.value)
             text = "tl.full([], 0, tl.int64)" if a.op.startswith("arg") else prims.conversion(x, ttype(a.dtype))
             v.outside.append(f"{a.name} = {text}")
@@ -391,18 +454,23 @@ class Printer:
         return v.outside
 
     def _fold_tiles(self, accs: Sequence[Acc], v: Values, masks: dict[str, str], out: list[str]) -> None:
-        """The accumulators of a stage whose tiles are whole rows. Sums are folded together: the warps of a row meet once for all of them."""
+        """The accumulators of a stage whose tiles are whole rows. Sums are folded together: the warps of a row meet
+        once for all of them.
+        """
         found = [(a, v.operand(a.value)) for a in accs]
         tiles = {a.name: self._tile(x, reduce_identity(a.op, x.t), masks, frozenset("xr")) for a, x in found}
         sums = [a for a, x in found if a.op == "sum" and x.t.held == ttype(a.dtype).held == "tl.float32"]
-        together = sums[:prims.MOST_SUMS] if len(sums) > 1 else []
+        together = sums[: prims.MOST_SUMS] if len(sums) > 1 else []
         for a, x in found:
             if a not in together:
                 self._fold(a, tiles[a.name], "tl.broadcast_to(rindex, [XBLOCK, RBLOCK])", x, out)
         if together:
             self.need(f"_add_{len(together)}")
             self.need(f"_sum_{len(together)}")
-            out.append(f"{', '.join(a.name for a in together)} = _sum_{len(together)}({', '.join(tiles[a.name] for a in together)})")
+            out.append(
+                f"{', '.join(a.name for a in together)} ="
+                f" _sum_{len(together)}({', '.join(tiles[a.name] for a in together)})"
+            )
             self.accs |= {a.name: Operand(a.name, ttype(a.dtype), frozenset("x")) for a in together}
 
     def _fold(self, a: Acc, text: str, at: str, x: Operand, out: list[str], stem: str | None = None) -> None:
@@ -446,22 +514,40 @@ class Printer:
             tile = self._tile(x, None, {}, full)
             if a.op.startswith("arg"):
                 identity = reduce_identity(a.op, x.t)
-                declare += [f"{running} = tl.full([XBLOCK, RBLOCK], {identity}, {x.t.held})",
-                            f"{running}_at = tl.full([XBLOCK, RBLOCK], {2 ** 31 - 1 if not self.lay.wide else 2 ** 62}, {self.itype})"]
+                declare += [
+                    f"{running} = tl.full([XBLOCK, RBLOCK], {identity}, {x.t.held})",
+                    (
+                        f"{running}_at = tl.full([XBLOCK, RBLOCK], {2**31 - 1 if not self.lay.wide else 2**62},"
+                        f" {self.itype})"
+                    ),
+                ]
                 sign = ">" if a.op == "argmax" else "<"
-                better = f"(({tile}) {sign} {running}) | (({tile}) != ({tile})) & ({running} == {running})" if x.t.is_float else f"({tile}) {sign} {running}"
+                better = (
+                    f"(({tile}) {sign} {running}) | (({tile}) != ({tile})) & ({running} == {running})"
+                    if x.t.is_float
+                    else f"({tile}) {sign} {running}"
+                )
                 # the very first element counts even where it equals the identity
-                better = f"({better}) | ({running}_at == {2 ** 31 - 1 if not self.lay.wide else 2 ** 62})"
+                better = f"({better}) | ({running}_at == {2**31 - 1 if not self.lay.wide else 2**62})"
                 if "r" in inner:
                     better = f"rmask & ({better})"
-                v.inside += [f"{running}_better = {better}", f"{running} = tl.where({running}_better, {tile}, {running})",
-                             f"{running}_at = tl.where({running}_better, rindex, {running}_at)"]
+                v.inside += [
+                    f"{running}_better = {better}",
+                    f"{running} = tl.where({running}_better, {tile}, {running})",
+                    f"{running}_at = tl.where({running}_better, rindex, {running}_at)",
+                ]
                 self._fold(a, running, f"{running}_at", x, finish)
                 continue
             if x.t != t and x.t.held != t.held:
                 tile = f"({tile}).to({t.held})" if t.kind != "bool" else f"(({tile}) != 0)"
             declare.append(f"{running} = tl.full([XBLOCK, RBLOCK], {reduce_identity(a.op, t)}, {t.held})")
-            new = reduce_update(a.op, t, Operand(running, t, full), Operand(f"({tile})" if not tile.isidentifier() else tile, t, full), self.need)
+            new = reduce_update(
+                a.op,
+                t,
+                Operand(running, t, full),
+                Operand(f"({tile})" if not tile.isidentifier() else tile, t, full),
+                self.need,
+            )
             if "r" in inner:
                 new = f"tl.where(rmask, {new}, {running})"
             v.inside.append(f"{running} = {new}")
@@ -470,14 +556,24 @@ class Printer:
         for s in stage.stores:
             v.store(s.buffer, s.index, s.value, s.mode, tile_dims)
         names.forget("r")
-        pieces = f"range({start}, {end}, RBLOCK)" if self.lay.stages == 1 else f"tl.range({start}, {end}, RBLOCK, num_stages={self.lay.stages})"
-        return [*v.outside, *declare, f"for roffset in {pieces}:", *(f"    {line}" for line in [*head, *v.inside]), *finish]
+        pieces = (
+            f"range({start}, {end}, RBLOCK)"
+            if self.lay.stages == 1
+            else f"tl.range({start}, {end}, RBLOCK, num_stages={self.lay.stages})"
+        )
+        return [
+            *v.outside,
+            *declare,
+            f"for roffset in {pieces}:",
+            *(f"    {line}" for line in [*head, *v.inside]),
+            *finish,
+        ]
 
     def _online(self, number: int, first: Stage, second: Stage, names: Names, masks: dict[str, str]) -> list[str]:
-        """A row's maximum and the sum of its exponentials in one pass: where a piece raises the maximum, the sum so far is scaled.
-        A row of nothing but -inf gives NaN, as exp(-inf - -inf) does."""
-        top, = first.accs
-        total, = second.accs
+        """A row's maximum and the sum of its exponentials in one pass: where a piece raises the maximum, the sum so far
+        is scaled. A row of nothing but -inf gives NaN, as exp(-inf - -inf) does."""
+        (top,) = first.accs
+        (total,) = second.accs
         head, inner = self._head(first.axes, masks)
         v = self._values(first, names, inner, number + 1)
         v.emit(self._roots(first))
@@ -488,24 +584,37 @@ class Printer:
         infinite = 'float("inf")'
         tile = self._tile(x, f"-{infinite}", inner, full)
         piece = names.fresh("piece")
-        v.inside += [f"{piece} = {tile}",
-                     f"_top = tl.maximum({top.name}, tl.reduce({piece}, 1, _max)[:, None], propagate_nan=tl.PropagateNan.ALL)",
-                     f"_from = tl.where(_top == -{infinite}, 0.0, _top)",
-                     f"_{total.name} = _{total.name} * libdevice.exp({top.name} - _from) + libdevice.exp({piece} - _from)",
-                     f"{top.name} = _top"]
+        v.inside += [
+            f"{piece} = {tile}",
+            f"_top = tl.maximum({top.name}, tl.reduce({piece}, 1, _max)[:, None], propagate_nan=tl.PropagateNan.ALL)",
+            f"_from = tl.where(_top == -{infinite}, 0.0, _top)",
+            f"_{total.name} = _{total.name} * libdevice.exp({top.name} - _from) + libdevice.exp({piece} - _from)",
+            f"{top.name} = _top",
+        ]
         for s in first.stores:
             v.store(s.buffer, s.index, s.value, s.mode, full)
-        declare = [f"{top.name} = tl.full([XBLOCK, 1], -{infinite}, {x.t.held})", f"_{total.name} = tl.full([XBLOCK, RBLOCK], 0.0, {t.held})"]
+        declare = [
+            f"{top.name} = tl.full([XBLOCK, 1], -{infinite}, {x.t.held})",
+            f"_{total.name} = tl.full([XBLOCK, RBLOCK], 0.0, {t.held})",
+        ]
         finish: list[str] = []
         self._fold(total, f"_{total.name}", "", Operand("", t, full), finish)
         finish.append(f'{total.name} = tl.where({top.name} == -{infinite}, float("nan"), {total.name})')
         self.accs[top.name] = Operand(top.name, ttype(top.dtype), frozenset("x"))
         names.forget("r")
-        return [*v.outside, *declare, "for roffset in range(0, rnumel, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
+        return [
+            *v.outside,
+            *declare,
+            "for roffset in range(0, rnumel, RBLOCK):",
+            *(f"    {line}" for line in [*head, *v.inside]),
+            *finish,
+        ]
 
-    def _variance(self, number: int, first: Stage, second: Stage, names: Names, masks: dict[str, str], start: str, end: str) -> list[str]:
-        """A row's sum and the sum of its squared distances from the mean in one pass (Welford): each lane of the tile keeps a mean and
-        the squares around it, and lanes are brought to the common mean at the end."""
+    def _variance(
+        self, number: int, first: Stage, second: Stage, names: Names, masks: dict[str, str], start: str, end: str
+    ) -> list[str]:
+        """A row's sum and the sum of its squared distances from the mean in one pass (Welford): each lane of the tile
+        keeps a mean and the squares around it, and lanes are brought to the common mean at the end."""
         total, squares = first.accs[0], second.accs[0]
         head, inner = self._head(first.axes, masks)
         v = self._values(first, names, inner, number + 1)
@@ -515,16 +624,40 @@ class Printer:
         step, off = "_step * _inverse", "_step * (_x - _mean)"
         if "r" in inner:
             step, off = (f"tl.where(rmask, {t}, 0.0)" for t in (step, off))
-        v.inside += [f"_x = {x}", "_done += 1.0", "_inverse = 1.0 / _done", "_step = _x - _mean", f"_mean = _mean + {step}", f"_squares = _squares + {off}"]
-        declare = ["_mean = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)", "_squares = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)", "_done = 0.0"]
-        finish = [f"_count = tl.maximum(({end} - {start} - rbase + RBLOCK - 1) // RBLOCK, 0).to(tl.float32)",
-                  f"_seen = tl.maximum({end} - {start}, 1).to(tl.float32)" if start != "0" else f"_seen = {self._t(numel(first.axes))} * 1.0",
-                  f"{total.name} = (tl.sum(_mean * _count, 1))[:, None]", f"_mean = _mean - {total.name} / _seen",
-                  f"{squares.name} = (tl.sum(_squares + _count * _mean * _mean, 1))[:, None]"]
+        v.inside += [
+            f"_x = {x}",
+            "_done += 1.0",
+            "_inverse = 1.0 / _done",
+            "_step = _x - _mean",
+            f"_mean = _mean + {step}",
+            f"_squares = _squares + {off}",
+        ]
+        declare = [
+            "_mean = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)",
+            "_squares = tl.full([XBLOCK, RBLOCK], 0.0, tl.float32)",
+            "_done = 0.0",
+        ]
+        finish = [
+            f"_count = tl.maximum(({end} - {start} - rbase + RBLOCK - 1) // RBLOCK, 0).to(tl.float32)",
+            (
+                f"_seen = tl.maximum({end} - {start}, 1).to(tl.float32)"
+                if start != "0"
+                else f"_seen = {self._t(numel(first.axes))} * 1.0"
+            ),
+            f"{total.name} = (tl.sum(_mean * _count, 1))[:, None]",
+            f"_mean = _mean - {total.name} / _seen",
+            f"{squares.name} = (tl.sum(_squares + _count * _mean * _mean, 1))[:, None]",
+        ]
         for a in (total, squares):
             self.accs[a.name] = Operand(a.name, ttype(a.dtype), frozenset("x"))
         names.forget("r")
-        return [*v.outside, *declare, f"for roffset in range({start}, {end}, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside]), *finish]
+        return [
+            *v.outside,
+            *declare,
+            f"for roffset in range({start}, {end}, RBLOCK):",
+            *(f"    {line}" for line in [*head, *v.inside]),
+            *finish,
+        ]
 
 
 def is_online_softmax(first: Stage, second: Stage) -> bool:
@@ -533,25 +666,17 @@ def is_online_softmax(first: Stage, second: Stage) -> bool:
         return False
     top, total = first.accs[0], second.accs[0]
     e = total.value
-    return (top.op == "max" and total.op == "sum" and total.dtype == torch.float32 and e.op == "exp" and e.args[0].op == "sub"
-            and e.args[0].args[0] is top.value and top.value.dtype == torch.float32 and e.args[0].args[1].op == "acc"
-            and e.args[0].args[1].attr == top.name)
-
-
-def is_variance(first: Stage, second: Stage) -> bool:
-    """Whether two passes are sum(v) and sum((v - sum / n) ** 2) in float32."""
-    if first.stores or second.stores or len(first.accs) != 1 or len(second.accs) != 1 or first.axes != second.axes or not first.axes:
-        return False
-    total, squares = first.accs[0], second.accs[0]
-    v, n = squares.value, numel(first.axes)
-    if total.op != "sum" or squares.op != "sum" or not total.dtype == squares.dtype == total.value.dtype == torch.float32 or not n.is_const:
-        return False
-    if v.op == "mul" and v.args[0] is v.args[1] or v.op == "square":
-        d = v.args[0]
-        if d.op == "sub" and d.args[0] is total.value:
-            m = d.args[1]
-            return m.op == "div" and m.args[0].op == "acc" and m.args[0].attr == total.name and m.args[1].op == "const" and m.args[1].attr == n.value
-    return False
+    return (
+        top.op == "max"
+        and total.op == "sum"
+        and total.dtype == torch.float32
+        and e.op == "exp"
+        and e.args[0].op == "sub"
+        and e.args[0].args[0] is top.value
+        and top.value.dtype == torch.float32
+        and e.args[0].args[1].op == "acc"
+        and e.args[0].args[1].attr == top.name
+    )
 
 
 def _buffers_read(stage: Stage) -> set[Buffer]:

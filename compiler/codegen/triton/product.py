@@ -1,13 +1,17 @@
-"""Matrix products as Triton: `for b, m, n: f(sum over k of A[b, m, k] * B[b, k, n])` in tiles that tensor cores multiply.
+"""Matrix products as Triton: `for b, m, n: f(sum over k of A[b, m, k] * B[b, k, n])` in tiles that tensor cores
+multiply.
 
-`find_product` recognises such a kernel by its structure: a sum of products of two values of 16 bits, one that the columns and one that the
-rows of the result do not matter to. Either may be computed from what lies in memory (weights of few bits are unpacked on their way: the
-prologue); what follows the sum (a bias, an activation, a residual) is computed on the tile before it is stored (the epilogue). Products
-of 16 bits are exact in float32, so that nothing but the order of additions differs from a plain loop. Rows, columns or the sum may be in groups
-that have a matrix each (grouped.py).
+`find_product` recognises such a kernel by its structure: a sum of products of two values of 16 bits, one that the
+columns and one that the rows of the result do not matter to. Either may be computed from what lies in memory (weights
+of few bits are unpacked on their way: the prologue); what follows the sum (a bias, an activation, a residual) is
+computed on the tile before it is stored (the epilogue). Products of 16 bits are exact in float32, so that nothing but
+the order of additions differs from a plain loop. Rows, columns or the sum may be in groups that have a matrix each
+(grouped.py).
 
-Programs that run at the same time go through GROUP rows of tiles together, so that they read the same columns from the cache.
+Programs that run at the same time go through GROUP rows of tiles together, so that they read the same columns from the
+cache.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...lowering.grouped import Ends, in_groups
+from ...lowering.product_groups import Ends, in_groups
 from ...lowering.ir import Axis, Kernel, Store, Value, walk
 from ...lowering.rewrite import Rewriter, tidy
 from ...symbolic.expr import ONE, Expr, as_expr, ceildiv, integer, symbol
@@ -31,14 +35,15 @@ if TYPE_CHECKING:
 __all__ = ["Product", "find_product", "product_layout", "print_product", "product_choices"]
 
 DTYPES = (torch.bfloat16, torch.float16)
-LEAST = 16                     # of every size of a tile that tensor cores take
-FEW_ROWS = 64                  # up to which a product waits for its matrix, not for its arithmetic
+LEAST = 16  # of every size of a tile that tensor cores take
+FEW_ROWS = 64  # up to which a product waits for its matrix, not for its arithmetic
 GROUP = 8
 
 
 @dataclass
 class Product:
     """`a`, `b`: values of 16 bits; `rows` run over a alone, `columns` over b alone, `batch` over both."""
+
     a: Value
     b: Value
     acc: str
@@ -65,7 +70,12 @@ def find_product(kernel: Kernel) -> Product | None:
     if acc.op != "sum" or acc.running or acc.dtype != torch.float32 or v.op != "mul":
         return None
     a, b = (x.args[0] if x.op == "cast" and x.dtype == torch.float32 and x.attr != "round" else x for x in v.args)
-    if a.dtype != b.dtype or a.dtype not in DTYPES or kernel.checks and any(x.op == "check_index" for x in walk([a, b])):
+    if (
+        a.dtype != b.dtype
+        or a.dtype not in DTYPES
+        or kernel.checks
+        and any(x.op == "check_index" for x in walk([a, b]))
+    ):
         return None
     found = in_groups(a) or in_groups(b)
     if found is not None:
@@ -81,9 +91,18 @@ def find_product(kernel: Kernel) -> Product | None:
             return None
         of[side].append(axis)
     stores = [s for st in rest for s in st.stores]
-    if of["b"] and _last(stores, of["a"]) and not _last(stores, of["b"]) and at_hints(numel(of["a"]), kernel.hints) >= LEAST:
-        a, b, of["a"], of["b"] = b, a, of["b"], of["a"]                  # what is stored side by side are columns
-    if not of["a"] or not of["b"] or any(at_hints(numel(x), kernel.hints) < n for x, n in ((of["a"], 2), (of["b"], LEAST), (first.axes, LEAST))):
+    if (
+        of["b"]
+        and _last(stores, of["a"])
+        and not _last(stores, of["b"])
+        and at_hints(numel(of["a"]), kernel.hints) >= LEAST
+    ):
+        a, b, of["a"], of["b"] = b, a, of["b"], of["a"]  # what is stored side by side are columns
+    if (
+        not of["a"]
+        or not of["b"]
+        or any(at_hints(numel(x), kernel.hints) < n for x, n in ((of["a"], 2), (of["b"], LEAST), (first.axes, LEAST)))
+    ):
         return None
     p = Product(a, b, acc.name, first.axes, tuple(of["a"]), tuple(of["b"]), tuple(of["ab"]))
     return p if found is None else _grouped(p, *found[1:])
@@ -120,8 +139,9 @@ def _axes_of(v: Value) -> set[str]:
 
 # ---- tiles
 def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
-    """Tiles by rules of thumb: few rows in narrow strips of the matrix, as many as there are processors; many rows in the largest tiles that fill them.
-    Groups count as alike, each a product of a batch: their sizes are known on the device alone."""
+    """Tiles by rules of thumb: few rows in narrow strips of the matrix, as many as there are processors; many rows in
+    the largest tiles that fill them. Groups count as alike, each a product of a batch: their sizes are known on the
+    device alone."""
     rows, columns, depth, batch = (at_hints(numel(x), kernel.hints) for x in (p.rows, p.columns, p.k, p.batch))
     parts = _alternating(p)
     depth, group = depth // parts, _group(p) // parts
@@ -141,7 +161,12 @@ def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
         while lay.xblock > LEAST and batch * -(-columns // lay.xblock) < processors:
             lay.xblock //= 2
     else:
-        lay.xblock, lay.rblock, lay.warps, lay.stages = 256 if rows >= 128 and not (lay.groups and _reads_tiles(kernel, p)) else 128, 64, 8, 3
+        lay.xblock, lay.rblock, lay.warps, lay.stages = (
+            256 if rows >= 128 and not (lay.groups and _reads_tiles(kernel, p)) else 128,
+            64,
+            8,
+            3,
+        )
         for _ in range(4):
             if batch * -(-columns // lay.xblock) * -(-rows // lay.yblock) >= processors or lay.xblock <= 64:
                 break
@@ -158,9 +183,15 @@ def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
 
 
 def _reads_tiles(kernel: Kernel, p: Product) -> bool:
-    """Whether what follows the product reads an element for each of its own: registers do not hold two of the largest tiles."""
+    """Whether what follows the product reads an element for each of its own: registers do not hold two of the largest
+    tiles.
+    """
     rows, columns = ({a.symbol.name for a in axes} for axes in (p.rows, p.columns))
-    return any(v.op == "load" and v.attr[1].symbol_names() & rows and v.attr[1].symbol_names() & columns for st in kernel.stages[1:] for v in stage_values(st))
+    return any(
+        v.op == "load" and v.attr[1].symbol_names() & rows and v.attr[1].symbol_names() & columns
+        for st in kernel.stages[1:]
+        for v in stage_values(st)
+    )
 
 
 def _pow2(n: int) -> int:
@@ -174,14 +205,26 @@ def _ceildiv(n: int, m: int) -> int:
 def product_choices(default: dict[str, Any]) -> list[Choices]:
     """Tiles that a search tries beside the rules'."""
     if "groups" in default and default["yblock"] >= FEW_ROWS:
-        return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
-                for x, y, r, w, s in ((256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 64, 64, 4, 4), (256, 64, 64, 8, 4))]
+        return [
+            Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
+            for x, y, r, w, s in (
+                (256, 128, 64, 8, 3),
+                (128, 128, 64, 8, 3),
+                (128, 128, 64, 4, 3),
+                (128, 64, 64, 4, 4),
+                (256, 64, 64, 8, 4),
+            )
+        ]
     if default["yblock"] <= FEW_ROWS:
         y = default["yblock"]
-        return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
-                for x, r, w, s in ((16, 128, 2, 5), (32, 128, 4, 5), (64, 64, 4, 6), (64, 128, 4, 4))]
-    return [Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
-            for x, y, r, w, s in ((256, 128, 64, 8, 4), (128, 128, 64, 8, 3), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4))]
+        return [
+            Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
+            for x, r, w, s in ((16, 128, 2, 5), (32, 128, 4, 5), (64, 64, 4, 6), (64, 128, 4, 4))
+        ]
+    return [
+        Choices(xblock=x, yblock=y, rblock=r, warps=w, stages=s)
+        for x, y, r, w, s in ((256, 128, 64, 8, 4), (128, 128, 64, 8, 3), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4))
+    ]
 
 
 # ---- text
@@ -190,13 +233,26 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
     xblocks, yblocks = _tiles(p, "x", p.columns, lay.xblock), _tiles(p, "y", p.rows, lay.yblock)
     masks: dict[str, str] = {}
     depth = numel(p.k) // _alternating(p)
-    begin, end = ("rbegin" if p.groups is not None and p.groups.dim == "r" else "0"), "rnumel" if p.groups is None else "rend"
+    begin, end = (
+        ("rbegin" if p.groups is not None and p.groups.dim == "r" else "0"),
+        ("rnumel" if p.groups is None else "rend"),
+    )
     body = [f"tile = {printer._pid('tl.program_id(0)')}", f"rnumel = {t(depth)}", "rbase = tl.arange(0, RBLOCK)"]
     if p.batch:
-        body += [f"zindex = tile // ({t(xblocks * yblocks)})", f"tile = tile % ({t(xblocks * yblocks)})", *printer._axes(p.batch, "z")]
-    body += [f"first = tile // ({t(xblocks)} * {GROUP}) * {GROUP}", f"high = tl.minimum({t(yblocks)} - first, {GROUP})",
-             f"inside = tile % ({t(xblocks)} * {GROUP})"]
-    for dim, axes, block, tile, position in (("y", p.rows, lay.yblock, "(first + inside % high)", "[:, None]"), ("x", p.columns, lay.xblock, "(inside // high)", "[None, :]")):
+        body += [
+            f"zindex = tile // ({t(xblocks * yblocks)})",
+            f"tile = tile % ({t(xblocks * yblocks)})",
+            *printer._axes(p.batch, "z"),
+        ]
+    body += [
+        f"first = tile // ({t(xblocks)} * {GROUP}) * {GROUP}",
+        f"high = tl.minimum({t(yblocks)} - first, {GROUP})",
+        f"inside = tile % ({t(xblocks)} * {GROUP})",
+    ]
+    for dim, axes, block, tile, position in (
+        ("y", p.rows, lay.yblock, "(first + inside % high)", "[:, None]"),
+        ("x", p.columns, lay.xblock, "(inside // high)", "[None, :]"),
+    ):
         if p.groups is not None and p.groups.dim == dim:
             body += print_tile(printer, p.groups, axes, block, tile, position, masks)
         else:
@@ -218,26 +274,52 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
     for part in range(parts):
         for value, kept, dim in ((p.a, "y", "a"), (p.b, "x", "b")):
             inner = {k: m for k, m in masks.items() if k == kept} | ({} if whole else {"r": f"{dim}mask"})
-            dims = {a.symbol.name: kept for a in (p.rows if kept == "y" else p.columns)} | {x.name: "r" for x in own[dim].values()}
+            dims = {a.symbol.name: kept for a in (p.rows if kept == "y" else p.columns)} | {
+                x.name: "r" for x in own[dim].values()
+            }
             shape = _shape_of("YBLOCK", "RBLOCK", "y", "r") if kept == "y" else _shape_of("RBLOCK", "XBLOCK", "r", "x")
-            sizes = {own[dim][a.symbol.name].name: int(as_expr(a.size).value) // parts for a in p.k if as_expr(a.size).is_const}
-            value = _renamed(value, own[dim] if parts == 1 else {k: x * parts + part for k, x in own[dim].items()}, {k: (0, n) for k, n in sizes.items()})
+            sizes = {
+                own[dim][a.symbol.name].name: int(as_expr(a.size).value) // parts
+                for a in p.k
+                if as_expr(a.size).is_const
+            }
+            value = _renamed(
+                value,
+                own[dim] if parts == 1 else {k: x * parts + part for k, x in own[dim].items()},
+                {k: (0, n) for k, n in sizes.items()},
+            )
             if len(p.k) == 1:
                 value = _in_groups(value, own[dim][p.k[0].symbol.name], lay.rblock, groups)
             dims |= dict.fromkeys(groups, "s")
-            v = Values(names, dims, inner, shape, printer._acc, printer.need, printer.itype, exact=printer.exact, rounded=printer.rounded, backend=printer.target.backend,
-                       sizes=printer.sizes | sizes, zero=frozenset("r"))
+            v = Values(
+                names,
+                dims,
+                inner,
+                shape,
+                printer._acc,
+                printer.need,
+                printer.itype,
+                exact=printer.exact,
+                rounded=printer.rounded,
+                backend=printer.target.backend,
+                sizes=printer.sizes | sizes,
+                zero=frozenset("r"),
+            )
             v.emit([value])
             x, full = v.operand(value), frozenset((kept, "r"))
             text = x.text if full <= x.dims else f"tl.broadcast_to({x.text}, {shape(full)})"
             if value.op != "load" and not whole:
-                text = f"tl.where({dim}mask, {text}, 0.0)"               # (what is computed from zeros may be anything)
+                text = f"tl.where({dim}mask, {text}, 0.0)"  # (what is computed from zeros may be anything)
             outside += v.outside
             tiles += [*v.inside, f"{dim} = ({text}).to({ttype(value.dtype).stored})"]
         tiles.append(f"{p.acc} = tl.dot(a, b, {p.acc})")
     name = p.acc
-    body += [*outside, f"{name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)", f"for roffset in range({begin}, {end}, RBLOCK):",
-             *(f"    {line}" for line in [*head, *(f"{group} = {text}" for group, text in groups.items()), *tiles])]
+    body += [
+        *outside,
+        f"{name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)",
+        f"for roffset in range({begin}, {end}, RBLOCK):",
+        *(f"    {line}" for line in [*head, *(f"{group} = {text}" for group, text in groups.items()), *tiles]),
+    ]
     names.forget("r")
     names.forget("s")
     printer.accs[name] = Operand(name, ttype(torch.float32), frozenset("yx"))
@@ -249,7 +331,11 @@ def print_product(printer: Printer, p: Product) -> tuple[Function, str]:
 
 def _tiles(p: Product, dim: str, axes: tuple[Axis, ...], block: int) -> Expr:
     """How many tiles a dimension has, at most."""
-    return most_tiles(p.groups.ends, numel(axes), block) if p.groups is not None and p.groups.dim == dim else ceildiv(numel(axes), integer(block))
+    return (
+        most_tiles(p.groups.ends, numel(axes), block)
+        if p.groups is not None and p.groups.dim == dim
+        else ceildiv(numel(axes), integer(block))
+    )
 
 
 def _shape_of(rows: str, columns: str, first: str, second: str) -> Any:
@@ -262,8 +348,9 @@ def _renamed(value: Value, names: dict[str, Expr], ranges: dict[str, tuple]) -> 
 
 
 def _in_groups(value: Value, k: Expr, rblock: int, groups: dict[str, str]) -> Value:
-    """The value with k // n (the group of weights that share a scale) as a scalar of the step, where a step stays within one group. `groups`: what
-    these scalars are, by name."""
+    """The value with k // n (the group of weights that share a scale) as a scalar of the step, where a step stays
+    within one group. `groups`: what these scalars are, by name."""
+
     def replaced(e: Expr) -> Expr:
         out = as_expr(0)
         for c, atoms in e.terms():
@@ -277,19 +364,28 @@ def _in_groups(value: Value, k: Expr, rblock: int, groups: dict[str, str]) -> Va
                 term = term * atom
             out = out + term
         return out
-    return Rewriter(on_index=lambda e: replaced(e) if any(a.op == "floordiv" for _, atoms in e.terms() for a in atoms) else e)(value)
+
+    return Rewriter(
+        on_index=lambda e: replaced(e) if any(a.op == "floordiv" for _, atoms in e.terms() for a in atoms) else e
+    )(value)
 
 
 def _group(p: Product) -> int:
     """How many elements of the sum, one after the other, share a scale; 0: there are no such groups."""
-    sizes = {int(a.args[1].value) for v in walk([p.b]) if v.op == "load" for _, atoms in v.attr[1].terms() for a in atoms
-             if a.op == "floordiv" and a.args[0] is p.k[0].symbol and a.args[1].is_const and a.args[1].value >= 2 * LEAST}
+    sizes = {
+        int(a.args[1].value)
+        for v in walk([p.b])
+        if v.op == "load"
+        for _, atoms in v.attr[1].terms()
+        for a in atoms
+        if a.op == "floordiv" and a.args[0] is p.k[0].symbol and a.args[1].is_const and a.args[1].value >= 2 * LEAST
+    }
     return min(sizes) if len(p.k) == 1 and sizes else 0
 
 
 def _alternating(p: Product) -> int:
-    """How many elements of the sum are unpacked from one in memory, by turns (two halves of a byte): each is a product of its own then, so that
-    none is read twice, and neighbours are read together."""
+    """How many elements of the sum are unpacked from one in memory, by turns (two halves of a byte): each is a product
+    of its own then, so that none is read twice, and neighbours are read together."""
     if len(p.k) > 1:
         return 1
     k = p.k[0]
@@ -297,7 +393,12 @@ def _alternating(p: Product) -> int:
     for v in walk([p.b]):
         e = v.attr[1] if v.op == "load" else v.attr if v.op == "index" else None
         if e is not None:
-            found |= {atom.args[1] for _, atoms in e.terms() for atom in atoms if atom.op == "mod" and atom.args[0] is k.symbol}
+            found |= {
+                atom.args[1]
+                for _, atoms in e.terms()
+                for atom in atoms
+                if atom.op == "mod" and atom.args[0] is k.symbol
+            }
     n = next(iter(found)) if len(found) == 1 else as_expr(1)
     size = as_expr(k.size)
     return int(n.value) if n.is_const and n.value in (2, 4, 8) and size.is_const and size.value % n.value == 0 else 1

@@ -1,5 +1,6 @@
-"""Kernels that reduce rows and sum columns in one pass: each program goes through a run of rows, XBLOCK at a time, keeps the sums of its columns
-in registers and leaves them at the end."""
+"""Kernels that reduce rows and sum columns in one pass: each program goes through a run of rows, XBLOCK at a time,
+keeps the sums of its columns in registers and leaves them at the end."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -35,11 +36,18 @@ def print_rows(printer: Any) -> tuple[Any, str]:
             total = f"sum_{s.buffer.name}"
             before.append(f"{total} = tl.zeros([XBLOCK, RBLOCK], {ttype(s.buffer.dtype).held})")
             v.inside.append(f"{total} += {p._tile(v.operand(stored(s.value)), None, {}, tile)}")
-            after.append(f"tl.store({s.buffer.name} + ({v.index(s.index)}), tl.sum({total}, 0)[None, :]" + (f", {masks['r']})" if "r" in masks else ")"))
+            after.append(
+                f"tl.store({s.buffer.name} + ({v.index(s.index)}), tl.sum({total}, 0)[None, :]"
+                + (f", {masks['r']})" if "r" in masks else ")")
+            )
         before += v.outside
         body += v.inside
     head = ["xindex = pid * ROWS + xoffset + tl.arange(0, XBLOCK)[:, None]", *p._axes(lay.x, "x")]
-    text = [*before, "for xoffset in tl.range(0, ROWS, XBLOCK, num_stages=STAGES):", *(f"    {line}" for line in [*head, *body]), *after]
+    text = [
+        *before,
+        "for xoffset in tl.range(0, ROWS, XBLOCK, num_stages=STAGES):",
+        *(f"    {line}" for line in [*head, *body]),
+        *after,
+    ]
     constants = {"XBLOCK": lay.xblock, "RBLOCK": lay.rblock, "ROWS": int(rows.value), "STAGES": lay.stages}
     return p._function(p.name, text, integer(n), constants)
-

@@ -1,4 +1,5 @@
 """Scans: rows go by in pieces of RBLOCK elements, each scanned as a tree; what came before a piece is carried to it."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -15,15 +16,25 @@ __all__ = ["HELPERS", "scan_loop"]
 HELPERS = {
     "_running_sum": "@triton.jit\ndef _running_sum(a, b):\n    return a + b\n",
     "_running_prod": "@triton.jit\ndef _running_prod(a, b):\n    return a * b\n",
-    "_running_max": "@triton.jit\ndef _running_max(a, b):  # NaN wins, as in eager\n    return tl.where((a > b) | (a != a), a, b)\n",
-    "_running_min": "@triton.jit\ndef _running_min(a, b):  # NaN wins, as in eager\n    return tl.where((a < b) | (a != a), a, b)\n",
-    "_running_argmax": "@triton.jit\ndef _running_argmax(a, i, b, j):  # the last of equal values; NaN is the largest\n"
-                       "    right = (b >= a) | (b != b)\n    return tl.where(right, b, a), tl.where(right, j, i)\n",
-    "_running_argmin": "@triton.jit\ndef _running_argmin(a, i, b, j):  # the last of equal values; NaN is the smallest\n"
-                       "    right = (b <= a) | (b != b)\n    return tl.where(right, b, a), tl.where(right, j, i)\n",
-    "_running_logaddexp": "@triton.jit\ndef _running_logaddexp(a, b):\n    top = tl.where((a > b) | (a != a), a, b)\n    low = tl.where(a > b, b, a)\n"
-                          "    sum = top + libdevice.log1p(libdevice.exp(low - top))\n"
-                          "    return tl.where((a == b) & (tl.abs(a) == float(\"inf\")), a, sum)\n",
+    "_running_max": (
+        "@triton.jit\ndef _running_max(a, b):  # NaN wins, as in eager\n    return tl.where((a > b) | (a != a), a, b)\n"
+    ),
+    "_running_min": (
+        "@triton.jit\ndef _running_min(a, b):  # NaN wins, as in eager\n    return tl.where((a < b) | (a != a), a, b)\n"
+    ),
+    "_running_argmax": (
+        "@triton.jit\ndef _running_argmax(a, i, b, j):  # the last of equal values; NaN is the largest\n"
+        "    right = (b >= a) | (b != b)\n    return tl.where(right, b, a), tl.where(right, j, i)\n"
+    ),
+    "_running_argmin": (
+        "@triton.jit\ndef _running_argmin(a, i, b, j):  # the last of equal values; NaN is the smallest\n"
+        "    right = (b <= a) | (b != b)\n    return tl.where(right, b, a), tl.where(right, j, i)\n"
+    ),
+    "_running_logaddexp": (
+        "@triton.jit\ndef _running_logaddexp(a, b):\n    top = tl.where((a > b) | (a != a), a, b)\n    low = tl.where(a"
+        " > b, b, a)\n    sum = top + libdevice.log1p(libdevice.exp(low - top))\n    return tl.where((a == b) &"
+        ' (tl.abs(a) == float("inf")), a, sum)\n'
+    ),
 }
 
 
@@ -39,7 +50,12 @@ def scan_loop(printer: Any, stage: Stage, names: Names, masks: dict[str, str]) -
         v.emit([*s.positions, stored(s.value)])
         v.store(s.buffer, s.index, s.value, s.mode, frozenset("xr"))
     names.forget("r")
-    return [*v.outside, *declare, "for roffset in range(0, rnumel, RBLOCK):", *(f"    {line}" for line in [*head, *v.inside])]
+    return [
+        *v.outside,
+        *declare,
+        "for roffset in range(0, rnumel, RBLOCK):",
+        *(f"    {line}" for line in [*head, *v.inside]),
+    ]
 
 
 def _piece(printer: Any, a: Acc, x: Operand, declare: list[str]) -> list[str]:
@@ -55,12 +71,21 @@ def _piece(printer: Any, a: Acc, x: Operand, declare: list[str]) -> list[str]:
     if position:
         declare.append(f"{carry}_at = tl.full([XBLOCK, 1], 0, {printer.itype})")
         printer.accs[name] = Operand(name, ttype(torch.int64), full)
-        return [f"{name}_value, {name}_at = tl.associative_scan(({tile}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK])), 1, {combine})",
-                f"{name}_value, {name}_at = {combine}({carry}, {carry}_at, {name}_value, {name}_at)",
-                f"{carry} = {_last(name + '_value', t.held)}", f"{carry}_at = {_last(name + '_at', printer.itype)}",
-                f"{name} = {name}_at.to(tl.int64)"]
+        return [
+            (
+                f"{name}_value, {name}_at = tl.associative_scan(({tile}, tl.broadcast_to(rindex, [XBLOCK, RBLOCK])), 1,"
+                f" {combine})"
+            ),
+            f"{name}_value, {name}_at = {combine}({carry}, {carry}_at, {name}_value, {name}_at)",
+            f"{carry} = {_last(name + '_value', t.held)}",
+            f"{carry}_at = {_last(name + '_at', printer.itype)}",
+            f"{name} = {name}_at.to(tl.int64)",
+        ]
     printer.accs[name] = Operand(name, t, full)
-    return [f"{name} = {combine}({carry}, tl.associative_scan({tile}, 1, {combine}))", f"{carry} = {_last(name, t.held)}"]
+    return [
+        f"{name} = {combine}({carry}, tl.associative_scan({tile}, 1, {combine}))",
+        f"{carry} = {_last(name, t.held)}",
+    ]
 
 
 def _identity(op: str, t: TType) -> str:

@@ -1,23 +1,70 @@
 """Kernels of few rows: each stage is a launch, whose programs take SPLIT pieces of a row and leave partial results.
 
-Where memory runs along the kept axes (sums over leading dimensions: bias gradients, batch norms) partial results lie piece by piece, so that
-neighbours are written and read together, and one small launch folds them before another pass over the rows, all of whose programs would
-have to; it computes what follows from the results alone as well.
+Where memory runs along the kept axes (sums over leading dimensions: bias gradients, batch norms) partial results lie
+piece by piece, so that neighbours are written and read together, and one small launch folds them before another pass
+over the rows, all of whose programs would have to; it computes what follows from the results alone as well.
 """
+
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Iterable
 
+import torch
+
 from ...lowering.ir import Acc, Stage, walk
-from ...symbolic.expr import ceildiv, integer
+from ...symbolic.expr import Expr, ceildiv, integer
 from .dtypes import ttype
 from .layout import numel
 from .prims import Operand
 from .values import Names
 
-__all__ = ["print_split"]
+__all__ = ["Scratch", "is_variance", "print_split"]
 
-FOLDED = 4096                      # partial results that one program folds
+FOLDED = 4096  # partial results that one program folds
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory for partial results, one element per row and piece."""
+
+    name: str
+    dtype: torch.dtype
+    numel: Expr
+
+
+def is_variance(first: Stage, second: Stage) -> bool:
+    """Whether two passes are sum(v) and sum((v - sum / n) ** 2) in float32."""
+    if (
+        first.stores
+        or second.stores
+        or len(first.accs) != 1
+        or len(second.accs) != 1
+        or first.axes != second.axes
+        or not first.axes
+    ):
+        return False
+    total, squares = first.accs[0], second.accs[0]
+    v, n = squares.value, numel(first.axes)
+    if (
+        total.op != "sum"
+        or squares.op != "sum"
+        or not total.dtype == squares.dtype == total.value.dtype == torch.float32
+        or not n.is_const
+    ):
+        return False
+    if v.op == "mul" and v.args[0] is v.args[1] or v.op == "square":
+        d = v.args[0]
+        if d.op == "sub" and d.args[0] is total.value:
+            m = d.args[1]
+            return (
+                m.op == "div"
+                and m.args[0].op == "acc"
+                and m.args[0].attr == total.name
+                and m.args[1].op == "const"
+                and m.args[1].attr == n.value
+            )
+    return False
 
 
 def print_split(printer: Any) -> list[tuple[Any, str]]:
@@ -27,14 +74,16 @@ def print_split(printer: Any) -> list[tuple[Any, str]]:
 
 class _Split:
     def __init__(self, printer: Any):
-        from .printer import is_variance
         self.p, self.lay, self.stages = printer, printer.lay, printer.k.stages
         self.rows = numel(self.lay.x)
-        self.pairs = {k + 1: k for k in range(len(self.stages) - 1)
-                      if is_variance(self.stages[k], self.stages[k + 1]) and numel(self.stages[k].axes).is_const}
-        self.parts: dict[str, tuple[Acc, list[Any]]] = {}    # accumulator -> its partial results
-        self.around: dict[str, str] = {}                     # sums of squares -> the sum whose mean they are taken around
-        self.folded: dict[str, Any] = {}                     # accumulator -> its result in memory
+        self.pairs = {
+            k + 1: k
+            for k in range(len(self.stages) - 1)
+            if is_variance(self.stages[k], self.stages[k + 1]) and numel(self.stages[k].axes).is_const
+        }
+        self.parts: dict[str, tuple[Acc, list[Any]]] = {}  # accumulator -> its partial results
+        self.around: dict[str, str] = {}  # sums of squares -> the sum whose mean they are taken around
+        self.folded: dict[str, Any] = {}  # accumulator -> its result in memory
         self.out: list[tuple[Any, str]] = []
 
     def run(self) -> list[tuple[Any, str]]:
@@ -46,7 +95,13 @@ class _Split:
                 self.small([stage], ())
                 continue
             self.over_rows(number, stage)
-            later = {name for st in self.stages[number + 1:] if st.axes for name in self.reads(st) if name in self.parts and name not in self.folded}
+            later = {
+                name
+                for st in self.stages[number + 1 :]
+                if st.axes
+                for name in self.reads(st)
+                if name in self.parts and name not in self.folded
+            }
             if self.lay.columns and later and not any(self.parts[name][0].op.startswith("arg") for name in later):
                 ready = [n for n in range(number + 1, len(self.stages)) if n not in done and self.is_ready(number, n)]
                 self.small([self.stages[n] for n in ready], sorted(later))
@@ -60,9 +115,13 @@ class _Split:
     def is_ready(self, number: int, n: int) -> bool:
         """Whether stage n, of results alone, may come right behind stage `number`."""
         stage = self.stages[n]
-        between = {id(s.buffer) for st in self.stages[number + 1:n] for s in st.stores}
-        return not stage.axes and not stage.accs and set(self.reads(stage)) <= self.parts.keys() and \
-            not any(v.op == "load" and id(v.attr[0]) in between for v in walk(self.p._roots(stage)))
+        between = {id(s.buffer) for st in self.stages[number + 1 : n] for s in st.stores}
+        return (
+            not stage.axes
+            and not stage.accs
+            and set(self.reads(stage)) <= self.parts.keys()
+            and not any(v.op == "load" and id(v.attr[0]) in between for v in walk(self.p._roots(stage)))
+        )
 
     # ---- launches
     def begin(self, over_rows: bool, xblock: int) -> tuple[list[str], Names, dict[str, str]]:
@@ -71,7 +130,9 @@ class _Split:
         body = [f"pid = {self.p._pid('tl.program_id(0)')}"]
         if over_rows:
             body.append("piece = pid % SPLIT")
-        body += self.p._dim("x", self.lay.x, xblock, "(pid // SPLIT) * XBLOCK" if over_rows else "pid * XBLOCK", "[:, None]", masks)
+        body += self.p._dim(
+            "x", self.lay.x, xblock, "(pid // SPLIT) * XBLOCK" if over_rows else "pid * XBLOCK", "[:, None]", masks
+        )
         return body, Names(origins=self.p.origins), masks
 
     def add(self, body: list[str], xblock: int, over_rows: bool, warps: int | None = None) -> None:
@@ -98,9 +159,13 @@ class _Split:
         p = self.p
         body, names, masks = self.begin(True, self.lay.xblock)
         body += self.known(self.reads(stage), masks)
-        body += [f"rnumel = {p._t(numel(stage.axes))}", "rbase = tl.arange(0, RBLOCK)[None, :]",
-                 "per = tl.cdiv(tl.cdiv(rnumel, RBLOCK), SPLIT) * RBLOCK", "rbegin = piece * per",
-                 "rend = tl.minimum(rbegin + per, rnumel)"]
+        body += [
+            f"rnumel = {p._t(numel(stage.axes))}",
+            "rbase = tl.arange(0, RBLOCK)[None, :]",
+            "per = tl.cdiv(tl.cdiv(rnumel, RBLOCK), SPLIT) * RBLOCK",
+            "rbegin = piece * per",
+            "rend = tl.minimum(rbegin + per, rnumel)",
+        ]
         accs = list(stage.accs)
         if number + 1 in self.pairs:
             second = self.stages[number + 1]
@@ -113,7 +178,9 @@ class _Split:
             x = p.accs[a.name]
             lines = [(self.scratch("part", a.dtype, self.rows * self.lay.split), x.text)]
             if a.op.startswith("arg"):
-                lines.append((self.scratch("part", a.value.dtype, self.rows * self.lay.split), f"{x.text}_value[:, None]"))
+                lines.append(
+                    (self.scratch("part", a.value.dtype, self.rows * self.lay.split), f"{x.text}_value[:, None]")
+                )
             at = "piece * xnumel + xindex" if self.lay.columns else "xindex * SPLIT + piece"
             body += [f"tl.store({s.name} + ({at}), {text}{self.mask(masks)})" for s, text in lines]
             self.parts[a.name] = (a, [s for s, _ in lines])
@@ -121,7 +188,6 @@ class _Split:
 
     # ---- partial results
     def scratch(self, stem: str, dtype: Any, n: Any) -> Any:
-        from .printer import Scratch
         s = Scratch(f"{stem}{len(self.p.scratch)}", dtype, n)
         self.p.scratch.append(s)
         return s
@@ -135,7 +201,9 @@ class _Split:
         for name in accs:
             if name in self.folded:
                 a = self.parts[name][0]
-                out.append(f"{name} = tl.load({self.folded[name].name} + xindex{self.mask(masks)}){_widen(ttype(a.dtype))}")
+                out.append(
+                    f"{name} = tl.load({self.folded[name].name} + xindex{self.mask(masks)}){_widen(ttype(a.dtype))}"
+                )
                 self.p.accs[name] = Operand(name, ttype(a.dtype), frozenset("x"))
             elif name in self.around:
                 out += self.squares(name, masks)
@@ -145,7 +213,11 @@ class _Split:
 
     def tile(self, s: Any, masks: dict[str, str]) -> str:
         """The partial results of a program's rows, [XBLOCK, SPLIT]."""
-        at = "xindex + tl.arange(0, SPLIT)[None, :] * xnumel" if self.lay.columns else "xindex * SPLIT + tl.arange(0, SPLIT)[None, :]"
+        at = (
+            "xindex + tl.arange(0, SPLIT)[None, :] * xnumel"
+            if self.lay.columns
+            else "xindex * SPLIT + tl.arange(0, SPLIT)[None, :]"
+        )
         return f"tl.load({s.name} + ({at}){self.mask(masks, ', other=0')})"
 
     def fold(self, name: str, masks: dict[str, str]) -> list[str]:
@@ -153,7 +225,10 @@ class _Split:
         t = ttype(a.dtype)
         if a.op.startswith("arg"):
             value = ttype(parts[1].dtype)
-            out = [f"{name}_parts = {self.tile(parts[1], masks)}{_widen(value)}", f"{name}_at = {self.tile(parts[0], masks)}"]
+            out = [
+                f"{name}_parts = {self.tile(parts[1], masks)}{_widen(value)}",
+                f"{name}_at = {self.tile(parts[0], masks)}",
+            ]
             self.p._fold(a, f"{name}_parts", f"{name}_at", Operand("", value), out)
             return out
         out = [f"{name}_parts = {self.tile(parts[0], masks)}{_widen(t)}"]
@@ -161,17 +236,29 @@ class _Split:
         return out
 
     def squares(self, name: str, masks: dict[str, str]) -> list[str]:
-        """Squares around the means of pieces as squares around the mean of all."""
+        """Squares around the means of pieces as squares around the mean of all.
+
+        Means are taken from that of the first piece, which is near to all, so that nothing is lost where the two last
+        terms cancel. It is read as a column: a sum over pieces that goes back among the pieces is what Triton 3.6
+        rejects.
+        """
         n = int(numel(self.p.reduced).value)
         pieces = -(-n // self.lay.rblock)
         per = -(-pieces // self.lay.split) * self.lay.rblock
         sums = self.parts[self.around[name]][1][0]
         self.p.accs[name] = Operand(name, ttype(self.parts[name][0].dtype), frozenset("x"))
-        return [f"{name}_sums = {self.tile(sums, masks)}",
-                f"{name}_n = tl.minimum(tl.maximum({n} - tl.arange(0, SPLIT)[None, :] * {per}, 0), {per}).to(tl.float32)",
-                f"{name}_off = {name}_sums / tl.maximum({name}_n, 1.0) - (tl.sum({name}_sums, 1) / {float(n)!r})[:, None]",
-                f"{name}_parts = {self.tile(self.parts[name][1][0], masks)}",
-                f"{name} = (tl.sum({name}_parts + {name}_n * {name}_off * {name}_off, 1))[:, None]"]
+        first = "xindex" if self.lay.columns else "xindex * SPLIT"
+        return [
+            f"{name}_sums = {self.tile(sums, masks)}",
+            f"{name}_n = tl.minimum(tl.maximum({n} - tl.arange(0, SPLIT)[None, :] * {per}, 0), {per}).to(tl.float32)",
+            f"{name}_first = tl.load({sums.name} + {first}{self.mask(masks, ', other=0')}) / {float(min(n, per))!r}",
+            f"{name}_off = {name}_sums / tl.maximum({name}_n, 1.0) - {name}_first",
+            f"{name}_parts = {self.tile(self.parts[name][1][0], masks)}",
+            f"{name}_shift = (tl.sum({name}_n * {name}_off, 1))[:, None]",
+            f"{name} = (tl.sum({name}_parts + {name}_n * {name}_off * {name}_off, 1))[:, None]"
+            f" - {name}_shift * {name}_shift * {1.0 / n!r}",
+            f"{name} = tl.where({name} < 0, 0.0, {name})",  # (equal values; what is no number stays)
+        ]
 
     def with_all_scratch(self) -> list[tuple[Any, str]]:
         """Every function takes all of the scratch, so that one list of arguments serves."""

@@ -1,8 +1,9 @@
 """Statements for values: each printed once, as early as what it needs is there.
 
-A value's `dims` are the tile dimensions that it varies over; what does not vary over "r" stands outside of a loop over the reduced
-axes. What must not be evaluated everywhere has a guard (../guarded.py).
+A value's `dims` are the tile dimensions that it varies over; what does not vary over "r" stands outside of a loop over
+the reduced axes. What must not be evaluated everywhere has a guard (../guarded.py).
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -21,8 +22,13 @@ from .prims import Operand, conversion, expression, materialised, rounded
 __all__ = ["Names", "Tile", "Values", "stored"]
 
 NONE: frozenset[str] = frozenset()
-BYTE, WORD = 8, 32               # bits that are read at once: words where a loop reads ahead, for which the hardware wants four bytes
-LOOPED = frozenset("rs")         # "r": a tile dimension of the loop over the reduced axes; "s": what changes from step to step alone
+BYTE, WORD = (
+    8,
+    32,
+)  # bits that are read at once: words where a loop reads ahead, for which the hardware wants four bytes
+LOOPED = frozenset(
+    "rs"
+)  # "r": a tile dimension of the loop over the reduced axes; "s": what changes from step to step alone
 
 
 def stored(value: Value) -> Value:
@@ -34,8 +40,9 @@ def stored(value: Value) -> Value:
 
 @dataclass(frozen=True)
 class Tile:
-    """Where the lanes of a tile dimension lie: `start`, a multiple of `block`, plus tl.arange(0, block) at `position`; `per`: elements of a tile for
-    each thread."""
+    """Where the lanes of a tile dimension lie: `start`, a multiple of `block`, plus tl.arange(0, block) at `position`;
+    `per`: elements of a tile for each thread."""
+
     dim: str
     start: str
     position: str
@@ -46,7 +53,11 @@ class Tile:
 
 def _memory(buffer: Buffer, n: int) -> str:
     """A buffer of bits as memory of n bits each."""
-    return buffer.name if 8 * buffer.dtype.itemsize == n else f"{buffer.name}.to(tl.pointer_type(tl.{'uint8' if n == BYTE else 'int32'}))"
+    return (
+        buffer.name
+        if 8 * buffer.dtype.itemsize == n
+        else f"{buffer.name}.to(tl.pointer_type(tl.{'uint8' if n == BYTE else 'int32'}))"
+    )
 
 
 def _are_neighbours(e: Expr, tile: Tile, n: int) -> bool:
@@ -61,9 +72,10 @@ def _are_neighbours(e: Expr, tile: Tile, n: int) -> bool:
 @dataclass
 class Names:
     """Values that are in scope, and counts for new names."""
+
     known: dict[tuple, Operand] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)        # variable -> aten node, for readers
+    origins: dict[str, str] = field(default_factory=dict)  # variable -> aten node, for readers
 
     def fresh(self, stem: str) -> str:
         n = self.counts.get(stem, 0)
@@ -79,29 +91,55 @@ class Names:
 class Values(GuardedValues):
     """Prints the values that roots need.
 
-    axis_dims: axis symbol -> tile dimension; masks: dimension -> name of its mask (dimensions without one are always full);
-    shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its loads or "";
-    exact: ids of values that take no short forms (None: all), rounded: cheap.rounded_to, `backend`: Triton's; sizes: axis symbol -> its size where that is a number;
+    axis_dims: axis symbol -> tile dimension; masks: dimension -> name of its mask (dimensions without one are always
+    full);
+    shape: dims -> text of a tile's shape; acc: accumulator name -> Operand; policy: buffer -> eviction policy of its
+    loads or "";
+    exact: ids of values that take no short forms (None: all), rounded: cheap.rounded_to, `backend`: Triton's; sizes:
+    axis symbol -> its size where that is a number;
     loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far;
-    zero: dimensions along which loads that are masked off give 0; tiles: the dimensions of tiles, for what is computed for neighbours at once;
+    zero: dimensions along which loads that are masked off give 0; tiles: the dimensions of tiles, for what is computed
+    for neighbours at once;
     ahead: whether a loop reads ahead, by words of four bytes and more.
     """
+
     CARE = frozenset(("load", "check_index"))
 
-    def __init__(self, names: Names, axis_dims: dict[str, str], masks: dict[str, str], shape: Callable[[frozenset], str],
-                 acc: Callable[[str], Operand], need: Callable[[str], None], index_type: str,
-                 policy: Callable[[Buffer, frozenset], str] = lambda b, d: "", exact: set[int] | None = None, backend: str = "cuda",
-                 sizes: dict[str, int] | None = None, loose: dict[str, tuple[str, int]] | None = None, zero: frozenset[str] = NONE,
-                 tiles: Iterable[Tile] = (), rounded: dict[int, torch.dtype] | None = None, ahead: bool = False):
+    def __init__(
+        self,
+        names: Names,
+        axis_dims: dict[str, str],
+        masks: dict[str, str],
+        shape: Callable[[frozenset], str],
+        acc: Callable[[str], Operand],
+        need: Callable[[str], None],
+        index_type: str,
+        policy: Callable[[Buffer, frozenset], str] = lambda b, d: "",
+        exact: set[int] | None = None,
+        backend: str = "cuda",
+        sizes: dict[str, int] | None = None,
+        loose: dict[str, tuple[str, int]] | None = None,
+        zero: frozenset[str] = NONE,
+        tiles: Iterable[Tile] = (),
+        rounded: dict[int, torch.dtype] | None = None,
+        ahead: bool = False,
+    ):
         super().__init__(names.known)
         self.rounded, self.ahead = rounded or {}, ahead
-        self.exact, self.backend, self.sizes, self.loose, self.zero, self.tiles = exact, backend, sizes or {}, loose or {}, zero, tuple(tiles)
+        self.exact, self.backend, self.sizes, self.loose, self.zero, self.tiles = (
+            exact,
+            backend,
+            sizes or {},
+            loose or {},
+            zero,
+            tuple(tiles),
+        )
         self.names, self.axis_dims, self.masks, self.shape, self.acc = names, axis_dims, masks, shape, acc
         self.need, self.index_type, self.policy = need, index_type, policy
-        self.looped = LOOPED                     # dimensions of the loop: what does not vary over them stands outside of it
+        self.looped = LOOPED  # dimensions of the loop: what does not vary over them stands outside of it
         self.outside: list[str] = []
         self.inside: list[str] = []
-        self._under: Guard = ()                  # of the statement that is printed
+        self._under: Guard = ()  # of the statement that is printed
 
     # ---- order
     def emit(self, roots: Iterable[Value]) -> None:
@@ -158,19 +196,25 @@ class Values(GuardedValues):
             return self._philox(v, guard)
         if v.op == "keep_word":
             return self._keep_word(v, guard)
-        args = [self.operand(a, g) for a, g in self.operands(v, guard)[:len(v.args)]]
+        args = [self.operand(a, g) for a, g in self.operands(v, guard)[: len(v.args)]]
         dims = frozenset().union(*(a.dims for a in args))
         if v.op == "cast":
-            if args[0].t == t or (args[0].t.held == t.held and not t.low_precision and args[0].t.kind == t.kind and not args[0].is_literal):
+            if args[0].t == t or (
+                args[0].t.held == t.held and not t.low_precision and args[0].t.kind == t.kind and not args[0].is_literal
+            ):
                 return Operand(args[0].text, t, args[0].dims, args[0].is_literal)
             return self._let("as_" + t.stored.removeprefix("tl."), conversion(args[0], t), v, dims)
         if v.op == "check_index":
             return self._check(v, args, guard, dims)
         short = self._short(v)
-        text = short_text(short[0], args[0], self.need) if short is not None else \
-            (cheap_expression(v, t, args, self.need, self.backend) if self._rough(v) else None) or expression(v.op, t, args, self.need)
+        text = (
+            short_text(short[0], args[0], self.need)
+            if short is not None
+            else (cheap_expression(v, t, args, self.need, self.backend) if self._rough(v) else None)
+            or expression(v.op, t, args, self.need)
+        )
         if t.low_precision and v.op not in ("where", "masked", "maximum", "minimum", "relu", "neg", "abs"):
-            text = rounded(f"({text})", t)                        # an operator of a low precision type rounds its result
+            text = rounded(f"({text})", t)  # an operator of a low precision type rounds its result
         return self._let(v.op, text, v, dims)
 
     def dims_of(self, e: Expr) -> frozenset[str]:
@@ -184,7 +228,9 @@ class Values(GuardedValues):
         return frozenset(out)
 
     def _indirect(self, v: Value) -> Operand:
-        """What stands behind an index, under the same guard as what is read there: elements that a check leaves out have no position."""
+        """What stands behind an index, under the same guard as what is read there: elements that a check leaves out
+        have no position.
+        """
         return self.operand(v, self._under)
 
     def index(self, e: Expr) -> str:
@@ -209,7 +255,9 @@ class Values(GuardedValues):
         return " & ".join(parts), over
 
     def _inside(self, v: Value, sizes: dict[str, int] | None = None) -> bool:
-        """Whether a load is inside of its buffer wherever the axes are: then a condition around it need not guard it."""
+        """Whether a load is inside of its buffer wherever the axes are: then a condition around it need not guard
+        it.
+        """
         if v.op != "load" or v.args:
             return False
         buffer, e = v.attr
@@ -232,7 +280,9 @@ class Values(GuardedValues):
         if buffer.bits:
             return self._bits(v, guard, have)
         mask, over = self.mask(have, guard)
-        if "r" in have and "r" in self.loose and not guard:     # whole words of 16 bytes: the end of a row may be read too far
+        if (
+            "r" in have and "r" in self.loose and not guard
+        ):  # whole words of 16 bytes: the end of a row may be read too far
             name, n = self.loose["r"]
             axes = [a for a, d in self.axis_dims.items() if d == "r"]
             if len(axes) == 1 and self._inside(v, {**self.sizes, axes[0]: n}):
@@ -243,8 +293,13 @@ class Values(GuardedValues):
         dims = have | over
         at = self.spread(self.index(e), have, dims)
         policy = self.policy(buffer, dims)
-        text = f"tl.load({buffer.name} + ({at})" + (f", {mask}" if mask else "") + (", other=0" if mask and (guard or over & self.zero) else "") \
-            + (f", eviction_policy={policy!r}" if policy else "") + ")"
+        text = (
+            f"tl.load({buffer.name} + ({at})"
+            + (f", {mask}" if mask else "")
+            + (", other=0" if mask and (guard or over & self.zero) else "")
+            + (f", eviction_policy={policy!r}" if policy else "")
+            + ")"
+        )
         t = ttype(v.dtype)
         if t.eight_bits:
             text = f"_from_{t.stored}({text})"
@@ -258,27 +313,62 @@ class Values(GuardedValues):
     def _bits(self, v: Value, guard: Guard, have: frozenset[str]) -> Operand:
         """Truth values of neighbours of one load where they lie together in a tile, else each of its own byte."""
         buffer, e = v.attr
-        tile, n = next(((t, n) for n in (WORD, BYTE)[not self.ahead:] for t in self.tiles if not guard and _are_neighbours(e, t, n)), (None, BYTE))
+        tile, n = next(
+            (
+                (t, n)
+                for n in (WORD, BYTE)[not self.ahead :]
+                for t in self.tiles
+                if not guard and _are_neighbours(e, t, n)
+            ),
+            (None, BYTE),
+        )
         if tile is None:
             mask, over = self.mask(have, guard)
             at = self._let("bit", self.spread(self.index(e), have, have | over), v, have | over).text
-            memory = f"tl.load({_memory(buffer, BYTE)} + ({at} >> 3)" + (f", {mask}" + (", other=0" if guard else "") if mask else "") + ")"
+            memory = (
+                f"tl.load({_memory(buffer, BYTE)} + ({at} >> 3)"
+                + (f", {mask}" + (", other=0" if guard else "") if mask else "")
+                + ")"
+            )
             return self._let(f"{buffer.name}_at", f"({memory} >> ({at} & 7) & 1) != 0", v, have | over)
         self.need("_from_bits")
         at, mask = self._of_neighbours(e, tile, n, have)
         policy = self.policy(buffer, have)
-        loaded = f"tl.load({_memory(buffer, n)} + ({at})" + (f", {mask}" if mask else "") + (f", eviction_policy={policy!r}" if policy else "") + ")"
-        return self._let(f"{buffer.name}_at", f"tl.trans(_from_bits(tl.trans({loaded}), {n}))" if tile.position == "[:, None]" else f"_from_bits({loaded}, {n})", v, have)
+        loaded = (
+            f"tl.load({_memory(buffer, n)} + ({at})"
+            + (f", {mask}" if mask else "")
+            + (f", eviction_policy={policy!r}" if policy else "")
+            + ")"
+        )
+        return self._let(
+            f"{buffer.name}_at",
+            (
+                f"tl.trans(_from_bits(tl.trans({loaded}), {n}))"
+                if tile.position == "[:, None]"
+                else f"_from_bits({loaded}, {n})"
+            ),
+            v,
+            have,
+        )
 
     def _store_bits(self, buffer: Buffer, e: Expr, x: Operand) -> None:
         have = self.dims_of(e)
         out = self.inside if have & self.looped else self.outside
-        text = f"tl.full({self.shape(have)}, {x.text}, tl.int1)" if x.is_literal else x.text if x.dims == have else f"tl.broadcast_to({x.text}, {self.shape(have)})"
+        text = (
+            f"tl.full({self.shape(have)}, {x.text}, tl.int1)"
+            if x.is_literal
+            else x.text
+            if x.dims == have
+            else f"tl.broadcast_to({x.text}, {self.shape(have)})"
+        )
         tile = next((t for t in self.tiles if _are_neighbours(e, t, BYTE)), None)
         if tile is None:
             self.need("_put_bit")
             mask, _ = self.mask(have)
-            out.append(f"_put_bit({buffer.name}, {self.index(e)}, {text}, {mask or f'tl.full({self.shape(have)}, 1, tl.int1)'})")
+            out.append(
+                f"_put_bit({buffer.name}, {self.index(e)}, {text},"
+                f" {mask or f'tl.full({self.shape(have)}, 1, tl.int1)'})"
+            )
             return
         self.need("_halves")
         self.need("_to_bits")
@@ -290,15 +380,21 @@ class Values(GuardedValues):
         """(e // n, mask) where each lane along a dimension of tiles stands for n neighbours."""
         lanes = self.names.fresh("lanes")
         (self.inside if tile.dim in self.looped else self.outside).append(
-            f"{lanes} = ({tile.start}) // {n} + tl.arange(0, {tile.dim.upper()}BLOCK // {n}){tile.position}" if tile.position else
-            f"{lanes} = ({tile.start} + {n} * tl.arange(0, {tile.dim.upper()}BLOCK // {n})) // {n}")         # (as the words of random numbers have them)
+            f"{lanes} = ({tile.start}) // {n} + tl.arange(0, {tile.dim.upper()}BLOCK // {n}){tile.position}"
+            if tile.position
+            else f"{lanes} = ({tile.start} + {n} * tl.arange(0, {tile.dim.upper()}BLOCK // {n})) // {n}"
+        )  # (as the words of random numbers have them)
         where, inner, at = {}, ONE, symbol(lanes)
         for k, a in enumerate(reversed(tile.axes)):
             size = as_expr(a.size) if k else as_expr(a.size) // n
             at_axis = at // inner if k == len(tile.axes) - 1 else at // inner % size
             where[a.symbol.name] = at_axis if k else at_axis * n
             inner = inner * size
-        parts = [self.masks[d] if d != tile.dim else f"({lanes} < {d}numel // {n})" for d in sorted(have, reverse=True) if d in self.masks]
+        parts = [
+            self.masks[d] if d != tile.dim else f"({lanes} < {d}numel // {n})"
+            for d in sorted(have, reverse=True)
+            if d in self.masks
+        ]
         return self.index(e.subs(where) // n), " & ".join(parts)
 
     def _index(self, v: Value) -> Operand:
@@ -309,17 +405,19 @@ class Values(GuardedValues):
         if self.index_type != "tl.int32" or t.held != "tl.int64":
             return self._let("index", f"({self.index(e)}).to({t.held})", v, dims)
         name = self._let("index", self.index(e), v, dims).text
-        return Operand(f"{name}.to(tl.int64)", t, dims, narrow=name)          # (converted where it is neither compared nor becomes a float)
+        return Operand(
+            f"{name}.to(tl.int64)", t, dims, narrow=name
+        )  # (converted where it is neither compared nor becomes a float)
 
     # ---- random numbers
     def _together(self, v: Value) -> tuple[Tile, int] | None:
-        """Along which dimension of tiles, and for how many neighbours, the words of `philox` are computed at once: a counter gives those of four,
-        from a multiple of four on. None: each by itself."""
+        """Along which dimension of tiles, and for how many neighbours, the words of `philox` are computed at once: a
+        counter gives those of four, from a multiple of four on. None: each by itself."""
         at = v.args[2]
         if at.op != "index" or at.args or v.args[4].attr < 4:
             return None
         for tile in self.tiles:
-            for n in (8, 4) if v.args[4].attr > 4 else (4,):           # (four float32 are what a thread holds side by side)
+            for n in (8, 4) if v.args[4].attr > 4 else (4,):  # (four float32 are what a thread holds side by side)
                 if n <= tile.per and _are_neighbours(at.attr, tile, n):
                     return tile, n
         return None
@@ -327,14 +425,19 @@ class Values(GuardedValues):
     def _philox(self, v: Value, guard: Guard) -> Operand:
         seed, counter, threads, vector = (self.operand(v.args[k], guard) for k in (0, 1, 3, 4))
         together, e, unsigned = self._together(v), v.args[2].attr, self.index_type.replace("int", "uint")
-        more = f"{threads.text if threads.is_literal else f'({threads.narrow or threads.text}).to({unsigned})'}, {vector.text}"
+        more = (
+            f"{threads.text if threads.is_literal else f'({threads.narrow or threads.text}).to({unsigned})'},"
+            f" {vector.text}"
+        )
         state = f"{seed.text}, {counter.text}"
         self.need("_product")
         self.need("_philox")
         if together is None:
             self.need("_philox_one")
             at = self.operand(v.args[2], guard)
-            return self._word(f"_philox_one({state}, ({at.narrow or materialised(at)}).to({unsigned}), {more})", v, at.dims)
+            return self._word(
+                f"_philox_one({state}, ({at.narrow or materialised(at)}).to({unsigned}), {more})", v, at.dims
+            )
         tile, n = together
         if n == 4:
             self.need("_philox_four")
@@ -356,7 +459,11 @@ class Values(GuardedValues):
         seed, counter, at, ones = (self.operand(a, guard) for a in v.args)
         for name in ("_product", "_philox", "_folded", "_keep_word"):
             self.need(name)
-        return self._word(f"_keep_word({seed.text}, {counter.text}, ({at.narrow or materialised(at)}).to(tl.uint32), {ones.text})", v, at.dims)
+        return self._word(
+            f"_keep_word({seed.text}, {counter.text}, ({at.narrow or materialised(at)}).to(tl.uint32), {ones.text})",
+            v,
+            at.dims,
+        )
 
     def _word(self, text: str, v: Value, dims: frozenset[str]) -> Operand:
         name = self._let("philox", text, v, dims).text
@@ -393,5 +500,9 @@ class Values(GuardedValues):
         call = "tl.store" if mode == "set" else "tl.atomic_or" if t.kind == "bool" else "tl.atomic_add"
         if mode == "add" and t.low_precision:
             text = f"{text}.to({t.stored})"
-        line = f"{call}({buffer.name} + ({at}), {text}" + (f", {mask}" if mask else "") + (", sem='relaxed')" if mode != "set" else ")")
+        line = (
+            f"{call}({buffer.name} + ({at}), {text}"
+            + (f", {mask}" if mask else "")
+            + (", sem='relaxed')" if mode != "set" else ")")
+        )
         (self.inside if want & self.looped else self.outside).append(line)

@@ -1,9 +1,11 @@
 """Decompositions that torch itself has, run on tensors without data and recorded like any other code.
 
-torch's own table serves several compilers; most entries of it round, lay out or promote in other ways than the eager kernel does, so
-only those are listed here that the table of operators (tests/ops) showed to be right, and that run no slower than eager's kernel.
-(Resampling, reflecting pads and the like are right, too, but gather element by element what eager copies in whole rows.)
+torch's own table serves several compilers; most entries of it round, lay out or promote in other ways than the eager
+kernel does, so only those are listed here that the table of operators (tests/ops) showed to be right, and that run no
+slower than eager's kernel. (Resampling, reflecting pads and the like are right, too, but gather element by element what
+eager copies in whole rows.)
 """
+
 from __future__ import annotations
 
 import operator
@@ -13,12 +15,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...symbolic.expr import Expr
-from ..calls import trace_call
+from ..traced_calls import trace_call
 from ..fallback import taken_apart
 from ..functionalize import Functionalizer
 from ..meta.core import TensorMeta, state
 from ..tensor import from_meta, recording
-from .builder import TABLE, Builder, Node
+from .table import TABLE, Builder, Node
 
 __all__ = ["BORROWED"]
 
@@ -26,17 +28,17 @@ aten = torch.ops.aten
 
 BORROWED = """
     _chunk_cat _euclidean_dist _softmax_backward_data _unsafe_masked_index _unsafe_masked_index_put_accumulate addmv
-    addr binary_cross_entropy_with_logits block_diag channel_shuffle deg2rad diag_embed dist dot heaviside linalg_cross linspace.Tensor_Scalar linspace.Tensor_Tensor
-    logaddexp2 logspace.Scalar_Tensor logspace.Tensor_Scalar logspace.Tensor_Tensor logspace
-    max_pool2d_with_indices_backward multi_margin_loss multilabel_margin_loss_forward mv
-    mvlgamma narrow_copy native_dropout_backward polar rad2deg sinc soft_margin_loss special_entr
-    special_xlog1py trace unfold_copy unfold_backward vdot
-""".split()
+    addr binary_cross_entropy_with_logits block_diag channel_shuffle deg2rad diag_embed dist dot heaviside
+    linalg_cross linspace.Tensor_Scalar linspace.Tensor_Tensor logaddexp2 logspace.Scalar_Tensor
+    logspace.Tensor_Scalar logspace.Tensor_Tensor logspace max_pool2d_with_indices_backward multi_margin_loss
+    multilabel_margin_loss_forward mv mvlgamma narrow_copy native_dropout_backward polar rad2deg sinc soft_margin_loss
+    special_entr special_xlog1py trace unfold_copy unfold_backward vdot""".split()
 
 
 def _borrow(op: Any, function: Callable) -> Callable[..., Any]:
     def decompose(b: Builder, *args: Any, **kwargs: Any) -> Any:
         return _record(b, op, function, args, kwargs)
+
     return decompose
 
 
@@ -66,8 +68,10 @@ def _record(b: Builder, op: Any, function: Callable, args: tuple, kwargs: dict) 
         return NotImplemented
     single = isinstance(out, torch.Tensor)
     sub = f.finish((out,) if single else tuple(out), [], "borrowed")
-    if any(o.kind not in ("buffer", "const", "view", "input") for o in sub.plan) or any(t.ndim for t in sub.constants.values()):
-        return NotImplemented                               # (a table of numbers: torch's kernel does better)
+    if any(o.kind not in ("buffer", "const", "view", "input") for o in sub.plan) or any(
+        t.ndim for t in sub.constants.values()
+    ):
+        return NotImplemented  # (a table of numbers: torch's kernel does better)
     new: dict[Node, Any] = dict(zip(sub.placeholders, nodes))
 
     def arg(x: Any) -> Any:

@@ -1,5 +1,6 @@
-"""Composites that torch has kernels of its own for: turns, rounding to decimals, scaling by powers of two, angles, norms that are clipped,
-distances. Written out as those kernels compute them."""
+"""Composites that torch has kernels of its own for: turns, rounding to decimals, scaling by powers of two, angles,
+norms that are clipped, distances. Written out as those kernels compute them."""
+
 from __future__ import annotations
 
 import math
@@ -8,8 +9,8 @@ from typing import Any
 import torch
 
 from ..meta.types import is_float
-from .builder import Builder, Node, decomposition
-from .pointwise import dtype_of, upcast
+from .table import Builder, Node, decomposition
+from .pointwise_forms import dtype_of, upcast
 
 __all__: list[str] = []
 
@@ -49,7 +50,7 @@ def round_decimals(b: Builder, x: Node, *, decimals: int) -> Any:
 @decomposition(aten.ldexp.Tensor)
 def ldexp(b: Builder, x: Node, other: Node) -> Any:
     if is_float(dtype_of(x)) and not is_float(dtype_of(other)):
-        return NotImplemented                                    # (C's ldexp, which overflows at the end alone)
+        return NotImplemented  # (C's ldexp, which overflows at the end alone)
     return b.call(aten.mul.Tensor, x, b.call(aten.pow.Scalar, 2.0, other))
 
 
@@ -80,21 +81,33 @@ def renorm(b: Builder, x: Node, p: Any, dim: int, maxnorm: Any) -> Any:
     n = len(m.shape)
     if not is_float(m.dtype) or not isinstance(p, (int, float)) or any(isinstance(s, int) and s == 0 for s in m.shape):
         return NotImplemented
-    wide = torch.float64 if m.device.type == "cpu" and m.dtype is torch.float32 else torch.float32 if m.dtype in (torch.float16, torch.bfloat16) else m.dtype
+    wide = (
+        torch.float64
+        if m.device.type == "cpu" and m.dtype is torch.float32
+        else torch.float32
+        if m.dtype in (torch.float16, torch.bfloat16)
+        else m.dtype
+    )
     norm = b.call(aten.linalg_vector_norm.default, x, p, [d for d in range(n) if d != dim % n], True, dtype=wide)
-    factor = b.where(b.compare("gt", norm, float(maxnorm)), b.div(b.full((), float(maxnorm), wide, m.device), b.add(norm, 1e-7)), 1.0)
+    factor = b.where(
+        b.compare("gt", norm, float(maxnorm)), b.div(b.full((), float(maxnorm), wide, m.device), b.add(norm, 1e-7)), 1.0
+    )
     return b.call(aten.mul.Tensor, x, b.cast(factor, m.dtype))
 
 
 @decomposition(aten._cdist_forward.default)
 def cdist(b: Builder, x: Node, y: Node, p: float, mode: int | None) -> Any:
     s, t = x.meta["val"], y.meta["val"]
-    if not is_float(s.dtype) or s.dtype is not t.dtype or any(isinstance(k, int) and k == 0 for k in (*s.shape, *t.shape)):
+    if (
+        not is_float(s.dtype)
+        or s.dtype is not t.dtype
+        or any(isinstance(k, int) and k == 0 for k in (*s.shape, *t.shape))
+    ):
         return NotImplemented
     rows, columns = s.shape[-2], t.shape[-2]
     few = isinstance(rows, int) and isinstance(columns, int) and rows <= 25 and columns <= 25
     if p == 2 and not (mode == 2 or mode in (None, 0) and few):
-        return NotImplemented                                # (eager goes by a matrix product)
+        return NotImplemented  # (eager goes by a matrix product)
     n, k = len(s.shape), len(t.shape)
     d = b.unary("abs", b.sub(b.unsqueeze(x, n - 1), b.unsqueeze(y, k - 2)))
     dims = [max(n, k)]

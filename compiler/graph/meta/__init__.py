@@ -3,11 +3,26 @@
 `lookup(op)` finds the rule; the modules beside this one hold them by theme. What has no rule is run on meta tensors by
 the caller (`graph/fallback.py`).
 """
+
 from __future__ import annotations
 
 import torch
 
-from . import attention, core, factory, indexing, keep_bits, matmul, nn, pointwise, recurrent, reduce, searching, views  # noqa: F401  (they register their rules)
+# Imported for the rules that they register.
+from . import (
+    attention_meta,
+    core,
+    factory_meta,
+    indexing_meta,
+    keep_bits_meta,
+    matmul_meta,
+    nn_meta,
+    pointwise_meta,
+    lstm_meta,
+    reduce_meta,
+    searching_meta,
+    views_meta,
+)
 from .core import RULES, DataDependentError, Rule, TensorMeta
 
 from .refused import refusing
@@ -22,13 +37,23 @@ def lookup(op: torch._ops.OpOverload) -> Rule | None:
 
 
 def lookup_for_calls(op: torch._ops.OpOverload) -> Rule | None:
-    """`lookup`, for calls of the program's: it raises for dtypes that eager refuses, which steps of a decomposition may have."""
+    """`lookup`, for calls of the program's: it raises for dtypes that eager refuses, which steps of a decomposition may
+    have.
+    """
     rule = lookup(op)
     return rule and refusing(op, rule)
 
 
 def find(name: str, overload: str, op: torch._ops.OpOverload | None = None) -> Rule | None:
     r = RULES.get(f"{name}.{overload}") or RULES.get(name)
-    if r is None and op is not None and torch.Tag.pointwise in op.tags and len(op._schema.returns) == 1:
-        r = RULES[f"{name}.{overload}"] = pointwise.generic_pointwise(name)
+    if (
+        r is None
+        and op is not None
+        and torch.Tag.pointwise in op.tags
+        and len(op._schema.returns) == 1
+        and op.namespace in ("aten", "prims")
+    ):
+        r = RULES[f"{name}.{overload}"] = pointwise_meta.generic_pointwise(
+            name.removeprefix("prims::")
+        )  # (of other namespaces the tag says no dtype)
     return r

@@ -4,6 +4,7 @@ A *rule* gives the metadata of an operator's results from the metadata of its ar
 values: tensors are TensorMeta, sizes are ints or Exprs. They compare sizes with `same`, `is_one`, ... which record a
 guard where the answer depends on the hints. A wrong call raises what eager would raise (the same type, a similar text).
 """
+
 from __future__ import annotations
 
 import threading
@@ -15,9 +16,32 @@ from ...symbolic import expr as E
 from ...symbolic.env import ShapeEnv
 from ...symbolic.expr import Expr, IntLike
 
-__all__ = ["TensorMeta", "Rule", "RULES", "rule", "DataDependentError", "same", "is_zero", "is_one", "decide", "norm_dim",
-           "norm_dims", "numel", "contiguous_strides", "is_contiguous", "is_dense", "order_in_memory", "like", "new", "fix",
-           "broadcast_shapes", "channels_last_strides", "is_channels_last", "suggest_format", "strides_for", "sym_max"]
+__all__ = [
+    "TensorMeta",
+    "Rule",
+    "RULES",
+    "rule",
+    "DataDependentError",
+    "same",
+    "is_zero",
+    "is_one",
+    "decide",
+    "norm_dim",
+    "norm_dims",
+    "numel",
+    "contiguous_strides",
+    "is_contiguous",
+    "is_dense",
+    "order_in_memory",
+    "new",
+    "fix",
+    "broadcast_shapes",
+    "channels_last_strides",
+    "is_channels_last",
+    "suggest_format",
+    "strides_for",
+    "sym_max",
+]
 
 
 class DataDependentError(RuntimeError):
@@ -29,8 +53,15 @@ class TensorMeta:
 
     __slots__ = ("shape", "stride", "dtype", "device", "storage_offset", "requires_grad")
 
-    def __init__(self, shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device, storage_offset: IntLike = 0,
-                 requires_grad: bool = False):
+    def __init__(
+        self,
+        shape: tuple,
+        stride: tuple,
+        dtype: torch.dtype,
+        device: torch.device,
+        storage_offset: IntLike = 0,
+        requires_grad: bool = False,
+    ):
         self.shape, self.stride, self.dtype, self.device = shape, stride, dtype, device
         self.storage_offset, self.requires_grad = storage_offset, requires_grad
 
@@ -62,15 +93,19 @@ class TensorMeta:
 
 
 Rule = Callable[..., Any]
-RULES: dict[str, Rule] = {}          # "add.Tensor" (one overload) or "add" (all overloads of aten::add)
+RULES: dict[str, Rule] = {}  # "add.Tensor" (one overload) or "add" (all overloads of aten::add)
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for aten operators, by "name.overload" or by "name"; other namespaces are written "prims::name"."""
+    """Register a rule for aten operators, by "name.overload" or by "name"; other namespaces are written
+    "prims::name".
+    """
+
     def put(f: Rule) -> Rule:
         for n in names:
             RULES[n] = f
         return f
+
     return put
 
 
@@ -172,7 +207,7 @@ def contiguous_strides(shape: Sequence[IntLike]) -> tuple:
     return tuple(out[::-1])
 
 
-_CL = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}       # innermost dimension first
+_CL = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # innermost dimension first
 
 
 def channels_last_strides(shape: Sequence[IntLike]) -> tuple:
@@ -268,8 +303,10 @@ def is_dense(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     """Non-overlapping and dense: a permutation of a contiguous tensor."""
     if len(shape) == 1:
         return is_one(stride[0]) or (isinstance(shape[0], int) and shape[0] < 2)
-    dims = sorted((d for d in range(len(shape)) if not (isinstance(shape[d], int) and shape[d] < 2)),
-                  key=lambda d: _hint(stride[d]))
+    dims = sorted(
+        (d for d in range(len(shape)) if not (isinstance(shape[d], int) and shape[d] < 2)),
+        key=lambda d: _hint(stride[d]),
+    )
     if any(isinstance(s, int) and s == 0 for s in shape):
         return True
     n: IntLike = 1
@@ -284,7 +321,7 @@ def broadcast_shapes(*shapes: Sequence[IntLike]) -> tuple:
     if len(shapes) == 1:
         return tuple(shapes[0])
     first = shapes[0]
-    if all(s == first for s in shapes[1:]):         # Exprs compare by identity, ints by value
+    if all(s == first for s in shapes[1:]):  # Exprs compare by identity, ints by value
         return tuple(first)
     n = max(len(s) for s in shapes)
     out: list[IntLike] = [1] * n
@@ -297,23 +334,19 @@ def broadcast_shapes(*shapes: Sequence[IntLike]) -> tuple:
                 out[i] = s
             elif same(o, s):
                 out[i] = s if s.__class__ is int else o
-            elif is_one(o):                             # 9 - n, say, that is one in this call
+            elif is_one(o):  # 9 - n, say, that is one in this call
                 out[i] = s
             elif not is_one(s):
-                raise RuntimeError(f"The size of tensor a ({o}) must match the size of tensor b ({s}) at non-singleton "
-                                   f"dimension {i}")
+                raise RuntimeError(
+                    f"The size of tensor a ({o}) must match the size of tensor b ({s}) at non-singleton dimension {i}"
+                )
     return tuple(out)
 
 
 # ---- results
-def new(shape: Sequence[IntLike], dtype: torch.dtype, device: torch.device, stride: Sequence[IntLike] | None = None
-        ) -> TensorMeta:
+def new(
+    shape: Sequence[IntLike], dtype: torch.dtype, device: torch.device, stride: Sequence[IntLike] | None = None
+) -> TensorMeta:
     """A fresh tensor, contiguous unless strides are given."""
     shape = tuple(shape)
     return TensorMeta(shape, contiguous_strides(shape) if stride is None else tuple(stride), dtype, device)
-
-
-def like(m: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
-    """A fresh tensor as `empty_like` makes it: same strides where dense, else the order of the strides, packed."""
-    from .strides import preserve_strides
-    return TensorMeta(m.shape, preserve_strides(m), m.dtype if dtype is None else dtype, m.device)

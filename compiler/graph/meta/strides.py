@@ -1,4 +1,5 @@
 """The strides of element-wise results: what TensorIterator gives to an output that it allocates."""
+
 from __future__ import annotations
 
 from typing import Sequence
@@ -21,8 +22,9 @@ def elementwise_strides(shape: tuple, operands: Sequence[TensorMeta]) -> tuple:
             return cs
         if len(shape) == 4 and all(is_channels_last(m.shape, m.stride) for m in operands):
             return channels_last_strides(shape)
-        if (all(m is first or all(same(a, b) for a, b in zip(m.stride, first.stride)) for m in operands)
-                and is_dense(first.shape, first.stride)):
+        if all(m is first or all(same(a, b) for a, b in zip(m.stride, first.stride)) for m in operands) and is_dense(
+            first.shape, first.stride
+        ):
             return first.stride
     elif len(shape) <= 1:
         return (1,) * len(shape)
@@ -52,7 +54,7 @@ def _expanded(m: TensorMeta, shape: tuple) -> list[IntLike]:
 def _ordered_strides(shape: tuple, strides: Sequence[Sequence[IntLike]]) -> tuple:
     """Packed strides whose order of dimensions follows the operands', the first operand that tells deciding."""
     n = len(shape)
-    perm = list(range(n - 1, -1, -1))               # innermost first
+    perm = list(range(n - 1, -1, -1))  # innermost first
 
     def order(a: int, b: int) -> int:
         """-1: a is more inner than b; 1: the other way; 0: nothing says."""

@@ -1,4 +1,5 @@
 """Type promotion: the dtype that eager computes in and returns, from tensors, 0-dim tensors and Python numbers."""
+
 from __future__ import annotations
 
 from typing import Any, Sequence

@@ -1,4 +1,7 @@
-"""Tensors made from nothing: constants and index expressions. They cost no memory unless something needs them in memory."""
+"""Tensors made from nothing: constants and index expressions. They cost no memory unless something needs them in
+memory.
+"""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +10,8 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ..ir import cast, const, index, prim
-from ..lower import Lowering, NoRule, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, Scalar, dim_symbol, is_one
 
@@ -39,11 +43,16 @@ def zeros(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
     return _filled(lo, 0)
 
 
-@rule("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default",
-      "aten.new_empty_strided.default", "aten.empty_permuted.default")
+EMPTY = tuple(
+    """aten.empty.memory_format aten.empty_like.default aten.new_empty.default aten.empty_strided.default
+    aten.new_empty_strided.default aten.empty_permuted.default""".split()
+)  # operators that give memory without contents
+
+
+@rule(*EMPTY)
 def empty(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    """Memory without contents counts as zeros: what reads it gets some value, and the same each time. Deterministic algorithms
-    fill it with NaN or the greatest integer, to be noticed."""
+    """Memory without contents counts as zeros: what reads it gets some value, and the same each time. Deterministic
+    algorithms fill it with NaN or the greatest integer, to be noticed."""
     if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
         return _filled(lo, 0)
     dtype = lo.meta().dtype
@@ -94,7 +103,11 @@ def eye(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
 def linspace(lo: Lowering, node: Any, start: Any, end: Any, steps: Any, **kw: Any) -> Ref:
     m = lo.meta()
     shape = lo.out_shape()
-    if not m.dtype.is_floating_point or not all(isinstance(x, (int, float)) for x in (start, end)) or not isinstance(steps, int):
+    if (
+        not m.dtype.is_floating_point
+        or not all(isinstance(x, (int, float)) for x in (start, end))
+        or not isinstance(steps, int)
+    ):
         raise NoRule("linspace of ints or of values known at run time")
     dt = compute_dtype(m.dtype)
     if steps <= 1:

@@ -1,4 +1,7 @@
-"""Sampling of volumes at positions that a tensor gives (grid_sample over 3 dimensions). Of images eager's kernels are as fast as a loop of ours."""
+"""Sampling of volumes at positions that a tensor gives (grid_sample over 3 dimensions). Of images eager's kernels are
+as fast as a loop of ours.
+"""
+
 from __future__ import annotations
 
 import itertools
@@ -9,14 +12,15 @@ import torch
 
 from ...symbolic.expr import as_expr
 from ..ir import Value, cast, const, index, indirect_symbol, prim
-from ..lower import Lowering, NoRule, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
 from ..ref import Ref, contiguous_strides, is_one, numel, remap, reshape
 from .scatters import on_cpu
 from .windows import both, element_at, out_axis
 
 I64 = torch.int64
-NEAREST = 1                                  # of eager's modes; 0 is linear
-ZEROS, REFLECTION = 0, 2                     # of eager's paddings; 1 is the border
+NEAREST = 1  # of eager's modes; 0 is linear
+ZEROS, REFLECTION = 0, 2  # of eager's paddings; 1 is the border
 
 
 class _Along:
@@ -42,7 +46,7 @@ class _Along:
             p = self._reflected(p)
         if self.padding != ZEROS:
             p = prim("where", prim("lt", p, self.number(0)), self.number(0), p)
-            p = prim("where", prim("lt", p, last), p, last)                               # (NaN is the last)
+            p = prim("where", prim("lt", p, last), p, last)  # (NaN is the last)
         return p
 
     def _reflected(self, p: Value) -> Value:
@@ -57,13 +61,18 @@ class _Along:
         return prim("add", prim("where", prim("lt", extra, back), extra, back), low)
 
     def inside(self, p: Value) -> Value:
-        """Whether an element lies at a whole-numbered position (compared as floats: positions may be out of the range of integers)."""
+        """Whether an element lies at a whole-numbered position (compared as floats: positions may be out of the range
+        of integers).
+        """
         return prim("logical_and", prim("gt", p, self.number(-1)), prim("lt", p, self.n))
 
 
 @dataclass(frozen=True)
 class _Tap:
-    """One of the elements along a dimension that a result is made of: where it lies in a row-major volume (-1: outside), and its weight (None: 1)."""
+    """One of the elements along a dimension that a result is made of: where it lies in a row-major volume (-1:
+    outside), and its weight (None: 1).
+    """
+
     at: Ref
     weight: Ref | None
 
@@ -77,7 +86,9 @@ def grid_sampler_3d(lo: Lowering, node: Any, x: Ref, grid: Ref, mode: int, paddi
     taps = []
     for d, (size, step) in enumerate(zip(x.shape[2:], contiguous_strides(x.shape)[2:])):
         a = _Along(size, padding, align, x.dtype)
-        coordinate = remap(grid, points, {**{k: out_axis(points, k) for k in range(4)}, 4: 2 - d})       # (the last one is the first dimension's)
+        coordinate = remap(
+            grid, points, {**{k: out_axis(points, k) for k in range(4)}, 4: 2 - d}
+        )  # (the last one is the first dimension's)
         taps.append([_kept(lo, a, step, points, p, w) for p, w in _taps(a, a.place(coordinate.value), mode)])
     return lo.pointwise(_sum(reshape(x, (*x.shape[:2], numel(x.shape[2:]))), shape, list(itertools.product(*taps))))
 
@@ -94,11 +105,15 @@ def _taps(a: _Along, p: Value, mode: int) -> list[tuple[Value, Value | None]]:
 def _kept(lo: Lowering, a: _Along, step: Any, shape: tuple, p: Value, w: Value | None) -> _Tap:
     """A tap in memory, since every channel has the same."""
     at = prim("where", a.inside(p), prim("mul", cast(p, I64), index(as_expr(step))), const(-1, I64))
-    return _Tap(lo.store(at, shape, I64, suffix="_at"), None if w is None else lo.store(w, shape, a.t, suffix="_weight"))
+    return _Tap(
+        lo.store(at, shape, I64, suffix="_at"), None if w is None else lo.store(w, shape, a.t, suffix="_weight")
+    )
 
 
 def _sum(x: Ref, shape: tuple, corners: Sequence[tuple[_Tap, ...]]) -> Value:
-    """The sum over corners; those outside add nothing, whatever the weights. (Something is read there, too: reads under conditions are no gathers.)"""
+    """The sum over corners; those outside add nothing, whatever the weights. (Something is read there, too: reads under
+    conditions are no gathers.)
+    """
     lead = {0: out_axis(shape, 0), **{1 + d: out_axis(shape, 2 + d) for d in range(3)}}
     total: Value | None = None
     for corner in corners:

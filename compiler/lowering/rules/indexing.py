@@ -1,4 +1,7 @@
-"""Reading at computed positions: an index tensor becomes part of a load's index. Positions are checked as eager checks them."""
+"""Reading at computed positions: an index tensor becomes part of a load's index. Positions are checked as eager checks
+them.
+"""
+
 from __future__ import annotations
 
 from typing import Any, Sequence
@@ -7,19 +10,22 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, prim
-from ..lower import Lowering, NoRule, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
 from ..ref import Ref, dim_symbol, is_one, ranges_of, remap, value_range
 
 
 def refuse_nothing(size: Any) -> None:
-    """Nothing can be read at any position of a dimension of size 0, not even before the position is found to be wrong: torch's kernel says so."""
+    """Nothing can be read at any position of a dimension of size 0, not even before the position is found to be wrong:
+    torch's kernel says so.
+    """
     if as_expr(size) is as_expr(0):
         raise NoRule("an index into a dimension of size 0")
 
 
 def position(i: Value, size: Any, message: str, wrap: bool, shape: Sequence[Any] = ()) -> Expr:
-    """An index expression for the element of an index tensor: wrapped where negative counts from the end, and checked. What is
-    made of axes (an arange) and known to be in range over `shape` needs neither."""
+    """An index expression for the element of an index tensor: wrapped where negative counts from the end, and checked.
+    What is made of axes (an arange) and known to be in range over `shape` needs neither."""
     refuse_nothing(size)
     i = cast(i, torch.int64)
     if i.op == "index":
@@ -63,8 +69,11 @@ def index_select(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
         raise NoRule("index_select of a 0-dim tensor")
     shape = lo.out_shape()
     dim %= x.ndim
-    at = remap(Ref((1,), ids.dtype, ids.value) if ids.ndim == 0 else ids, (ids.shape[0] if ids.ndim else 1,) + (1,) * (x.ndim - 1 - dim),
-               {0: dim_symbol(x.ndim, dim)})
+    at = remap(
+        Ref((1,), ids.dtype, ids.value) if ids.ndim == 0 else ids,
+        (ids.shape[0] if ids.ndim else 1,) + (1,) * (x.ndim - 1 - dim),
+        {0: dim_symbol(x.ndim, dim)},
+    )
     m: dict[int, Any] = {d: dim_symbol(x.ndim, d) for d in range(x.ndim)}
     m[dim] = position(at.value, x.shape[dim], "IndexError: index out of range in self", False, shape)
     return lo.pointwise(_read(x, shape, m))
@@ -74,10 +83,10 @@ def index_select(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref) -> Ref:
 def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Ref:
     x, ids = (Ref((1,), t.dtype, t.value) if t.ndim == 0 else t for t in (x, ids))
     dim %= x.ndim
-    m: dict[int, Any] = {d: (dim_symbol(x.ndim, d) if not is_one(ids.shape[d]) else 0) for d in range(x.ndim)}
+    m: dict[int, Any] = {d: dim_symbol(x.ndim, d) if not is_one(ids.shape[d]) else 0 for d in range(x.ndim)}
     message = f"RuntimeError: index out of bounds for dimension {dim} with size {x.shape[dim]}"
     if _empty(ids.shape):
-        return lo.pointwise(const(0, x.dtype))               # nothing is read: nothing is out of bounds
+        return lo.pointwise(const(0, x.dtype))  # nothing is read: nothing is out of bounds
     m[dim] = position(ids.value, x.shape[dim], message, False, ids.shape)
     return lo.pointwise(_read(x, ids.shape, m))
 
@@ -92,16 +101,16 @@ def index_tensor(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None]) -> 
     width = max(i.ndim for _, i in used)
     dims = [d for d, _ in used]
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    first = dims[0] if adjacent else 0                    # where the dimensions of the index tensors go in the result
+    first = dims[0] if adjacent else 0  # where the dimensions of the index tensors go in the result
     m: dict[int, Any] = {}
     kept = [d for d in range(x.ndim) if d not in dims]
     for k, d in enumerate(kept):
         m[d] = dim_symbol(n, k if k < first else k + width)
-    tail = n - first - width                              # dimensions of the result to the right of the index's
+    tail = n - first - width  # dimensions of the result to the right of the index's
     for d, i in used:
         at = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)})
         message = f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}"
         if _empty(shape):
-            return lo.pointwise(const(0, x.dtype))           # as above
+            return lo.pointwise(const(0, x.dtype))  # as above
         m[d] = position(at.value, x.shape[d], message, True, shape)
     return lo.pointwise(_read(x, shape, m))

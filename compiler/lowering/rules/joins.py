@@ -1,4 +1,5 @@
 """Joining and padding."""
+
 from __future__ import annotations
 
 from typing import Any, Sequence
@@ -7,12 +8,15 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Buffer, LoopNest, Value, cast, const, index, prim, walk
-from ..lower import Lowering, NoRule, memory_order, rule, strides_of
+from ..context import Lowering
+from ..rule_table import NoRule, rule
+from ..buffer_strides import memory_order, strides_of
 from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, ref_of_buffer, remap
 from ..rewrite import Rewriter, positions, tidy
 
-MOST_MOVED = 96         # operations that are computed where their result is padded
-# A cat of few pieces is a choice by index inside a fused kernel; of many, each piece is stored into its part of the result.
+MOST_MOVED = 96  # operations that are computed where their result is padded
+# A cat of few pieces is a choice by index inside a fused kernel; of many, each piece is stored into its part of the
+# result.
 CHOICE_LIMIT = 4
 
 
@@ -36,10 +40,17 @@ def cat(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
 
 def feeds_kernels(node: Any) -> bool:
     """Whether what uses the result is element-wise work, into which a choice by index can be fused."""
-    from ..lower import RULES
+    from ..rule_table import RULES
+
     users = [u for u in node.users if u.op == "call_function"]
-    return bool(users) and len(users) == len(node.users) and all(
-        u.target in RULES and RULES[u.target].__module__.endswith(("pointwise", "reductions", "norms", "special")) for u in users)
+    return (
+        bool(users)
+        and len(users) == len(node.users)
+        and all(
+            u.target in RULES and RULES[u.target].__module__.endswith(("pointwise", "reductions", "norms", "special"))
+            for u in users
+        )
+    )
 
 
 def _choose(pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Value:
@@ -60,8 +71,8 @@ def _choose(pieces: list[Ref], dim: int, shape: tuple, dtype: torch.dtype) -> Va
 
 
 def _guard_last(v: Value, at: Expr, start: Expr, dtype: torch.dtype) -> Value:
-    """The last piece is read only where none of the others holds: the chain's final operand must be guarded as well, because
-    generated code may evaluate the second branch of a choice for all elements."""
+    """The last piece is read only where none of the others holds: the chain's final operand must be guarded as well,
+    because generated code may evaluate the second branch of a choice for all elements."""
     chain: list[tuple[Value, Value]] = []
     while v.op == "masked":
         chain.append((v.args[0], v.args[1]))
@@ -87,7 +98,9 @@ def _store_pieces(lo: Lowering, pieces: list[Ref], dim: int, shape: tuple, dtype
     for x in pieces:
         axes = memory_order(x.shape, b.stride)
         idx = flat_index(x.shape, b.stride) + first * b.stride[dim]
-        lo.steps.append(LoopNest(b, axes, idx, cast(x.value, dtype), domain=axes, origins=lo.origins(), lines=lo.lines()))
+        lo.steps.append(
+            LoopNest(b, axes, idx, cast(x.value, dtype), domain=axes, origins=lo.origins(), lines=lo.lines())
+        )
         first = first + x.shape[dim]
     return ref_of_buffer(b)
 
@@ -96,8 +109,12 @@ def _store_pieces(lo: Lowering, pieces: list[Ref], dim: int, shape: tuple, dtype
 def stack(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     n = len(lo.out_shape())
     dim %= n
-    pieces = [remap(x, x.shape[:dim] + (1,) + x.shape[dim:], {d: dim_symbol(n, d if d < dim else d + 1) for d in range(x.ndim)})
-              for x in tensors]
+    pieces = [
+        remap(
+            x, x.shape[:dim] + (1,) + x.shape[dim:], {d: dim_symbol(n, d if d < dim else d + 1) for d in range(x.ndim)}
+        )
+        for x in tensors
+    ]
     return cat(lo, node, pieces, dim)
 
 
@@ -133,15 +150,15 @@ def constant_pad(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any], value: Any
 
 
 def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
-    """What element-wise operators compute, in the place of their result, where nothing but the padding reads it (nor what leads to it): it
-    is then computed where it is padded."""
+    """What element-wise operators compute, in the place of their result, where nothing but the padding reads it (nor
+    what leads to it): it is then computed where it is padded."""
     if x.value.op != "load":
         return x
     made: dict[Any, list[LoopNest]] = {}
     for s in lo.steps:
         if isinstance(s, LoopNest):
             made.setdefault(s.buffer, []).append(s)
-    alone = {lo.node}                                    # operators that serve nothing but the padding
+    alone = {lo.node}  # operators that serve nothing but the padding
     for n in reversed(list(lo.aten.graph.nodes)):
         if n.op == "call_function" and n.users and all(u in alone for u in n.users):
             alone.add(n)
@@ -153,11 +170,18 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
         if len(nests) != 1 or b.origin not in names:
             return None
         nest = nests[0]
-        if nest.reduce_op is not None or nest.mode != "set" or nest.product or nest.alone or any(
-                nest.index.coeff(a.symbol.name) is None for a in nest.axes) or any(v.op == "check_index" for v in walk([nest.value])):
+        if (
+            nest.reduce_op is not None
+            or nest.mode != "set"
+            or nest.product
+            or nest.alone
+            or any(nest.index.coeff(a.symbol.name) is None for a in nest.axes)
+            or any(v.op == "check_index" for v in walk([nest.value]))
+        ):
             return None
         at = positions(nest.axes, nest.index, e, ranges)
         return Rewriter(on_index=lambda e: tidy(e.subs(at), ranges), on_load=value_at)(nest.value)
+
     value = value_at(*x.value.attr)
     return x if value is None or len(walk([value])) > MOST_MOVED else Ref(x.shape, x.dtype, value)
 

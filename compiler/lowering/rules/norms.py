@@ -1,5 +1,6 @@
-"""Softmax, normalisations and losses, as the reductions and element-wise steps that they are. Fusion makes one kernel of
-each. Statistics are in float32 for low precision inputs, as in eager."""
+"""Softmax, normalisations and losses, as the reductions and element-wise steps that they are. Fusion makes one kernel
+of each. Statistics are in float32 for low precision inputs, as in eager."""
+
 from __future__ import annotations
 
 from typing import Any, Sequence
@@ -7,7 +8,8 @@ from typing import Any, Sequence
 import torch
 
 from ..ir import Value, cast, const, prim
-from ..lower import Lowering, NoRule, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, dim_symbol, is_one, remap, reshape
 from .indexing import position
@@ -65,13 +67,17 @@ def _rstd(lo: Lowering, m2: Ref, shape: Sequence[Any], dims: Sequence[int], eps:
 
 
 @rule("aten.native_layer_norm.default")
-def native_layer_norm(lo: Lowering, node: Any, x: Ref, normalized: Sequence[Any], weight: Ref | None, bias: Ref | None, eps: float) -> tuple:
+def native_layer_norm(
+    lo: Lowering, node: Any, x: Ref, normalized: Sequence[Any], weight: Ref | None, bias: Ref | None, eps: float
+) -> tuple:
     y, mean, rstd = _layer_norm(lo, x, normalized, weight, bias, eps)
     y = lo.pointwise(y, 0)
     return y, _as_meta(lo, mean, 1), _as_meta(lo, rstd, 2)
 
 
-def _layer_norm(lo: Lowering, x: Ref, normalized: Sequence[Any], weight: Ref | None, bias: Ref | None, eps: float) -> tuple[Value, Ref, Ref]:
+def _layer_norm(
+    lo: Lowering, x: Ref, normalized: Sequence[Any], weight: Ref | None, bias: Ref | None, eps: float
+) -> tuple[Value, Ref, Ref]:
     """The result's elements, the means, and one over the standard deviations."""
     dt = compute_dtype(x.dtype)
     n = x.ndim
@@ -91,13 +97,23 @@ def _as_meta(lo: Lowering, x: Ref, k: int) -> Ref:
 
 
 @rule("aten.layer_norm.default")
-def layer_norm(lo: Lowering, node: Any, x: Ref, normalized: Sequence[Any], weight: Ref | None = None, bias: Ref | None = None,
-               eps: float = 1e-5, cudnn_enable: bool = True) -> Ref:
+def layer_norm(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    normalized: Sequence[Any],
+    weight: Ref | None = None,
+    bias: Ref | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Ref:
     return lo.pointwise(_layer_norm(lo, x, normalized, weight, bias, eps)[0])
 
 
 @rule("aten._fused_rms_norm.default", "aten.rms_norm.default")
-def rms_norm(lo: Lowering, node: Any, x: Ref, normalized: Sequence[Any], weight: Ref | None = None, eps: float | None = None) -> Any:
+def rms_norm(
+    lo: Lowering, node: Any, x: Ref, normalized: Sequence[Any], weight: Ref | None = None, eps: float | None = None
+) -> Any:
     dt = compute_dtype(x.dtype)
     n = x.ndim
     dims = list(range(n - len(normalized), n))
@@ -116,24 +132,52 @@ def _per_channel(x: Ref | None, ndim: int) -> Value | None:
 
 
 @rule("aten._native_batch_norm_legit_no_training.default")
-def batch_norm_inference(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref, var: Ref,
-                         momentum: float, eps: float) -> tuple:
+def batch_norm_inference(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    mean: Ref,
+    var: Ref,
+    momentum: float,
+    eps: float,
+) -> tuple:
     y = _batch_norm(x, weight, bias, mean, var, eps)
     empty = tuple(Ref(lo.out_shape(k=k), lo.meta(k=k).dtype, C(0, lo.meta(k=k).dtype)) for k in (1, 2))
     return (lo.pointwise(y, 0), *empty)
 
 
 @rule("aten._batch_norm_no_update.default")
-def batch_norm_no_update(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref, var: Ref,
-                         momentum: float, eps: float) -> tuple:
+def batch_norm_no_update(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    mean: Ref,
+    var: Ref,
+    momentum: float,
+    eps: float,
+) -> tuple:
     y = _batch_norm(x, weight, bias, mean, var, eps)
     empty = tuple(Ref(lo.out_shape(k=k), lo.meta(k=k).dtype, C(0, lo.meta(k=k).dtype)) for k in (1, 2, 3))
     return (lo.pointwise(y, 0), *empty)
 
 
 @rule("aten.native_batch_norm.default")
-def native_batch_norm(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref | None, var: Ref | None,
-                      training: bool, momentum: float, eps: float) -> tuple:
+def native_batch_norm(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    mean: Ref | None,
+    var: Ref | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple:
     if training or mean is None or var is None:
         raise NoRule("batch norm in training mode")
     y = _batch_norm(x, weight, bias, mean, var, eps)
@@ -142,8 +186,19 @@ def native_batch_norm(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias:
 
 
 @rule("aten.batch_norm.default")
-def batch_norm(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref | None, var: Ref | None,
-               training: bool, momentum: float, eps: float, cudnn_enabled: bool = True) -> Ref:
+def batch_norm(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    mean: Ref | None,
+    var: Ref | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Ref:
     if training or mean is None or var is None:
         raise NoRule("batch norm in training mode")
     return lo.pointwise(_batch_norm(x, weight, bias, mean, var, eps))
@@ -157,13 +212,27 @@ def _batch_norm(x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref, var: Re
     alpha = prim("div", C(1, dt), prim("sqrt", prim("add", v, operand(eps, dt))))
     if weight is not None:
         alpha = prim("mul", alpha, cast(_per_channel(weight, n), dt))
-    beta = prim("neg", prim("mul", m, alpha)) if bias is None else prim("sub", cast(_per_channel(bias, n), dt), prim("mul", m, alpha))
+    beta = (
+        prim("neg", prim("mul", m, alpha))
+        if bias is None
+        else prim("sub", cast(_per_channel(bias, n), dt), prim("mul", m, alpha))
+    )
     return rounded(prim("add", prim("mul", cast(x.value, dt), alpha), beta), x.dtype)
 
 
 @rule("aten.native_group_norm.default")
-def native_group_norm(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias: Ref | None, N: Any, Ch: Any, HxW: Any, groups: int,
-                      eps: float) -> tuple:
+def native_group_norm(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    N: Any,
+    Ch: Any,
+    HxW: Any,
+    groups: int,
+    eps: float,
+) -> tuple:
     dt = compute_dtype(x.dtype)
     g = reshape(x, (N, groups, Ch // groups, HxW))
     mean, m2 = moments(lo, g, [2, 3], dt)
@@ -175,7 +244,9 @@ def native_group_norm(lo: Lowering, node: Any, x: Ref, weight: Ref | None, bias:
 
 
 @rule("aten.nll_loss_forward.default")
-def nll_loss_forward(lo: Lowering, node: Any, logp: Ref, target: Ref, weight: Ref | None, reduction: int, ignore: Any) -> tuple:
+def nll_loss_forward(
+    lo: Lowering, node: Any, logp: Ref, target: Ref, weight: Ref | None, reduction: int, ignore: Any
+) -> tuple:
     """(loss, total weight); reduction 0 none, 1 mean, 2 sum."""
     if logp.ndim != 2 or is_one(logp.shape[1]) or is_one(logp.shape[0]):
         raise NoRule("nll_loss of one sample")
@@ -194,5 +265,7 @@ def nll_loss_forward(lo: Lowering, node: Any, logp: Ref, target: Ref, weight: Re
     total = lo.reduce("sum", prim("where", skip, zero, w), shape, [0], False, suffix="_weight")
     s = lo.reduce("sum", loss, shape, [0], False, suffix="_sum")
     r = prim("div", s.value, total.value) if reduction == 1 else s.value
-    return (lo.store(rounded(r, out), (), out, suffix="_0"),
-            lo.store(rounded(total.value, lo.meta(k=1).dtype), (), lo.meta(k=1).dtype, suffix="_1"))
+    return (
+        lo.store(rounded(r, out), (), out, suffix="_0"),
+        lo.store(rounded(total.value, lo.meta(k=1).dtype), (), lo.meta(k=1).dtype, suffix="_1"),
+    )

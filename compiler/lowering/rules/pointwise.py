@@ -1,4 +1,5 @@
 """Element-wise operators. Low precision computes in float32 and rounds, ints wrap, comparisons promote first."""
+
 from __future__ import annotations
 
 import math
@@ -8,7 +9,9 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, check_index, const, prim
-from ..lower import Lowering, NoRule, rule, same_strides, strides_of
+from ..context import Lowering
+from ..rule_table import NoRule, rule
+from ..buffer_strides import same_strides, strides_of
 from ..promote import compute_dtype, operand, result_type, rounded
 from ..ref import Ref, ranges_of, strided, value_range
 
@@ -20,7 +23,9 @@ def _out(lo: Lowering, v: Value) -> Ref:
 
 
 def _no_complex(lo: Lowering, *xs: Any) -> None:
-    if lo.meta().dtype.is_complex or any(isinstance(x, Ref) and x.dtype.is_complex or isinstance(x, complex) for x in xs):
+    if lo.meta().dtype.is_complex or any(
+        isinstance(x, Ref) and x.dtype.is_complex or isinstance(x, complex) for x in xs
+    ):
         raise NoRule("complex numbers")
 
 
@@ -32,14 +37,40 @@ def _math(lo: Lowering, *xs: Any) -> list[Value]:
 
 
 # ---- one operand, floating point result
-_FLOAT_UNARY = ("sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
-                "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erfc", "lgamma", "sigmoid", "reciprocal")
+_FLOAT_UNARY = (
+    "sqrt",
+    "rsqrt",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erfc",
+    "lgamma",
+    "sigmoid",
+    "reciprocal",
+)
 
 
 def _unary(name: str) -> Callable:
     def f(lo: Lowering, node: Any, x: Any) -> Ref:
-        v, = _math(lo, x)
+        (v,) = _math(lo, x)
         return _out(lo, prim(name, v))
+
     return f
 
 
@@ -58,10 +89,11 @@ def _same_dtype(name: str, int_identity: bool = False, bool_identity: bool = Fal
     def f(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
         if kw.get("decimals"):
             raise NoRule("round to decimals")
-        v, = _math(lo, x)
+        (v,) = _math(lo, x)
         if (int_identity and not v.dtype.is_floating_point) or (bool_identity and v.dtype == torch.bool):
             return _out(lo, v)
         return _out(lo, prim(name, v))
+
     return f
 
 
@@ -93,7 +125,9 @@ def is_special(lo: Lowering, node: Any, x: Ref) -> Ref:
     name = node.target._schema.name.split("::")[1]
     v = operand(x, compute_dtype(x.dtype))
     if not v.dtype.is_floating_point:
-        return _out(lo, prim("lt", v, C(0, v.dtype)) if name == "signbit" and v.dtype != torch.bool else C(False, torch.bool))
+        return _out(
+            lo, prim("lt", v, C(0, v.dtype)) if name == "signbit" and v.dtype != torch.bool else C(False, torch.bool)
+        )
     return _out(lo, prim(name, v))
 
 
@@ -120,21 +154,30 @@ def signed_inf(lo: Lowering, node: Any, x: Ref) -> Ref:
 
 @rule("aten.nan_to_num.default")
 def nan_to_num(lo: Lowering, node: Any, x: Ref, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     if not v.dtype.is_floating_point:
         return _out(lo, v)
     info = torch.finfo(x.dtype)
     r = prim("where", prim("isnan", v), C(nan or 0.0, v.dtype), v)
     r = prim("where", prim("eq", v, C(math.inf, v.dtype)), C(info.max if posinf is None else posinf, v.dtype), r)
-    return _out(lo, prim("where", prim("eq", v, C(-math.inf, v.dtype)), C(info.min if neginf is None else neginf, v.dtype), r))
+    return _out(
+        lo, prim("where", prim("eq", v, C(-math.inf, v.dtype)), C(info.min if neginf is None else neginf, v.dtype), r)
+    )
 
 
 # ---- copies and conversions
 @rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default", "aten.positive.default")
 def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
-    """No copy where the values lie in a temporary with the right strides already: nothing in a functional graph can tell."""
+    """No copy where the values lie in a temporary with the right strides already: nothing in a functional graph can
+    tell.
+    """
     v = strided(x)
-    if v is not None and v[0].kind == "temp" and v[0] not in lo.foreign and same_strides(x.shape, v[1], strides_of(lo.meta())):
+    if (
+        v is not None
+        and v[0].kind == "temp"
+        and v[0] not in lo.foreign
+        and same_strides(x.shape, v[1], strides_of(lo.meta()))
+    ):
         return x
     return lo.pointwise(x.value)
 
@@ -165,14 +208,22 @@ def _scaled(v: Value, alpha: Any) -> Value:
 
 
 def _of_one_dtype(lo: Lowering, dt: torch.dtype, *xs: Any) -> list[Value]:
-    """Operands that eager converts to `dt` first, whatever it computes in: Python numbers of sums and comparisons are rounded to the tensor's dtype on
-    a CPU, those of products and quotients are not, nor any on a GPU."""
+    """Operands that eager converts to `dt` first, whatever it computes in: Python numbers of sums and comparisons are
+    rounded to the tensor's dtype on a CPU, those of products and quotients are not, nor any on a GPU."""
     _no_complex(lo, *xs)
     wide = compute_dtype(dt)
     if dt is wide or lo._device().type != "cpu":
         return [operand(x, wide) for x in xs]
-    return [operand(float(torch.tensor(float(x)).to(dt)), wide) if isinstance(x, (int, float)) else operand(x, wide) if isinstance(x, Ref) and x.dtype == dt
-            else cast(operand(x, dt), wide) for x in xs]
+    return [
+        (
+            operand(float(torch.tensor(float(x)).to(dt)), wide)
+            if isinstance(x, (int, float))
+            else operand(x, wide)
+            if isinstance(x, Ref) and x.dtype == dt
+            else cast(operand(x, dt), wide)
+        )
+        for x in xs
+    ]
 
 
 def _converted(lo: Lowering, a: Any, b: Any) -> list[Value]:
@@ -238,12 +289,14 @@ def fmod(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 
 def _divisor(lo: Lowering, x: Value, y: Value, b: Any) -> Value:
     """The divisor of an integer division: eager raises for zeros, and so does the kernel."""
-    if x.dtype.is_floating_point or isinstance(b, int) and b % (1 << 8 * x.dtype.itemsize) != 0:      # (a multiple of that is zero in this type)
+    if (
+        x.dtype.is_floating_point or isinstance(b, int) and b % (1 << 8 * x.dtype.itemsize) != 0
+    ):  # (a multiple of that is zero in this type)
         return y
     if lo._device().type != "cpu" or x.dtype == torch.bool:
         raise NoRule("integer division by values that may be zero")
     zero = cast(prim("eq", y, C(0, y.dtype)), torch.int64)
-    none = check_index(zero, C(1, torch.int64), "RuntimeError: ZeroDivisionError")         # (0 where it holds)
+    none = check_index(zero, C(1, torch.int64), "RuntimeError: ZeroDivisionError")  # (0 where it holds)
     return prim("add", y, cast(none, y.dtype))
 
 
@@ -257,12 +310,14 @@ def pow_tensor(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 
 @rule("aten.pow.Tensor_Scalar")
 def pow_scalar(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
-    x, = _math(lo, a)
+    (x,) = _math(lo, a)
     if isinstance(b, (int, float)):
         r = _power(x, b)
         if r is not None:
             return _out(lo, r)
-    if not x.dtype.is_floating_point and (lo._device().type != "cpu" or x.dtype == torch.bool or not isinstance(b, int) or b < 0):
+    if not x.dtype.is_floating_point and (
+        lo._device().type != "cpu" or x.dtype == torch.bool or not isinstance(b, int) or b < 0
+    ):
         raise NoRule("integer power")
     return _out(lo, prim("pow", *_converted(lo, a, b)))
 
@@ -300,6 +355,7 @@ def _binary(name: str, on_bool: str | None = None) -> Callable:
                 raise NoRule("on bools")
             return _out(lo, prim(on_bool, x, y))
         return _out(lo, prim(name, x, y))
+
     return f
 
 
@@ -325,14 +381,32 @@ for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
     rule(f"aten.bitwise_xor.{_overload}")(_binary("bitwise_xor", "logical_xor"))
 
 
-@rule("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Scalar", "aten.__lshift__.Tensor",
-      "aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Scalar", "aten.__rshift__.Tensor")
+@rule(
+    "aten.bitwise_left_shift.Tensor",
+    "aten.bitwise_left_shift.Tensor_Scalar",
+    "aten.__lshift__.Scalar",
+    "aten.__lshift__.Tensor",
+    "aten.bitwise_right_shift.Tensor",
+    "aten.bitwise_right_shift.Tensor_Scalar",
+    "aten.__rshift__.Scalar",
+    "aten.__rshift__.Tensor",
+)
 def shift(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
     x, y = _math(lo, a, b)
     if x.dtype.is_floating_point or x.dtype == torch.bool:
         raise NoRule("shift of floats")
-    return _out(lo, prim("bitwise_left_shift" if "l" in node.target._schema.name.split("::")[1].replace("bitwise_", "")[:3]
-                         else "bitwise_right_shift", x, y))
+    return _out(
+        lo,
+        prim(
+            (
+                "bitwise_left_shift"
+                if "l" in node.target._schema.name.split("::")[1].replace("bitwise_", "")[:3]
+                else "bitwise_right_shift"
+            ),
+            x,
+            y,
+        ),
+    )
 
 
 def _compare(name: str) -> Callable:
@@ -344,6 +418,7 @@ def _compare(name: str) -> Callable:
         x, y = _of_one_dtype(lo, dt, a, b)
         known = _decided(name, x, y, lo)
         return _out(lo, prim(name, x, y) if known is None else C(known, torch.bool))
+
     return f
 
 
@@ -354,9 +429,14 @@ def _decided(name: str, x: Value, y: Value, lo: Lowering) -> bool | None:
     r = value_range(as_expr(x.attr) - y.attr, ranges_of(lo.out_shape()))
     if r is None:
         return None
-    for truth, (always, never) in {"lt": (r[1] < 0, r[0] >= 0), "le": (r[1] <= 0, r[0] > 0), "gt": (r[0] > 0, r[1] <= 0),
-                                   "ge": (r[0] >= 0, r[1] < 0), "eq": (r == (0, 0), r[0] > 0 or r[1] < 0),
-                                   "ne": (r[0] > 0 or r[1] < 0, r == (0, 0))}.items():
+    for truth, (always, never) in {
+        "lt": (r[1] < 0, r[0] >= 0),
+        "le": (r[1] <= 0, r[0] > 0),
+        "gt": (r[0] > 0, r[1] <= 0),
+        "ge": (r[0] >= 0, r[1] < 0),
+        "eq": (r == (0, 0), r[0] > 0 or r[1] < 0),
+        "ne": (r[0] > 0 or r[1] < 0, r == (0, 0)),
+    }.items():
         if truth == name and (always or never):
             return always
     return None
@@ -370,6 +450,7 @@ def _logical(name: str) -> Callable:
     def f(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref:
         _no_complex(lo, a, b)
         return _out(lo, prim(name, operand(a, torch.bool), operand(b, torch.bool)))
+
     return f
 
 
@@ -420,7 +501,7 @@ def lerp(lo: Lowering, node: Any, a: Ref, b: Ref, w: Any) -> Ref:
 def clamp_value(v: Value, lo_: Value | None, hi: Value | None) -> Value:
     """NaN stays NaN; a NaN bound gives NaN; min above max gives max."""
     if lo_ is not None:
-        v = prim("maximum", lo_, v)          # of equal values (-0.0 and 0.0) the second is taken
+        v = prim("maximum", lo_, v)  # of equal values (-0.0 and 0.0) the second is taken
     return v if hi is None else prim("minimum", hi, v)
 
 
@@ -433,8 +514,11 @@ def _number_bounds(*bounds: Any) -> None:
 @rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
 def clamp(lo: Lowering, node: Any, x: Ref, min: Any = None, max: Any = None) -> Ref:
     _number_bounds(min, max)
-    v, = _math(lo, x)
-    return _out(lo, clamp_value(v, None if min is None else operand(min, v.dtype), None if max is None else operand(max, v.dtype)))
+    (v,) = _math(lo, x)
+    return _out(
+        lo,
+        clamp_value(v, None if min is None else operand(min, v.dtype), None if max is None else operand(max, v.dtype)),
+    )
 
 
 @rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
@@ -455,74 +539,88 @@ def clamp_max(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
 def gelu_value(v: Value, approximate: str = "none") -> Value:
     def c(x: float) -> Value:
         return C(x, v.dtype)
+
     if approximate == "tanh":
         cube = prim("mul", prim("mul", v, v), v)
-        inner = prim("mul", c(math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5),
-                     prim("add", v, prim("mul", c(0.044715), cube)))
+        inner = prim(
+            "mul", c(math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5), prim("add", v, prim("mul", c(0.044715), cube))
+        )
         return prim("mul", prim("mul", c(0.5), v), prim("add", c(1.0), prim("tanh", inner)))
     return prim("mul", prim("mul", v, c(0.5)), prim("add", c(1.0), prim("erf", prim("mul", v, c(math.sqrt(0.5))))))
 
 
 @rule("aten.gelu.default")
 def gelu(lo: Lowering, node: Any, x: Ref, *, approximate: str = "none") -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     return _out(lo, gelu_value(v, approximate))
 
 
 @rule("aten.erf.default")
 def erf(lo: Lowering, node: Any, x: Ref) -> Ref:
-    v, = _math(lo, x)
-    return _out(lo, prim("erf_rough" if v.dtype == torch.float32 and lo._device().type == "cpu" and _inside_gelu(node) else "erf", v))
+    (v,) = _math(lo, x)
+    return _out(
+        lo,
+        prim(
+            "erf_rough" if v.dtype == torch.float32 and lo._device().type == "cpu" and _inside_gelu(node) else "erf", v
+        ),
+    )
 
 
 def _inside_gelu(node: Any) -> bool:
-    """Whether this erf is that of x / 2 * (1 + erf(x * sqrt(1/2))), which eager's GELU takes with an error of 4e-8 (RMS), more than erf_rough's."""
+    """Whether this erf is that of x / 2 * (1 + erf(x * sqrt(1/2))), which eager's GELU takes with an error of 4e-8
+    (RMS), more than erf_rough's.
+    """
+
     def scaled(n: Any, by: float) -> Any:
         return n.args[0] if getattr(n, "target", None) is torch.ops.aten.mul.Tensor and n.args[1] == by else None
+
     x, (plus, *others) = scaled(node.args[0], math.sqrt(0.5)), [*node.users, None]
     if x is None or others != [None] or plus.target is not torch.ops.aten.add.Tensor or plus.args[1] != 1.0:
         return False
-    return bool(plus.users) and all(n.target is torch.ops.aten.mul.Tensor and scaled(n.args[0], 0.5) is x for n in plus.users)
+    return bool(plus.users) and all(
+        n.target is torch.ops.aten.mul.Tensor and scaled(n.args[0], 0.5) is x for n in plus.users
+    )
 
 
 @rule("aten.silu.default")
 def silu(lo: Lowering, node: Any, x: Ref) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     return _out(lo, prim("div", v, prim("add", C(1, v.dtype), prim("exp", prim("neg", v)))))
 
 
 @rule("aten.hardtanh.default")
 def hardtanh(lo: Lowering, node: Any, x: Ref, min_val: Any = -1, max_val: Any = 1) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     return _out(lo, clamp_value(v, operand(min_val, v.dtype), operand(max_val, v.dtype)))
 
 
 @rule("aten.relu6.default")
 def relu6(lo: Lowering, node: Any, x: Ref) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     return _out(lo, clamp_value(v, C(0, v.dtype), C(6, v.dtype)))
 
 
 @rule("aten.leaky_relu.default")
 def leaky_relu(lo: Lowering, node: Any, x: Ref, slope: Any = 0.01) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     return _out(lo, prim("where", prim("gt", v, C(0, v.dtype)), v, prim("mul", v, operand(slope, v.dtype))))
 
 
 @rule("aten.elu.default")
 def elu(lo: Lowering, node: Any, x: Ref, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     neg = prim("mul", prim("expm1", _scaled(v, input_scale)), operand(alpha * scale, v.dtype))
     return _out(lo, prim("where", prim("le", v, C(0, v.dtype)), neg, _scaled(v, scale)))
 
 
 @rule("aten.softplus.default")
 def softplus(lo: Lowering, node: Any, x: Ref, beta: Any = 1, threshold: Any = 20) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     b = operand(beta, v.dtype)
     s = prim("mul", v, b)
-    return _out(lo, prim("where", prim("gt", s, operand(threshold, v.dtype)), v,
-                         prim("div", prim("log1p", prim("exp", s)), b)))
+    return _out(
+        lo, prim("where", prim("gt", s, operand(threshold, v.dtype)), v, prim("div", prim("log1p", prim("exp", s)), b))
+    )
 
 
 def _relu6_of(v: Value) -> Value:
@@ -531,7 +629,7 @@ def _relu6_of(v: Value) -> Value:
 
 @rule("aten.hardswish.default", "aten.hardsigmoid.default")
 def hard(lo: Lowering, node: Any, x: Ref) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     r = _relu6_of(v)
     if "hardswish" in node.target._schema.name:
         r = prim("mul", v, r)
@@ -540,7 +638,7 @@ def hard(lo: Lowering, node: Any, x: Ref) -> Ref:
 
 @rule("aten.mish.default")
 def mish(lo: Lowering, node: Any, x: Ref) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     return _out(lo, prim("mul", v, prim("tanh", prim("log1p", prim("exp", v)))))
 
 
@@ -555,7 +653,7 @@ def log_sigmoid(lo: Lowering, node: Any, x: Ref) -> tuple:
 
 @rule("aten.threshold.default")
 def threshold(lo: Lowering, node: Any, x: Ref, t: Any, value: Any) -> Ref:
-    v, = _math(lo, x)
+    (v,) = _math(lo, x)
     return _out(lo, prim("where", prim("le", v, operand(t, v.dtype)), operand(value, v.dtype), v))
 
 
@@ -588,10 +686,14 @@ def gelu_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, *, approximate: st
 
     def c(k: float) -> Value:
         return C(k, v.dtype)
+
     if approximate == "none":
         cdf = prim("mul", c(0.5), prim("add", c(1.0), prim("erf", prim("mul", v, c(math.sqrt(0.5))))))
-        pdf = prim("mul", c(0.5 * math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5),
-                   prim("exp", prim("mul", prim("mul", v, v), c(-0.5))))
+        pdf = prim(
+            "mul",
+            c(0.5 * math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5),
+            prim("exp", prim("mul", prim("mul", v, v), c(-0.5))),
+        )
         return _out(lo, prim("mul", g, prim("add", cdf, prim("mul", v, pdf))))
     beta, kappa = math.sqrt(2.0 / math.pi), 0.044715
     sq = prim("mul", v, v)

@@ -1,6 +1,7 @@
-"""Backward of maximum pooling over images on a GPU, as an element-wise loop: each element adds up what the windows that cover it give back,
-those whose maximum it was. torch's kernel for channels last takes four times as long as the memory needs, and what comes before and after
-joins this one."""
+"""Backward of maximum pooling over images on a GPU, as an element-wise loop: each element adds up what the windows that
+cover it give back, those whose maximum it was. torch's kernel for channels last takes four times as long as the memory
+needs, and what comes before and after joins this one."""
+
 from __future__ import annotations
 
 from typing import Any, Sequence
@@ -9,10 +10,11 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, const, index, prim
-from ..lower import Lowering, NoRule, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
 from ..ref import Ref, dim_symbol, is_one, remap
 
-MOST_TAPS = 16                # of a window
+MOST_TAPS = 16  # of a window
 i64 = torch.int64
 
 
@@ -24,7 +26,11 @@ def _pair(xs: Sequence[Any], default: tuple[int, int]) -> tuple[int, int]:
 def _fits(lo: Lowering, x: Ref, kernel: tuple[int, int], dilation: tuple[int, int], shape: Sequence[Any]) -> None:
     if lo._device().type != "cuda" or x.ndim != 4 or dilation != (1, 1) or kernel[0] * kernel[1] > MOST_TAPS:
         raise NoRule("pooling")
-    if not all(type(s) is int and s > 0 for s in (*x.shape, *shape)) or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if not all(type(s) is int and s > 0 for s in (*x.shape, *shape)) or x.dtype not in (
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+    ):
         raise NoRule("pooling")
 
 
@@ -37,8 +43,18 @@ def _within(e: Expr, n: int) -> Value:
 
 
 @rule("aten.max_pool2d_with_indices_backward.default")
-def max_pool_backward(lo: Lowering, node: Any, g: Ref, x: Ref, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-                      dilation: Sequence[int], ceil_mode: bool, indices: Ref) -> Ref:
+def max_pool_backward(
+    lo: Lowering,
+    node: Any,
+    g: Ref,
+    x: Ref,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Ref,
+) -> Ref:
     shape = tuple(lo.meta().shape)
     window = _pair(kernel, (1, 1))
     steps, pads = _pair(stride, window), _pair(padding, (0, 0))
@@ -52,7 +68,12 @@ def max_pool_backward(lo: Lowering, node: Any, g: Ref, x: Ref, kernel: Sequence[
             inside = prim("logical_and", _within(oh, g.shape[2]), _within(ow, g.shape[3]))
             at = {0: _at(0, shape), 1: _at(1, shape), 2: oh, 3: ow}
             mine = prim("eq", remap(indices, shape, at).value, here)
-            v = prim("masked", inside, prim("where", mine, cast(remap(g, shape, at).value, f32), const(0.0, f32)), const(0.0, f32))
+            v = prim(
+                "masked",
+                inside,
+                prim("where", mine, cast(remap(g, shape, at).value, f32), const(0.0, f32)),
+                const(0.0, f32),
+            )
             total = v if total is None else prim("add", total, v)
     assert total is not None
     return lo.pointwise(cast(total, lo.meta().dtype))

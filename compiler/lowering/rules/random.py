@@ -1,9 +1,11 @@
 """Random numbers made inside of the kernel that uses them.
 
-On a GPU they are those that eager draws (`Drawn`): an element's word is a function of the generator's state and of the element's place in
-torch's kernel (../../philox.py). With option `fallback_random=False` they are our own (`_Stream`), from the element's position and a seed that
-torch's generator gives once per operator and call: torch.manual_seed repeats them. Everything else is torch's kernels' to draw.
+On a GPU they are those that eager draws (`Drawn`): an element's word is a function of the generator's state and of the
+element's place in torch's kernel (ops/philox.py). With option `fallback_random=False` they are our own (`_Stream`),
+from the element's position and a seed that torch's generator gives once per operator and call: torch.manual_seed
+repeats them. Everything else is torch's kernels' to draw.
 """
+
 from __future__ import annotations
 
 import math
@@ -12,10 +14,11 @@ from typing import Any
 
 import torch
 
-from ... import philox
+from ...ops import philox
 from ...symbolic.expr import as_expr
 from ..ir import Value, cast, const, index, load, prim
-from ..lower import Lowering, NoRule, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
 from ..lowered import Extern, View
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, contiguous_strides, divides, flat_index, numel
@@ -47,21 +50,34 @@ class _Stream:
             raise NoRule("random numbers")
         seed = lo._buffer(lo._node_name() + "_seed", (1,), I64)
         draw = {"dtype": I64, "device": torch.device(lo._device())}
-        lo.steps.append(Extern(torch.ops.aten.randint.low, (0, (1 << 63) - 1, [1]), draw, [seed], reason="seed of random numbers", origin=lo._node_name()))
+        lo.steps.append(
+            Extern(
+                torch.ops.aten.randint.low,
+                (0, (1 << 63) - 1, [1]),
+                draw,
+                [seed],
+                reason="seed of random numbers",
+                origin=lo._node_name(),
+            )
+        )
         lo.foreign.add(seed)
         at = index(flat_index(shape, contiguous_strides(shape)))
-        self.bits = _mixed(prim("add", load(seed, flat_index((1,), (1,))), prim("mul", at, _signed(0x9E3779B97F4A7C15))))
+        self.bits = _mixed(
+            prim("add", load(seed, flat_index((1,), (1,))), prim("mul", at, _signed(0x9E3779B97F4A7C15)))
+        )
 
     def uniform(self, dtype: torch.dtype, again: int = 0, result: torch.dtype | None = None) -> Value:
-        """In [0, 1): as many bits as `result` (`dtype` itself) holds, so that rounding never makes it 1. `again`: another number for the
-        same element."""
+        """In [0, 1): as many bits as `result` (`dtype` itself) holds, so that rounding never makes it 1. `again`:
+        another number for the same element."""
         z = self.bits if not again else _mixed(prim("add", self.bits, _signed(0x9E3779B97F4A7C15 * again % (1 << 64))))
         n = {torch.float64: 53, torch.bfloat16: 8, torch.float16: 11}.get(result or dtype, 24)
-        return prim("mul", cast(_shifted(z, 64 - n), dtype), const(2.0 ** -n, dtype))
+        return prim("mul", cast(_shifted(z, 64 - n), dtype), const(2.0**-n, dtype))
 
     def normal(self, dtype: torch.dtype) -> Value:
         """Box and Muller's."""
-        radius = prim("sqrt", prim("mul", const(-2.0, dtype), prim("log", prim("sub", const(1.0, dtype), self.uniform(dtype)))))
+        radius = prim(
+            "sqrt", prim("mul", const(-2.0, dtype), prim("log", prim("sub", const(1.0, dtype), self.uniform(dtype))))
+        )
         return prim("mul", radius, prim("cos", prim("mul", const(2 * math.pi, dtype), self.uniform(dtype, 1))))
 
 
@@ -96,7 +112,10 @@ def uniform(lo: Lowering, node: Any, x: Ref, low: Any = 0.0, high: Any = 1.0, *,
 @rule("aten.normal_functional.default")
 def normal(lo: Lowering, node: Any, x: Ref, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> Ref:
     d = _float(lo)
-    return _out(lo, prim("add", prim("mul", _Stream(lo, lo.out_shape(), generator).normal(d), operand(std, d)), operand(mean, d)))
+    return _out(
+        lo,
+        prim("add", prim("mul", _Stream(lo, lo.out_shape(), generator).normal(d), operand(std, d)), operand(mean, d)),
+    )
 
 
 @rule("aten.exponential.default")
@@ -134,25 +153,36 @@ def native_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) 
 
 # ---- eager's numbers
 _LEFT_OUT = "random numbers: "
-SMALL = 1 << 20                  # elements: without vectors each takes a word of four; beyond, that takes longer than a kernel of torch's
+SMALL = (
+    1 << 20
+)  # elements: without vectors each takes a word of four; beyond, that takes longer than a kernel of torch's
 
 
 class Drawn:
     """The words of one operator's result as torch's kernel draws them, over j symbols of its shape."""
 
     def __init__(self, lo: Lowering, meta: Any, vector: int = 1, in_order: bool = False, laid: Any = None):
-        """`vector`: neighbours that a thread takes at a time; `in_order`: elements are counted by their index, not as they lie in memory;
-        `laid`: a graph input that has to be aligned."""
+        """`vector`: neighbours that a thread takes at a time; `in_order`: elements are counted by their index, not as
+        they lie in memory; `laid`: a graph input that has to be aligned."""
         shape, stride = tuple(meta.shape), tuple(meta.stride)
         n, device = numel(shape), torch.device(lo._device())
-        hint = as_expr(n).eval({**dict.fromkeys(as_expr(n).symbol_names(), SMALL), **(getattr(lo.aten.env, "hints", None) or {})})
+        hint = as_expr(n).eval(
+            {**dict.fromkeys(as_expr(n).symbol_names(), SMALL), **(getattr(lo.aten.env, "hints", None) or {})}
+        )
         if vector < 4 and hint > SMALL:
             raise NoRule(_LEFT_OUT + "too many for one word of four each")
         if not in_order and not _dense(shape, stride):
             raise NoRule(_LEFT_OUT + "elements that lie apart")
         at = index(flat_index(shape, contiguous_strides(shape) if in_order else stride))
         state = drawn_state(lo, philox.increment(n, device.index or 0), laid)
-        self.word = prim("philox", load(state, as_expr(0)), load(state, as_expr(1)), at, index(as_expr(philox.threads(n, device.index or 0))), const(vector, I64))
+        self.word = prim(
+            "philox",
+            load(state, as_expr(0)),
+            load(state, as_expr(1)),
+            at,
+            index(as_expr(philox.threads(n, device.index or 0))),
+            const(vector, I64),
+        )
 
     def below(self, p: float) -> Value:
         """Whether the uniform number is below p."""
@@ -161,15 +191,24 @@ class Drawn:
     def uniform(self) -> Value:
         """In (0, 1], float32."""
         f32 = torch.float32
-        return prim("add", prim("mul", cast(self.word, f32), const(2.0 ** -32, f32)), const(2.0 ** -33, f32))
+        return prim("add", prim("mul", cast(self.word, f32), const(2.0**-32, f32)), const(2.0**-33, f32))
 
 
 def drawn_state(lo: Lowering, increment: Any, laid: Any = None) -> Any:
-    """Where seed and counter of a draw will lie, which advances the generator so far. One step draws for all operators until one of torch's draws."""
+    """Where seed and counter of a draw will lie, which advances the generator so far. One step draws for all operators
+    until one of torch's draws.
+    """
     if lo.drawing is None:
         memory = lo._buffer(f"{lo._node_name()}_state", (0,), I64)
         lo.foreign.add(memory)
-        lo.drawing = Extern(philox.STATE, ([], []), {"device": lo._device()}, [memory], reason="seeds of random numbers", origin=lo._node_name())
+        lo.drawing = Extern(
+            philox.STATE,
+            ([], []),
+            {"device": lo._device()},
+            [memory],
+            reason="seeds of random numbers",
+            origin=lo._node_name(),
+        )
         lo.steps.insert(lo.drawing_at, lo.drawing)
     (inputs, increments), memory = lo.drawing.args, lo.drawing.outputs[0]
     increments.append(as_expr(increment))
@@ -194,7 +233,9 @@ def drawing_device(lo: Lowering) -> int:
 def _dense(shape: tuple, stride: tuple) -> bool:
     """Whether the elements lie side by side, in whatever order."""
     n: Any = 1
-    for size, st in sorted(((s, st) for s, st in zip(shape, stride) if not (type(s) is int and s == 1)), key=lambda x: _hinted(x[1])):
+    for size, st in sorted(
+        ((s, st) for s, st in zip(shape, stride) if not (type(s) is int and s == 1)), key=lambda x: _hinted(x[1])
+    ):
         if as_expr(st) is not as_expr(n):
             return False
         n = as_expr(n) * size
@@ -207,16 +248,21 @@ def _hinted(e: Any) -> int:
 
 def _base(node: Any) -> Any:
     """The node that made the memory that `node` is, or is a view of."""
+
     def is_view(op: Any) -> bool:
         return isinstance(op, torch._ops.OpOverload) and any(a.alias_info is not None for a in op._schema.arguments[:1])
 
-    while node.op == "call_function" and (is_view(node.target) or node.target is operator.getitem and is_view(node.args[0].target)):
+    while node.op == "call_function" and (
+        is_view(node.target) or node.target is operator.getitem and is_view(node.args[0].target)
+    ):
         node = node.args[0]
     return node
 
 
 def _begins(lo: Lowering, node: Any) -> tuple[Any, Any]:
-    """(elements from an aligned address to where `node` begins, the graph input whose address that is: None where it is memory of its own)."""
+    """(elements from an aligned address to where `node` begins, the graph input whose address that is: None where it is
+    memory of its own).
+    """
     base, offset = _base(node), as_expr(node.meta["val"].storage_offset)
     if base.op == "get_attr":
         raise NoRule(_LEFT_OUT + "a constant")
@@ -239,7 +285,12 @@ def _on_gpu(lo: Lowering, n: Any, generator: Any = None) -> int:
 def eager_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) -> tuple[Ref, Ref]:
     n = numel(x.shape)
     device = _on_gpu(lo, n)
-    if train is False or not isinstance(p, float) or not 0 <= p < 1 or x.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if (
+        train is False
+        or not isinstance(p, float)
+        or not 0 <= p < 1
+        or x.dtype not in (torch.float32, torch.bfloat16, torch.float16)
+    ):
         raise NoRule(_LEFT_OUT + f"dropout of {x.dtype} with p = {p}")
     meta = node.args[0].meta["val"]
     vector = philox.neighbours(x.dtype, device)
@@ -256,7 +307,7 @@ def eager_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) -
     p1 = torch.tensor(1 - p, dtype=torch.float32).item()
     mask = lo.pointwise(kept.below(p1), 1)
     d = compute_dtype(x.dtype)
-    factor = prim("where", mask.value, const(1 / p1, d), const(0.0, d))      # (x * 1 * scale or x * 0 * scale, in one)
+    factor = prim("where", mask.value, const(1 / p1, d), const(0.0, d))  # (x * 1 * scale or x * 0 * scale, in one)
     return lo.pointwise(rounded(prim("mul", operand(x, d), factor), x.dtype), 0), mask
 
 
@@ -280,7 +331,8 @@ def _between(lo: Lowering, low: float, high: float, generator: Any = None) -> Re
     u = _plain(lo, generator).uniform()
     begin, end = (torch.tensor(x, dtype=torch.float64).to(d) for x in (low, high))
     first, last = begin.item(), end.item()
-    # (both rounded as they stand, not left out between operators: a number that is the upper bound then is the lower one)
+    # (both rounded as they stand, not left out between operators: a number that is the upper bound then is the lower
+    # one)
     x = cast(cast(prim("fma", u, const((end - begin).item(), f32), const(first, f32)), d), f32)
     return lo.pointwise(cast(prim("where", prim("eq", x, const(last, f32)), const(first, f32), x), d))
 

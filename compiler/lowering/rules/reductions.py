@@ -1,4 +1,5 @@
 """Reductions. Low precision accumulates in float32, small ints in int64; a mean is the sum divided by the count."""
+
 from __future__ import annotations
 
 import math
@@ -8,12 +9,14 @@ import torch
 
 from ...symbolic.expr import Expr, mul_all
 from ..ir import Value, cast, const, index, prim
-from ..lower import Lowering, NoRule, order_of_loads, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
+from ..buffer_strides import order_of_loads
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, dim_symbol, is_one, remap
 
 C = const
-SHORT = 64                       # elements of a piece of memory that is too short to be read alone
+SHORT = 64  # elements of a piece of memory that is too short to be read alone
 
 
 def dims_of(dim: Any, ndim: int) -> list[int]:
@@ -66,14 +69,16 @@ def operand_count(shape: Sequence[Any], dims: Sequence[int], dtype: torch.dtype)
 def prod(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
     _real(x)
     out = lo.meta().dtype
-    return _finish(lo, lo.reduce("prod", cast(x.value, compute_dtype(out)), x.shape, dims_of(dim, x.ndim), keepdim), out)
+    return _finish(
+        lo, lo.reduce("prod", cast(x.value, compute_dtype(out)), x.shape, dims_of(dim, x.ndim), keepdim), out
+    )
 
 
 def _extreme(lo: Lowering, op: str, x: Ref, dims: Sequence[int], keepdim: bool, suffix: str = "") -> Ref:
     _real(x)
     if x.dtype == torch.bool:
         return lo.reduce("any" if op == "max" else "all", x.value, x.shape, dims, keepdim, suffix=suffix)
-    acc = lo.reduce(op, x.value, x.shape, dims, keepdim, suffix=suffix)      # exact in any dtype
+    acc = lo.reduce(op, x.value, x.shape, dims, keepdim, suffix=suffix)  # exact in any dtype
     return acc
 
 
@@ -122,15 +127,17 @@ def any_all(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = Fa
 
 
 def moments(lo: Lowering, x: Ref, dims: Sequence[int], dtype: torch.dtype) -> tuple[Ref, Ref]:
-    """(mean, sum of squared differences from it), keepdim, in dtype: two passes, as exact as Welford's method and cheaper on a
-    row that is in the cache."""
+    """(mean, sum of squared differences from it), keepdim, in dtype: two passes, as exact as Welford's method and
+    cheaper on a row that is in the cache."""
     v = cast(x.value, dtype)
     last = _short_inside(lo, v, x.shape, dims)
-    if last is not None:                                 # each column first, then what the columns of a group make together
+    if last is not None:  # each column first, then what the columns of a group make together
         rest = [d for d in dims if d != last]
         part, spread = moments(lo, x, rest, dtype)
         total = lo.reduce("sum", part.value, part.shape, [last], True, suffix="_sum")
-        mean_ = lo.store(prim("div", total.value, operand_count(part.shape, [last], dtype)), total.shape, dtype, suffix="_mean")
+        mean_ = lo.store(
+            prim("div", total.value, operand_count(part.shape, [last], dtype)), total.shape, dtype, suffix="_mean"
+        )
         d = prim("sub", part.value, mean_.value)
         between = prim("mul", operand_count(x.shape, rest, dtype), prim("mul", d, d))
         return mean_, lo.reduce("sum", prim("add", spread.value, between), part.shape, [last], True, suffix="_m2")
@@ -141,12 +148,16 @@ def moments(lo: Lowering, x: Ref, dims: Sequence[int], dtype: torch.dtype) -> tu
 
 
 def _short_inside(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[int]) -> int | None:
-    """The reduced dimension that memory runs along in short pieces, with dimensions that stay around it (groups of channels, channels last): a GPU
-    reads whole lines where those are kept, too."""
+    """The reduced dimension that memory runs along in short pieces, with dimensions that stay around it (groups of
+    channels, channels last): a GPU reads whole lines where those are kept, too."""
     order = [d for d in order_of_loads(v, shape) if not is_one(shape[d])]
     if torch.device(lo._device()).type != "cuda" or len(order) < 3 or order[-1] not in dims or order[-2] in dims:
         return None
-    return order[-1] if type(shape[order[-1]]) is int and shape[order[-1]] <= SHORT and any(d in dims for d in order[:-2]) else None
+    return (
+        order[-1]
+        if type(shape[order[-1]]) is int and shape[order[-1]] <= SHORT and any(d in dims for d in order[:-2])
+        else None
+    )
 
 
 def _squeezed(x: Ref, dims: Sequence[int], keepdim: bool) -> Ref:
@@ -171,7 +182,7 @@ def _variance(lo: Lowering, x: Ref, dims: Sequence[int], correction: Any, dtype:
 def _correction(args: tuple, kw: dict) -> tuple[Any, Any, bool]:
     """(dim, correction, keepdim) of var.correction, var.dim and var.default alike."""
     dim = args[0] if args else kw.get("dim")
-    if isinstance(dim, bool):                             # var(x, unbiased)
+    if isinstance(dim, bool):  # var(x, unbiased)
         return None, int(dim), False
     unbiased = args[1] if len(args) > 1 else kw.get("unbiased")
     keepdim = args[2] if len(args) > 2 else kw.get("keepdim", False)
@@ -179,16 +190,27 @@ def _correction(args: tuple, kw: dict) -> tuple[Any, Any, bool]:
     return dim, 1 if correction is None else correction, keepdim
 
 
-@rule("aten.var.correction", "aten.var.dim", "aten.var.default", "aten.std.correction", "aten.std.dim", "aten.std.default")
+@rule(
+    "aten.var.correction", "aten.var.dim", "aten.var.default", "aten.std.correction", "aten.std.dim", "aten.std.default"
+)
 def var(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
     spread, _ = _spread_and_mean(lo, node, x, args, kw)
     return lo.store(rounded(spread.value, x.dtype), spread.shape, x.dtype)
 
 
-@rule("aten.var_mean.correction", "aten.var_mean.dim", "aten.var_mean.default",
-      "aten.std_mean.correction", "aten.std_mean.dim", "aten.std_mean.default")
+@rule(
+    "aten.var_mean.correction",
+    "aten.var_mean.dim",
+    "aten.var_mean.default",
+    "aten.std_mean.correction",
+    "aten.std_mean.dim",
+    "aten.std_mean.default",
+)
 def var_mean(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> tuple:
-    return tuple(lo.store(rounded(r.value, x.dtype), r.shape, x.dtype, suffix=f"_{k}") for k, r in enumerate(_spread_and_mean(lo, node, x, args, kw)))
+    return tuple(
+        lo.store(rounded(r.value, x.dtype), r.shape, x.dtype, suffix=f"_{k}")
+        for k, r in enumerate(_spread_and_mean(lo, node, x, args, kw))
+    )
 
 
 def _spread_and_mean(lo: Lowering, node: Any, x: Ref, args: tuple, kw: dict) -> tuple[Ref, Ref]:
@@ -219,7 +241,9 @@ def logsumexp(lo: Lowering, node: Any, x: Ref, dim: Any, keepdim: bool = False) 
 
 
 @rule("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
-def vector_norm(lo: Lowering, node: Any, x: Ref, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
+def vector_norm(
+    lo: Lowering, node: Any, x: Ref, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Ref:
     _real(x)
     out = lo.meta().dtype
     dims = dims_of(dim, x.ndim)

@@ -1,5 +1,8 @@
-"""Resampling: nearest, linear and cubic interpolation onto another grid. The positions are computed as eager's kernels compute them, in
-float32 (double for double); where they are those of a whole-numbered factor, an element's source is plain index arithmetic."""
+"""Resampling: nearest, linear and cubic interpolation onto another grid. The positions are computed as eager's kernels
+compute them, in float32 (double for double); where they are those of a whole-numbered factor, an element's source is
+plain index arithmetic.
+"""
+
 from __future__ import annotations
 
 import ctypes
@@ -9,7 +12,9 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, const, index, indirect_symbol, prim
-from ..lower import Lowering, NoRule, rule, strides_of
+from ..context import Lowering
+from ..rule_table import NoRule, rule
+from ..buffer_strides import strides_of
 from ..promote import rounded
 from ..ref import Ref, is_one, remap
 from .windows import element_at, out_axis
@@ -53,14 +58,19 @@ def _nearest(exact: bool) -> Any:
         n = len(size)
         shape = lo.out_shape()
         lead = len(shape) - n
-        at = [_nearest_position(x.shape[lead + k], shape[lead + k], s, out_axis(shape, lead + k), exact, x.dtype)
-              for k, s in enumerate(_scales(scales, n))]
+        at = [
+            _nearest_position(x.shape[lead + k], shape[lead + k], s, out_axis(shape, lead + k), exact, x.dtype)
+            for k, s in enumerate(_scales(scales, n))
+        ]
         return lo.pointwise(element_at(x, shape, lead, at))
+
     return f
 
 
 def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dtype: torch.dtype) -> Expr:
-    """The element that the o-th result is. Computed as a value, lane by lane in registers: a division inside of an index is not."""
+    """The element that the o-th result is. Computed as a value, lane by lane in registers: a division inside of an
+    index is not.
+    """
     if is_one(size):
         return as_expr(0)
     known = isinstance(size, int) and isinstance(out, int) and (scale is None or isinstance(scale, (int, float)))
@@ -74,7 +84,7 @@ def _nearest_position(size: Any, out: Any, scale: Any, o: Expr, exact: bool, dty
         single = torch.float32
         ratio = _rounded(size / out, single)
         middle = [int(_rounded(_rounded(i + 0.5, single) * ratio, single)) for i in range(out)]
-        if tables[dtype == torch.float64] == middle:     # no rounding comes near the steps
+        if tables[dtype == torch.float64] == middle:  # no rounding comes near the steps
             p = prim("add", cast(index(o), single), const(0.5, single))
             i = prim("mul", p, const(ratio, single))
             return indirect_symbol(cast(i, I64))
@@ -113,19 +123,24 @@ def _source(o: Expr, size: Any, out: Any, align: bool, scale: Any, cubic: bool, 
 
 
 class _Row:
-    """What depends on the position along one dimension of the result alone. Where channels lie side by side in memory a pixel has few vectors, and
-    computing its position would take as long as all of them: positions and weights are kept in memory then."""
+    """What depends on the position along one dimension of the result alone. Where channels lie side by side in memory a
+    pixel has few vectors, and computing its position would take as long as all of them: positions and weights are kept
+    in memory then."""
 
     def __init__(self, lo: Lowering, shape: tuple, d: int):
         self.lo, self.shape, self.d = lo, shape, d
         channels = strides_of(lo.meta())[1] if len(shape) == 4 else 0
         self.known = type(channels) is int and channels == 1 and lo._device().type == "cpu" and not is_one(shape[1])
-        self.at = out_axis(shape[d:d + 1], 0) if self.known else out_axis(shape, d)
+        self.at = out_axis(shape[d : d + 1], 0) if self.known else out_axis(shape, d)
 
     def kept(self, v: Value) -> Value:
         if not self.known:
             return v
-        return remap(self.lo.store(v, self.shape[self.d:self.d + 1], suffix="_row"), self.shape, {0: out_axis(self.shape, self.d)}).value
+        return remap(
+            self.lo.store(v, self.shape[self.d : self.d + 1], suffix="_row"),
+            self.shape,
+            {0: out_axis(self.shape, self.d)},
+        ).value
 
 
 def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *scales: Any) -> Ref:
@@ -153,18 +168,32 @@ def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
     return lo.pointwise(rounded(_along_rows(lo, x, shape, lead, taps, t), x.dtype))
 
 
-def _along_rows(lo: Lowering, x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype) -> Value:
-    """Where rows lie in memory, the rows are combined first, in whole vectors; then half as many elements are looked up one by one. (A GPU has
-    no such vectors, and looks up all in one kernel.)"""
-    if torch.device(lo.meta().device).type != "cpu" or len(taps) < 2 or len(taps[-1]) == 1 or all(len(row) == 1 for row in taps[:-1]) or strides_of(lo.meta())[-1:] != (1,):
+def _along_rows(
+    lo: Lowering, x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype
+) -> Value:
+    """Where rows lie in memory, the rows are combined first, in whole vectors; then half as many elements are looked up
+    one by one. (A GPU has no such vectors, and looks up all in one kernel.)"""
+    if (
+        torch.device(lo.meta().device).type != "cpu"
+        or len(taps) < 2
+        or len(taps[-1]) == 1
+        or all(len(row) == 1 for row in taps[:-1])
+        or strides_of(lo.meta())[-1:] != (1,)
+    ):
         return _weighted(x, shape, lead, taps, t)
     between = (*shape[:-1], x.shape[-1])
-    rows = lo.store(_weighted(x, between, lead, [*taps[:-1], [(out_axis(between, len(between) - 1), None)]], t), between, t, suffix="_rows")
+    rows = lo.store(
+        _weighted(x, between, lead, [*taps[:-1], [(out_axis(between, len(between) - 1), None)]], t),
+        between,
+        t,
+        suffix="_rows",
+    )
     return _weighted(rows, shape, len(shape) - 1, taps[-1:], t)
 
 
 def _weighted(x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value | None]]], t: torch.dtype) -> Value:
     """Sum over all combinations of taps, the last dimension's first, as eager nests them."""
+
     def inner(k: int, at: list[Expr]) -> Value:
         if k == len(taps):
             return cast(element_at(x, shape, lead, at), t)
@@ -175,6 +204,7 @@ def _weighted(x: Ref, shape: tuple, lead: int, taps: list[list[tuple[Expr, Value
             total = v if total is None else prim("add", total, v)
         assert total is not None
         return total
+
     return inner(0, [])
 
 
@@ -210,14 +240,15 @@ def _cubic(w: Value, t: torch.dtype) -> list[Value]:
     a = -0.75
     one, two = const(1.0, t), const(2.0, t)
 
-    def near(x: Value) -> Value:                             # |distance| <= 1
-        return prim("add", prim("mul", prim("mul", prim("sub", prim("mul", const(a + 2, t), x), const(a + 3, t)), x), x), one)
+    def near(x: Value) -> Value:  # |distance| <= 1
+        return prim(
+            "add", prim("mul", prim("mul", prim("sub", prim("mul", const(a + 2, t), x), const(a + 3, t)), x), x), one
+        )
 
-    def far(x: Value) -> Value:                              # 1 < |distance| < 2
+    def far(x: Value) -> Value:  # 1 < |distance| < 2
         y = prim("sub", prim("mul", const(a, t), x), const(5 * a, t))
         y = prim("add", prim("mul", y, x), const(8 * a, t))
         return prim("sub", prim("mul", y, x), const(4 * a, t))
+
     back = prim("sub", one, w)
     return [far(prim("add", w, one)), near(w), near(back), far(prim("sub", two, w))]
-
-

@@ -1,8 +1,9 @@
 """Running sums, products, maxima: one pass along a dimension, each element stored with what came before it.
 
-As eager's kernels do it: on the CPU float32 adds up in double, float16 and bfloat16 in float32; of equal maxima the last one's position is
-given. A GPU adds up the pieces of a row as a tree, which is exact enough in float32; one long row alone is left to torch's kernel, which
-shares it among all processors."""
+As eager's kernels do it: on the CPU float32 adds up in double, float16 and bfloat16 in float32; of equal maxima the
+last one's position is given. A GPU adds up the pieces of a row as a tree, which is exact enough in float32; one long
+row alone is left to torch's kernel, which shares it among all processors."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import torch
 
 from ..ir import Axis, LoopNest, Value, cast, const, indirect_symbol, prim
-from ..lower import DTYPES, Lowering, NoRule, memory_order, rule, strides_of
+from ..context import DTYPES, Lowering
+from ..rule_table import NoRule, rule
+from ..buffer_strides import memory_order, strides_of
 from ..promote import operand
 from ..ref import Ref, dim_symbol, flat_index, is_one, numel, ref_of_buffer, remap, reshape
 from .scatters import checked, on_cpu
@@ -18,7 +21,7 @@ from .scatters import checked, on_cpu
 __all__ = ["scan", "running_dtype"]
 
 
-LONG = 16384                     # elements of a row that a GPU shares among its processors where there are few rows
+LONG = 16384  # elements of a row that a GPU shares among its processors where there are few rows
 FEW = 16
 
 
@@ -46,7 +49,16 @@ def _device(lo: Lowering) -> str:
     return torch.device(lo._device()).type
 
 
-def scan(lo: Lowering, op: str, value: Value, shape: tuple, dim: int, dtype: torch.dtype, stride: Any = None, suffix: str = "") -> Ref:
+def scan(
+    lo: Lowering,
+    op: str,
+    value: Value,
+    shape: tuple,
+    dim: int,
+    dtype: torch.dtype,
+    stride: Any = None,
+    suffix: str = "",
+) -> Ref:
     """The running `op` of `value` (over j symbols of `shape`) along `dim`, as a buffer of `dtype`."""
     may_scan(lo, shape, dim, value.dtype)
     if value.dtype not in DTYPES or dtype not in DTYPES:
@@ -56,8 +68,20 @@ def scan(lo: Lowering, op: str, value: Value, shape: tuple, dim: int, dtype: tor
     b = lo._buffer(lo._node_name() + suffix, shape, dtype, stride)
     along = Axis(dim_symbol(len(shape), dim), shape[dim])
     axes = tuple(a for a in memory_order(shape, b.stride) if a.symbol is not along.symbol)
-    lo.steps.append(LoopNest(b, axes, flat_index(shape, b.stride), value, (along,), op, (*axes, along), origins=lo.origins(),
-                             lines=lo.lines(), scan=True))
+    lo.steps.append(
+        LoopNest(
+            b,
+            axes,
+            flat_index(shape, b.stride),
+            value,
+            (along,),
+            op,
+            (*axes, along),
+            origins=lo.origins(),
+            lines=lo.lines(),
+            scan=True,
+        )
+    )
     return ref_of_buffer(b)
 
 
@@ -98,8 +122,11 @@ def _extremum(op: str) -> Any:
         v = x.value if x.dtype not in (torch.float16, torch.bfloat16) else cast(x.value, torch.float32)
         shape = lo.out_shape(k=0)
         may_scan(lo, shape, dim % x.ndim, v.dtype)
-        return (scan(lo, op, v, shape, dim % x.ndim, x.dtype, strides_of(values), "_0"),
-                scan(lo, "arg" + op, v, shape, dim % x.ndim, torch.int64, strides_of(at), "_1"))
+        return (
+            scan(lo, op, v, shape, dim % x.ndim, x.dtype, strides_of(values), "_0"),
+            scan(lo, "arg" + op, v, shape, dim % x.ndim, torch.int64, strides_of(at), "_1"),
+        )
+
     return f
 
 
@@ -116,7 +143,7 @@ def masked_scatter(lo: Lowering, node: Any, x: Ref, mask: Ref, source: Ref) -> R
     total, given = numel(shape), numel(source.shape)
     if any(type(s) is int and s == 0 for s in shape) or (type(given) is int and given == 0):
         raise NoRule("an empty source")
-    wide = Ref(shape, torch.bool, mask.value)            # (positions count from the right: broadcasting changes nothing)
+    wide = Ref(shape, torch.bool, mask.value)  # (positions count from the right: broadcasting changes nothing)
     flat = reshape(wide, (total,))
     count = scan(lo, "sum", cast(flat.value, torch.int64), (total,), 0, torch.int64, suffix="_count")
     at = reshape(count, shape)
@@ -127,4 +154,3 @@ def masked_scatter(lo: Lowering, node: Any, x: Ref, mask: Ref, source: Ref) -> R
     if is_one(given):
         read = prim("where", prim("eq", k, const(0, torch.int64)), read, const(0, read.dtype))
     return lo.pointwise(prim("masked", wide.value, read, operand(x, lo.meta().dtype)))
-

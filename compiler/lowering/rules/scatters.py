@@ -1,12 +1,16 @@
-"""Writing at computed positions: a copy of the tensor, then a nest that stores over it. Positions are checked as eager checks them; of
-several values for one position the last one stays, in row-major order of the positions, as in eager's loops.
+"""Writing at computed positions: a copy of the tensor, then a nest that stores over it. Positions are checked as eager
+checks them; of several values for one position the last one stays, in row-major order of the positions, as in eager's
+loops.
 
-The axes that are positions themselves (the columns, where whole rows are written) are independent of each other: they are the nest's
-kept axes, which threads may share. The others run in order, and are given as `reduce_axes` without a `reduce_op`.
+The axes that are positions themselves (the columns, where whole rows are written) are independent of each other: they
+are the nest's kept axes, which threads may share. The others run in order, and are given as `reduce_axes` without a
+`reduce_op`.
 
-On a GPU there is no order, in eager's kernels neither: all axes are kept ones, sums are atomic additions, and any of several values for one
-position stays. Under deterministic algorithms, and for what has no atomic addition, torch's kernels run.
+On a GPU there is no order, in eager's kernels neither: all axes are kept ones, sums are atomic additions, and any of
+several values for one position stays. Under deterministic algorithms, and for what has no atomic addition, torch's
+kernels run.
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable, Sequence
@@ -16,7 +20,9 @@ import torch
 from ...symbolic.expr import Expr, as_expr
 from ...symbolic.places import disjoint
 from ..ir import Axis, Buffer, LoopNest, Value, cast, check_index, const, index, prim, put, put_symbol
-from ..lower import Lowering, NoRule, rule, strides_of
+from ..context import Lowering
+from ..rule_table import NoRule, rule
+from ..buffer_strides import strides_of
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, contiguous_strides, dim_symbol, is_one, numel, ref_of_buffer, remap, reshape, same
 from .indexing import refuse_nothing
@@ -34,11 +40,13 @@ def on_cpu(lo: Lowering, what: str = "scattered writes") -> None:
         raise NoRule(what)
 
 
-ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))       # what a GPU adds up in memory
+ATOMIC = frozenset((torch.float32, torch.float64, torch.int32, torch.int64))  # what a GPU adds up in memory
 
 
 def may_write(lo: Lowering, mode: str, dtype: torch.dtype) -> None:
-    """Whether generated code may write elements of `dtype` at computed positions; NoRule where that is torch's kernels' work."""
+    """Whether generated code may write elements of `dtype` at computed positions; NoRule where that is torch's kernels'
+    work.
+    """
     if torch.device(lo._device()).type == "cuda":
         if torch.are_deterministic_algorithms_enabled():
             raise NoRule("scattered writes under deterministic algorithms")
@@ -61,9 +69,18 @@ def _empty(shape: Sequence[Any]) -> bool:
     return any(type(s) is int and s == 0 for s in shape)
 
 
-def store_at(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr | Value], mode: str = "set",
-             strides: Sequence[Any] | None = None) -> Ref:
-    """Over `shape`, store `value` at position `at` of each of b's dimensions (or of `strides`): an axis, or a checked position."""
+def store_at(
+    lo: Lowering,
+    b: Buffer,
+    shape: Sequence[Any],
+    value: Value,
+    at: Sequence[Expr | Value],
+    mode: str = "set",
+    strides: Sequence[Any] | None = None,
+) -> Ref:
+    """Over `shape`, store `value` at position `at` of each of b's dimensions (or of `strides`): an axis, or a checked
+    position.
+    """
     if _empty(shape) or (_empty(b.shape) and not any(isinstance(p, Value) for p in at)):
         return ref_of_buffer(b)
     n = len(shape)
@@ -80,7 +97,9 @@ def store_at(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Se
         own = {a.symbol.name for a in axes}
     kept = tuple(a for a in axes if a.symbol.name in own)
     order = tuple(a for a in axes if a.symbol.name not in own)
-    lo.steps.append(LoopNest(b, kept, e, put(cast(value, b.dtype), positions), order, None, axes, mode, lo.origins(), lo.lines()))
+    lo.steps.append(
+        LoopNest(b, kept, e, put(cast(value, b.dtype), positions), order, None, axes, mode, lo.origins(), lo.lines())
+    )
     return ref_of_buffer(b)
 
 
@@ -143,12 +162,18 @@ def scatter_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref) -
 
 
 @rule("aten.scatter_reduce.two")
-def scatter_reduce(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref, reduce: str, *, include_self: bool = True) -> Ref:
+def scatter_reduce(
+    lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref, reduce: str, *, include_self: bool = True
+) -> Ref:
     return _reduced(lo, x, reduce, include_self, lambda b, value, mode: _along(lo, b, dim, ids, value, mode), src)
 
 
-def _reduced(lo: Lowering, x: Ref, reduce: str, include_self: bool, write: Callable[[Buffer, Any, str], Any], source: Ref) -> Ref:
-    """A copy of x with `source` reduced into the places that `write(buffer, value, mode)` knows, over what was there or not."""
+def _reduced(
+    lo: Lowering, x: Ref, reduce: str, include_self: bool, write: Callable[[Buffer, Any, str], Any], source: Ref
+) -> Ref:
+    """A copy of x with `source` reduced into the places that `write(buffer, value, mode)` knows, over what was there or
+    not.
+    """
     mode = MODES.get(reduce)
     if mode is None:
         raise NoRule(f"a write that reduces by {reduce}")
@@ -180,20 +205,24 @@ def index_put(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None], values
     width = max(i.ndim for _, i in used)
     dims = [d for d, _ in used]
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    first = dims[0] if adjacent else 0                    # where the dimensions of the index tensors go
+    first = dims[0] if adjacent else 0  # where the dimensions of the index tensors go
     kept = [d for d in range(x.ndim) if d not in dims]
     common = _broadcast([i.shape for _, i in used], width)
     shape = (*(x.shape[d] for d in kept[:first]), *common, *(x.shape[d] for d in kept[first:]))
     n = len(shape)
-    tail = n - first - width                              # dimensions to the right of the index's
+    tail = n - first - width  # dimensions to the right of the index's
     b = start(lo, x)
     at: list[Any] = [None] * x.ndim
     for k, d in enumerate(kept):
         at[d] = axis(shape, k if k < first else k + width)
     for d, i in used:
         v = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)}).value
-        at[d] = checked(v, x.shape[d], f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}", True)
-    if values.ndim > n or any(not is_one(a) and not same(a, s) for a, s in zip(reversed(values.shape), reversed(shape))):
+        at[d] = checked(
+            v, x.shape[d], f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}", True
+        )
+    if values.ndim > n or any(
+        not is_one(a) and not same(a, s) for a, s in zip(reversed(values.shape), reversed(shape))
+    ):
         raise NoRule("values of another shape than what they are written to")
     return store_at(lo, b, shape, values.value, at, "add" if accumulate else "set")
 
@@ -219,7 +248,9 @@ def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate:
     total: Any = 1
     for s in b.shape:
         total = s * total
-    p = checked(ids.value, total, f"IndexError: out of range: tried to access an index on a tensor of {total} elements.", True)
+    p = checked(
+        ids.value, total, f"IndexError: out of range: tried to access an index on a tensor of {total} elements.", True
+    )
     mode = "add" if accumulate else "set"
     if all(map(same, b.stride, contiguous_strides(b.shape))):
         return store_at(lo, b, ids.shape, source.value, [p], mode, (1,))
@@ -262,16 +293,27 @@ def as_strided_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, size: Any, str
     b = start(lo, x)
     if _empty(shape):
         return ref_of_buffer(b)
-    return _store_strided(lo, b, shape, src.value, [*(axis(shape, d) for d in range(len(shape))), as_expr(0 if offset is None else offset)], [*stride, 1])
+    return _store_strided(
+        lo,
+        b,
+        shape,
+        src.value,
+        [*(axis(shape, d) for d in range(len(shape))), as_expr(0 if offset is None else offset)],
+        [*stride, 1],
+    )
 
 
-def _store_strided(lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr], strides: Sequence[Any]) -> Ref:
+def _store_strided(
+    lo: Lowering, b: Buffer, shape: Sequence[Any], value: Value, at: Sequence[Expr], strides: Sequence[Any]
+) -> Ref:
     """A store at positions that are no data: every element at its own."""
     e = as_expr(0)
     for p, st in zip(at, strides):
         e = e + p * st
     axes = tuple(Axis(dim_symbol(len(shape), d), s) for d, s in enumerate(shape) if not is_one(s))
-    lo.steps.append(LoopNest(b, axes, e, put(cast(value, b.dtype), ()), (), None, axes, "set", lo.origins(), lo.lines()))
+    lo.steps.append(
+        LoopNest(b, axes, e, put(cast(value, b.dtype), ()), (), None, axes, "set", lo.origins(), lo.lines())
+    )
     return ref_of_buffer(b)
 
 
@@ -292,7 +334,9 @@ def max_unpool(lo: Lowering, node: Any, x: Ref, ids: Ref, size: Sequence[Any], *
 
 
 @rule("aten.embedding_dense_backward.default")
-def embedding_dense_backward(lo: Lowering, node: Any, grad: Ref, ids: Ref, rows: Any, padding: Any, by_frequency: bool) -> Ref:
+def embedding_dense_backward(
+    lo: Lowering, node: Any, grad: Ref, ids: Ref, rows: Any, padding: Any, by_frequency: bool
+) -> Ref:
     may_write(lo, "add", grad.dtype)
     if by_frequency or not isinstance(padding, int):
         raise NoRule("gradients scaled by how often a row is used")
@@ -306,11 +350,11 @@ def embedding_dense_backward(lo: Lowering, node: Any, grad: Ref, ids: Ref, rows:
     return store_at(lo, b, grad.shape, v, [p, axis(grad.shape, n - 1)], "add")
 
 
-
-
 # ---- whole slices at positions of one dimension
 def _slices(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) -> None:
-    """b[..., ids[k], ...] = value[..., k, ...]; `value` is a tensor of that shape, a number, or a tensor without dimensions."""
+    """b[..., ids[k], ...] = value[..., k, ...]; `value` is a tensor of that shape, a number, or a tensor without
+    dimensions.
+    """
     ids, value = _lifted(ids), _lifted(value) if b.shape else value
     shape = list(b.shape) or [1]
     dim %= len(shape)
@@ -350,11 +394,15 @@ def index_fill(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, value: Any) 
     size = shape[dim % len(shape)]
     n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
     i = cast(i, torch.int64)
-    wrapped = prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)        # (negative ones count from the end)
+    wrapped = prim(
+        "where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i
+    )  # (negative ones count from the end)
     _slices(lo, b, dim, Ref(ids.shape, torch.int64, wrapped), value, "set")
     return ref_of_buffer(b)
 
 
 @rule("aten.index_reduce.default")
-def index_reduce(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, reduce: str, *, include_self: bool = True) -> Ref:
+def index_reduce(
+    lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, reduce: str, *, include_self: bool = True
+) -> Ref:
     return _reduced(lo, x, reduce, include_self, lambda b, value, mode: _slices(lo, b, dim, ids, value, mode), source)

@@ -1,4 +1,5 @@
 """Looking values up: bisection in a sorted row, and membership in a few values."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,13 +7,14 @@ from typing import Any
 import torch
 
 from ..ir import Value, cast, const, indirect_symbol, prim
-from ..lower import Lowering, NoRule, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
 from ..promote import operand, result_type
 from ..ref import Ref, Scalar, is_one, remap, reshape
 from .scatters import axis, checked
 
-LONGEST = 1 << 20          # of a sorted row
-FEW = 64                   # values to compare each element with
+LONGEST = 1 << 20  # of a sorted row
+FEW = 64  # values to compare each element with
 
 I64 = torch.int64
 
@@ -33,7 +35,11 @@ def _bisect(lo: Lowering, rows: Ref, x: Any, right: bool, sorter: Ref | None = N
     def at(k: Value) -> Value:
         m: dict[int, Any] = {d: axis(shape, d) for d in range(rows.ndim - 1)} if rows.ndim > 1 else {}
         if sorter is not None and not is_one(n):
-            k = checked(remap(sorter, shape, {**m, rows.ndim - 1: indirect_symbol(k)}).value, n, "RuntimeError: torch.searchsorted(): sorter index out of range")
+            k = checked(
+                remap(sorter, shape, {**m, rows.ndim - 1: indirect_symbol(k)}).value,
+                n,
+                "RuntimeError: torch.searchsorted(): sorter index out of range",
+            )
         m[rows.ndim - 1] = indirect_symbol(k)
         return cast(remap(rows, shape, m).value, dtype)
 
@@ -54,8 +60,17 @@ def _right(right: bool, side: str | None) -> bool:
 
 
 @rule("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
-def searchsorted(lo: Lowering, node: Any, rows: Ref, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
-                 sorter: Ref | None = None) -> Ref:
+def searchsorted(
+    lo: Lowering,
+    node: Any,
+    rows: Ref,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Ref | None = None,
+) -> Ref:
     return _bisect(lo, rows, x, _right(right, side), sorter)
 
 
@@ -88,4 +103,3 @@ def isin(lo: Lowering, node: Any, x: Any, tests: Any, *, assume_unique: bool = F
             t = cast(remap(line, shape, m).value if m else line.value, dtype)
             found = prim("logical_or", found, prim("eq", v, t))
     return lo.pointwise(prim("logical_not", found) if invert else found)
-

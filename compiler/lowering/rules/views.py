@@ -1,5 +1,6 @@
-"""Views: substitutions of index symbols. Nothing is computed or copied. Whether the result must alias its base is the graph
-stage's business (it has made the graph functional and describes the outputs)."""
+"""Views: substitutions of index symbols. Nothing is computed or copied. Whether the result must alias its base is the
+graph stage's business (it has made the graph functional and describes the outputs)."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,13 +10,21 @@ import torch
 from ...symbolic.expr import Expr, as_expr, maximum, maybe_int, minimum
 from ...symbolic.places import coincide
 from ..ir import const, index, load, prim
-from ..lower import Lowering, NoRule, rule, same_strides, strides_of, view_rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule, view_rule
+from ..buffer_strides import same_strides, strides_of
 from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, remap, reshape, same, shape_of, strided
 from ..rewrite import tidy
 
 
-@view_rule("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten._reshape_alias.default",
-      "aten.flatten.using_ints", "aten.unflatten.int")
+@view_rule(
+    "aten.view.default",
+    "aten._unsafe_view.default",
+    "aten.reshape.default",
+    "aten._reshape_alias.default",
+    "aten.flatten.using_ints",
+    "aten.unflatten.int",
+)
 def view(lo: Lowering, node: Any, x: Ref, *args: Any) -> Ref:
     return reshape(x, lo.out_shape())
 
@@ -29,7 +38,7 @@ def view_dtype(lo: Lowering, node: Any, x: Ref, dtype: torch.dtype) -> Ref:
 
 @view_rule("aten.expand.default", "aten.broadcast_to.default")
 def expand(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
-    return Ref(lo.out_shape(), x.dtype, x.value)          # symbols are counted from the right: nothing to substitute
+    return Ref(lo.out_shape(), x.dtype, x.value)  # symbols are counted from the right: nothing to substitute
 
 
 @view_rule("aten.permute.default")
@@ -59,7 +68,9 @@ def t(lo: Lowering, node: Any, x: Ref) -> Ref:
 def unsqueeze(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
     n = x.ndim + 1
     dim %= n
-    return remap(x, x.shape[:dim] + (1,) + x.shape[dim:], {d: dim_symbol(n, d if d < dim else d + 1) for d in range(x.ndim)})
+    return remap(
+        x, x.shape[:dim] + (1,) + x.shape[dim:], {d: dim_symbol(n, d if d < dim else d + 1) for d in range(x.ndim)}
+    )
 
 
 @view_rule("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
@@ -104,14 +115,20 @@ def slice_(lo: Lowering, node: Any, x: Ref, dim: int = 0, start: Any = None, end
         return x
     first = as_expr(slice_start(start, x.shape[dim]))
     # a symbolic start that was recorded to leave a whole tail needs no clamp: size = end - start says where it is
-    if first.op in ("min", "max") and end is not None and isinstance(end, int) and end >= 2 ** 62:
+    if first.op in ("min", "max") and end is not None and isinstance(end, int) and end >= 2**62:
         first = as_expr(x.shape[dim]) - as_expr(shape[dim]) * step
     s = dim_symbol(x.ndim, dim)
     return remap(x, shape, {dim: first if is_one(shape[dim]) else first + s * step})
 
 
-@view_rule("aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default", "aten.unsafe_split.Tensor",
-      "aten.unsafe_split_with_sizes.default", "aten.unsafe_chunk.default")
+@view_rule(
+    "aten.split.Tensor",
+    "aten.split_with_sizes.default",
+    "aten.chunk.default",
+    "aten.unsafe_split.Tensor",
+    "aten.unsafe_split_with_sizes.default",
+    "aten.unsafe_chunk.default",
+)
 def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
     dim %= x.ndim
     out, first = [], as_expr(0)
@@ -157,7 +174,7 @@ def as_strided(lo: Lowering, node: Any, x: Ref, size: Any, stride: Any, offset: 
     v, layout, shape = strided(x), strides_of(node.args[0].meta["val"]), lo.out_shape()
     if v is not None and same_strides(x.shape, v[1], layout):
         base, at = v[0], as_expr(v[2])
-    else:                                            # a copy whose copying was left out, or a value that is nowhere yet
+    else:  # a copy whose copying was left out, or a value that is nowhere yet
         base, at = lo.realise(x, layout, fresh=True), as_expr(0)
     if offset is not None:
         at = at + offset
@@ -217,14 +234,18 @@ def _at(x: Ref, d: int) -> Expr:
 
 # ---- a part of a tensor replaced
 def no_shared_memory(lo: Lowering) -> None:
-    """Eager keeps strides under which elements share memory (a window's), and the part is written over all that lie there: its kernel does."""
+    """Eager keeps strides under which elements share memory (a window's), and the part is written over all that lie
+    there: its kernel does.
+    """
     m = lo.meta()
     if coincide(shape_of(m.shape), strides_of(m)):
         raise NoRule("elements that share memory")
 
 
 @rule("aten.slice_scatter.default")
-def slice_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Ref:
+def slice_scatter(
+    lo: Lowering, node: Any, x: Ref, src: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Ref:
     dim %= x.ndim
     no_shared_memory(lo)
     first = as_expr(slice_start(start, x.shape[dim]))

@@ -1,5 +1,6 @@
-"""Windows over the last dimensions of a tensor: average pools, adaptive pools, unfolding into columns and folding back, and pads that
-repeat what is inside. Small windows are written out; of large ones the elements are reduced axes."""
+"""Windows over the last dimensions of a tensor: average pools, adaptive pools, unfolding into columns and folding back,
+and pads that repeat what is inside. Small windows are written out; of large ones the elements are reduced axes."""
+
 from __future__ import annotations
 
 import itertools
@@ -9,15 +10,16 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr, maximum, minimum
 from ..ir import Value, cast, const, index, prim
-from ..lower import Lowering, NoRule, rule
+from ..context import Lowering
+from ..rule_table import NoRule, rule
 from ..promote import compute_dtype, rounded
 from ..ref import Ref, dim_symbol, is_one, remap, reshape
 from .scatters import on_cpu
 
 __all__ = ["element_at"]
 
-GPU_TAPS = 16              # elements of a window up to which a GPU looks at each
-WRITTEN_OUT = 32           # elements of a window up to which it is a sum of terms
+GPU_TAPS = 16  # elements of a window up to which a GPU looks at each
+WRITTEN_OUT = 32  # elements of a window up to which it is a sum of terms
 
 Condition = Value | None
 
@@ -26,10 +28,14 @@ def both(a: Condition, b: Condition) -> Condition:
     return b if a is None else a if b is None else prim("logical_and", a, b)
 
 
-def element_at(x: Ref, shape: Sequence[Any], lead: int, at: Sequence[Any], inside: Condition = None, fill: Any = 0) -> Value:
-    """x[j..., at...] for the `lead` leading dimensions of `shape` and positions in the others; `fill` where not `inside`."""
+def element_at(
+    x: Ref, shape: Sequence[Any], lead: int, at: Sequence[Any], inside: Condition = None, fill: Any = 0
+) -> Value:
+    """x[j..., at...] for the `lead` leading dimensions of `shape` and positions in the others; `fill` where not
+    `inside`.
+    """
     n = len(shape)
-    m = {d: (as_expr(0) if is_one(shape[d]) else dim_symbol(n, d)) for d in range(lead)}
+    m = {d: as_expr(0) if is_one(shape[d]) else dim_symbol(n, d) for d in range(lead)}
     m.update({lead + k: as_expr(p) for k, p in enumerate(at)})
     v = remap(x, shape, m).value
     return v if inside is None else prim("masked", inside, v, const(fill, v.dtype))
@@ -68,8 +74,17 @@ def _last(size: Any, step: Any) -> Any:
 
 # ---- pools
 @rule("aten.avg_pool2d.default", "aten.avg_pool3d.default")
-def avg_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-             count_include_pad: bool = True, divisor_override: Any = None) -> Ref:
+def avg_pool(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
+) -> Ref:
     n = 2 if "2d" in str(node.target) else 3
     kernel = _spread(kernel, n)
     stride, padding = _spread(stride, n, kernel), _spread(padding, n)
@@ -81,7 +96,7 @@ def avg_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), pad
     up = compute_dtype(x.dtype)
     sizes = x.shape[lead:]
     firsts = [out_axis(shape, lead + k) * stride[k] - padding[k] for k in range(n)]
-    exact = not ceil_mode and not any(padding)               # every window lies inside
+    exact = not ceil_mode and not any(padding)  # every window lies inside
 
     def term(offsets: Sequence[Any], over: Sequence[Any], here: Sequence[Expr]) -> Value:
         inside: Condition = None
@@ -124,7 +139,9 @@ def _sum_over(lo: Lowering, shape: tuple, kernel: Sequence[int], firsts: Sequenc
             total = t if total is None else prim("add", total, t)
         assert total is not None
         return total
-    return reduce_over(lo, "sum", shape, kernel, lambda offsets, over: term(offsets, over, shifted(firsts, shape, over))).value
+    return reduce_over(
+        lo, "sum", shape, kernel, lambda offsets, over: term(offsets, over, shifted(firsts, shape, over))
+    ).value
 
 
 def shifted(es: Sequence[Expr], shape: Sequence[Any], over: Sequence[Any]) -> list[Expr]:
@@ -133,7 +150,15 @@ def shifted(es: Sequence[Expr], shape: Sequence[Any], over: Sequence[Any]) -> li
     return [e.subs(m) if m else e for e in es]
 
 
-def reduce_over(lo: Lowering, op: str, shape: tuple, kernel: Sequence[Any], value: Any, suffix: str = "_window", logical: bool = False) -> Ref:
+def reduce_over(
+    lo: Lowering,
+    op: str,
+    shape: tuple,
+    kernel: Sequence[Any],
+    value: Any,
+    suffix: str = "_window",
+    logical: bool = False,
+) -> Ref:
     """A reduction of value(offsets, over) over a window that stands in further dimensions at the end of `shape`."""
     over = (*shape, *kernel)
     n = len(over)
@@ -166,7 +191,9 @@ def adaptive_avg_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> R
     if all(isinstance(k, int) for k in kernel):
         total = _sum_over(lo, shape, kernel, firsts, term)
     else:
-        total = reduce_over(lo, "sum", shape, kernel, lambda offsets, over: term(offsets, over, shifted(firsts, shape, over))).value
+        total = reduce_over(
+            lo, "sum", shape, kernel, lambda offsets, over: term(offsets, over, shifted(firsts, shape, over))
+        ).value
     for _, _, length in windows:
         total = prim("div", total, cast(index(length), up))
     return lo.pointwise(rounded(total, x.dtype))
@@ -214,29 +241,48 @@ def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> t
     inner: Any = 1
     for k in kernel[1:]:
         inner = k * inner
-    for k in range(n):                                       # from the position in the window to the one in the plane
+    for k in range(n):  # from the position in the window to the one in the plane
         step = index(as_expr(inner))
         here = at if is_one(inner) else prim("div_trunc", at, step)
         at = const(0, i64) if is_one(inner) else prim("sub", at, prim("mul", here, step))
         p = prim("add", here, index(firsts[k]))
         flat = p if flat is None else prim("add", prim("mul", flat, index(as_expr(x.shape[lead + k]))), p)
         if k + 1 < n:
-            inner = inner // kernel[k + 1] if isinstance(inner, int) and isinstance(kernel[k + 1], int) else as_expr(inner) // kernel[k + 1]
+            inner = (
+                inner // kernel[k + 1]
+                if isinstance(inner, int) and isinstance(kernel[k + 1], int)
+                else as_expr(inner) // kernel[k + 1]
+            )
     assert flat is not None and flat.dtype == i64
     return lo.pointwise(cast(best.value, x.dtype), 0), lo.pointwise(flat, 1)
 
 
 @rule("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
-def max_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-             ) -> tuple[Ref, Ref]:
-    """Values and positions in a nest each: positions that nobody reads cost nothing. Of equal values the first is taken, of NaNs the last."""
+def max_pool(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Ref, Ref]:
+    """Values and positions in a nest each: positions that nobody reads cost nothing. Of equal values the first is
+    taken, of NaNs the last.
+    """
     n = 2 if "2d" in str(node.target) else 3
     kernel = _spread(kernel, n)
     stride, padding, dilation = _spread(stride, n, kernel), _spread(padding, n), _spread(dilation, n)
     size = 1
     for k in kernel:
         size = size * k
-    if not all(isinstance(v, int) for v in (*kernel, *stride, *padding, *dilation)) or size > 2 * WRITTEN_OUT or x.dtype.is_complex or x.dtype == torch.bool:
+    if (
+        not all(isinstance(v, int) for v in (*kernel, *stride, *padding, *dilation))
+        or size > 2 * WRITTEN_OUT
+        or x.dtype.is_complex
+        or x.dtype == torch.bool
+    ):
         raise NoRule("pooling over large windows")
     if size > GPU_TAPS:
         on_cpu(lo, "pooling")
@@ -262,10 +308,14 @@ def max_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), pad
         p = index(flat)
         if best is None:
             best, at = v, p
-            if inside is not None:                           # (a window may begin before the first element)
+            if inside is not None:  # (a window may begin before the first element)
                 begin = as_expr(0)
                 for k in range(n):
-                    first_in = here[k] if padding[k] == 0 else maximum(here[k], here[k] + -(-(0 - here[k]) // dilation[k]) * dilation[k])
+                    first_in = (
+                        here[k]
+                        if padding[k] == 0
+                        else maximum(here[k], here[k] + -(-(0 - here[k]) // dilation[k]) * dilation[k])
+                    )
                     begin = begin * sizes[k] + first_in
                 at = index(begin)
             continue
@@ -279,7 +329,15 @@ def max_pool(lo: Lowering, node: Any, x: Ref, kernel: Any, stride: Any = (), pad
 
 # ---- columns
 @rule("aten.im2col.default")
-def im2col(lo: Lowering, node: Any, x: Ref, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]) -> Ref:
+def im2col(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Ref:
     _no_complex(x)
     kernel, dilation, padding, stride = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
     lead = x.ndim - 2
@@ -294,14 +352,26 @@ def im2col(lo: Lowering, node: Any, x: Ref, kernel: Sequence[int], dilation: Seq
         most = None if reach is None else reach - padding[k] + dilation[k] * (kernel[k] - 1)
         inside = both(inside, within(e, sizes[k], -padding[k], most))
         at.append(e)
-    return reshape(lo.store(element_at(x, shape, lead, at, inside), shape, x.dtype), lo.out_shape())      # (in whole rows)
+    return reshape(lo.store(element_at(x, shape, lead, at, inside), shape, x.dtype), lo.out_shape())  # (in whole rows)
 
 
 @rule("aten.col2im.default")
-def col2im(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
-           stride: Sequence[int]) -> Ref:
+def col2im(
+    lo: Lowering,
+    node: Any,
+    x: Ref,
+    size: Sequence[Any],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Ref:
     kernel, dilation, padding, stride = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
-    if kernel[0] * kernel[1] > 2 * WRITTEN_OUT or not all(isinstance(s, int) for s in size) or not x.dtype.is_floating_point:
+    if (
+        kernel[0] * kernel[1] > 2 * WRITTEN_OUT
+        or not all(isinstance(s, int) for s in size)
+        or not x.dtype.is_floating_point
+    ):
         raise NoRule("folding of large windows")
     shape = lo.out_shape()
     lead = len(shape) - 2
@@ -317,7 +387,10 @@ def col2im(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], kernel: Sequenc
             if step > 1:
                 inside = both(inside, prim("eq", index(e % step), const(0, torch.int64)))
             q = e // step if step > 1 else e
-            least, most = padding[k] - offsets[k] * dilation[k], (size[k] - 1 + padding[k] - offsets[k] * dilation[k]) // step
+            least, most = (
+                padding[k] - offsets[k] * dilation[k],
+                (size[k] - 1 + padding[k] - offsets[k] * dilation[k]) // step,
+            )
             inside = both(inside, within(q, outs[k], least, most))
             at.append(q)
         total = prim("add", total, cast(element_at(columns, shape, lead, [*map(as_expr, offsets), *at], inside), up))
@@ -337,6 +410,7 @@ def _pad(source: Any) -> Any:
             cut = isinstance(before, int) and isinstance(after, int) and before <= 0 and after <= 0
             at.append(e if cut else source(e, as_expr(x.shape[lead + k])))
         return lo.pointwise(element_at(x, shape, lead, at))
+
     return f
 
 

@@ -1,8 +1,10 @@
 """Triton source and CUDA C++ to device binaries: worker processes, and the disk cache.
 
-A binary's file is one line of JSON (entry names, shared memory, threads, sizes) and the functions' code. Its key is the content:
-source, constants, types, alignment, options, target and the version of triton; so a warm start imports no triton at all.
+A binary's file is one line of JSON (entry names, shared memory, threads, sizes) and the functions' code. Its key is the
+content: source, constants, types, alignment, options, target, the version of triton and the text of worker.py; so a
+warm start imports no triton at all.
 """
+
 from __future__ import annotations
 
 import base64
@@ -10,7 +12,6 @@ import json
 import queue
 import shutil
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Sequence
@@ -18,20 +19,22 @@ from typing import Any, Sequence
 import torch
 
 from ... import events
+from ...base import forks
 from ...codegen.triton.layout import GpuTarget
 from ...codegen.triton.printer import TritonSource
-from ...errors import ToolchainError
+from ...errors import NoToolchainError, ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
-from ..nearest import remember, why_missing
-from .workers import Worker, give, processes, take, triton_version
+from ..cache_misses import remember, why_missing
+from .workers import Worker, give, processes, take, toolchain, triton_version
 
 __all__ = ["Binary", "Part", "Job", "compile_all"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One function of a binary. `entry`: its symbol; `shared`: bytes of dynamic shared memory; `threads` per program; `packed`: its
-    assembly, deflated in base 64."""
+    """One function of a binary. `entry`: its symbol; `shared`: bytes of dynamic shared memory; `threads` per program;
+    `packed`: its assembly, deflated in base 64."""
+
     name: str
     entry: str
     shared: int
@@ -51,8 +54,9 @@ class Binary:
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel to compile. `aligned`: whether all its pointers are multiples of 16 bytes. `contract`: whether a * b + c may
-    become one instruction."""
+    """One kernel to compile. `aligned`: whether all its pointers are multiples of 16 bytes. `contract`: whether a * b +
+    c may become one instruction."""
+
     source: TritonSource
     target: GpuTarget
     aligned: bool = True
@@ -60,20 +64,37 @@ class Job:
 
     def request(self) -> dict[str, Any]:
         if self.source.language == "cuda":
-            f, = self.source.functions
+            (f,) = self.source.functions
             parts = [{"name": f.name, "shared": self.source.shared, "threads": f.warps * self.target.warp}]
-            return {"language": "cuda", "text": self.source.text, "target": [self.target.backend, self.target.arch, self.target.warp], "functions": parts,
-                    "toolkit": torch.version.cuda}
+            return {
+                "language": "cuda",
+                "text": self.source.text,
+                "target": [self.target.backend, self.target.arch, self.target.warp],
+                "functions": parts,
+                "toolkit": torch.version.cuda,
+            }
         functions = []
         for f in self.source.functions:
             signature = {**dict(f.arguments), **dict.fromkeys(f.constants, "constexpr")}
-            pointers = [i for i, (n, t) in enumerate(f.arguments) if t.startswith("*") and (self.aligned or n.startswith("part"))]
+            pointers = [
+                i
+                for i, (n, t) in enumerate(f.arguments)
+                if t.startswith("*") and (self.aligned or n.startswith("part"))
+            ]
             options: dict[str, Any] = {"num_warps": f.warps, "num_stages": f.stages, "enable_fp_fusion": self.contract}
             if self.target.backend == "cuda":
-                options["enable_reflect_ftz"] = False         # eager keeps denormals
+                options["enable_reflect_ftz"] = False  # eager keeps denormals
             if self.source.asserts:
                 options |= {"debug": True, "sanitize_overflow": False}
-            functions.append({"name": f.name, "signature": signature, "constants": f.constants, "aligned": pointers, "options": options})
+            functions.append(
+                {
+                    "name": f.name,
+                    "signature": signature,
+                    "constants": f.constants,
+                    "aligned": pointers,
+                    "options": options,
+                }
+            )
         t = self.target
         return {"text": self.source.text, "target": [t.backend, t.arch, t.warp], "functions": functions}
 
@@ -84,13 +105,12 @@ _loaded: dict[str, Binary] = {}
 
 def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
     """The binaries of all jobs, in order; what the disk cache lacks is compiled in parallel. Raises ToolchainError."""
-    version = triton_version()
-    if version is None:
-        raise ToolchainError("triton is not installed: pip install triton")
+    if triton_version() is None:
+        raise NoToolchainError("triton is not installed: pip install triton")
     cache = open_cache(opts)
     requests = [j.request() for j in jobs]
     names = [j.source.name for j in jobs]
-    keys = [content_key(json.dumps(r, sort_keys=True), (), f"triton {version}") for r in requests]
+    keys = [content_key(json.dumps(r, sort_keys=True), (), toolchain()) for r in requests]
     missing: dict[str, int] = {}
     for i, key in enumerate(keys):
         if key in _loaded or key in missing:
@@ -103,32 +123,44 @@ def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
             events.emit("cache", key=key, hit=True, reason="", what=name)
         else:
             missing[key] = i
-            reason = why_missing(cache, name, requests[i]["text"], _settings(requests[i]), f"triton {version}")
+            reason = why_missing(cache, name, requests[i]["text"], _settings(requests[i]), toolchain())
             events.emit("cache", key=key, hit=False, reason=reason, what=name)
     if missing:
         try:
             _compile(missing, requests, names, cache, opts)
         except OSError as e:
             try:
-                _compile(missing, requests, names, temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"), opts)
+                _compile(
+                    missing,
+                    requests,
+                    names,
+                    temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"),
+                    opts,
+                )
             except OSError as again:
                 raise ToolchainError(f"compiled kernels can't be written: {again}") from e
     return [_loaded[k] for k in keys]
 
 
 def _settings(request: dict[str, Any]) -> tuple[str, ...]:
-    """What a binary's key is made of beside its text, one word each: the device, constants and options of its functions."""
+    """What a binary's key is made of beside its text, one word each: the device, constants and options of its
+    functions.
+    """
     words = [f"target={'.'.join(map(str, request['target']))}"]
     if "toolkit" in request:
         return *words, f"toolkit={request['toolkit']}", f"functions={json.dumps(request['functions'])}"
     for i, f in enumerate(request["functions"]):
         where = f"{f['name']}." if i else ""
-        words += [f"{where}{k}={json.dumps(v)}" for part in ("constants", "options") for k, v in sorted(f[part].items())]
+        words += [
+            f"{where}{k}={json.dumps(v)}" for part in ("constants", "options") for k, v in sorted(f[part].items())
+        ]
         words += [f"{where}{k}={json.dumps(f[k], separators=(',', ':'))}" for k in ("aligned", "signature")]
     return tuple(words)
 
 
-def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: list[str], cache: KernelCache, opts: Any) -> None:
+def _compile(
+    missing: dict[str, int], requests: list[dict[str, Any]], names: list[str], cache: KernelCache, opts: Any
+) -> None:
     work = cache.workspace()
     busy: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     taken: list[Worker] = []
@@ -149,14 +181,17 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: lis
                 if "errno" in answer:
                     raise OSError(answer["errno"], answer["error"])
                 if "error" in answer:
-                    raise ToolchainError(f"{'NVRTC' if 'toolkit' in requests[i] else 'triton'} rejects a generated kernel: {answer['error']}\n{requests[i]['text']}")
+                    raise ToolchainError(
+                        f"{'NVRTC' if 'toolkit' in requests[i] else 'triton'} rejects a generated kernel:"
+                        f" {answer['error']}\n{requests[i]['text']}"
+                    )
                 packed = work / f"{key}.so"
                 packed.write_bytes(json.dumps(answer["functions"]).encode() + b"\n" + out.read_bytes())
                 binary = _read(packed)
                 if binary is None:
                     raise ToolchainError("the process that compiles Triton code wrote an incomplete binary")
                 cache.put(key, packed, requests[i]["text"])
-                remember(cache, names[i], key, requests[i]["text"], _settings(requests[i]), f"triton {triton_version()}")
+                remember(cache, names[i], key, requests[i]["text"], _settings(requests[i]), toolchain())
                 _loaded[key] = binary
             finally:
                 busy.put(w)
@@ -165,18 +200,18 @@ def _compile(missing: dict[str, int], requests: list[dict[str, Any]], names: lis
             for item in missing.items():
                 one(item)
         else:
-            with ThreadPoolExecutor(n) as pool:
+            with forks.pool(n) as pool:
                 list(pool.map(one, missing.items()))
         clean = True
     except ToolchainError:
-        clean = True                                 # every worker has answered, or has ended
+        clean = True  # every worker has answered, or has ended
         raise
     finally:
         for w in taken:
             if clean:
                 give(w)
             else:
-                w.stop()                             # it may be in the middle of a job
+                w.stop()  # it may be in the middle of a job
         shutil.rmtree(work, ignore_errors=True)
 
 
@@ -187,7 +222,9 @@ def _read(path: Path) -> Binary | None:
         described = json.loads(head)
         parts, at = [], 0
         for f in described:
-            parts.append(Part(f["name"], f["entry"], f["shared"], f["threads"], code[at:at + f["bytes"]], f["assembly"]))
+            parts.append(
+                Part(f["name"], f["entry"], f["shared"], f["threads"], code[at : at + f["bytes"]], f["assembly"])
+            )
             at += f["bytes"]
     except (ValueError, KeyError, TypeError):
         return None

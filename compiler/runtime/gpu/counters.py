@@ -1,10 +1,12 @@
 """The counters of library products in a CUDA graph, cleared by one node at its beginning.
 
-Some of cuBLASLt's kernels share out their tiles by a counter of four bytes in their workspace, which is cleared before each of them. In a graph that
-is a node between two kernels that would follow on each other: 5 us on an H200. So each product of a graph has a workspace of its own, and the graph is
-changed before it is instantiated: what came before such a node and what came behind it follow on each other, and one node clears all workspaces
-before anything else. What else writes a workspace, or clears it twice, stays as it was recorded.
+Some of cuBLASLt's kernels share out their tiles by a counter of four bytes in their workspace, which is cleared before
+each of them. In a graph that is a node between two kernels that would follow on each other: 5 us on an H200. So each
+product of a graph has a workspace of its own, and the graph is changed before it is instantiated: what came before such
+a node and what came behind it follow on each other, and one node clears all workspaces before anything else. What else
+writes a workspace, or clears it twice, stays as it was recorded.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -18,13 +20,16 @@ from ...native import native
 
 __all__ = ["Counters", "clear_first"]
 
-SLOT, SLOTS = 1024, 512          # bytes of one product's workspace, and how many: products beyond them have theirs cleared as recorded
-MEMSET = 2                       # CU_GRAPH_NODE_TYPE_MEMSET
+SLOT, SLOTS = (
+    1024,
+    512,
+)  # bytes of one product's workspace, and how many: products beyond them have theirs cleared as recorded
+MEMSET = 2  # CU_GRAPH_NODE_TYPE_MEMSET
 
 
 class Counters:
-    """`with Counters(index) as c:` around the recording of c.graph; after it c.graph is instantiated. What is recorded in this thread meanwhile finds
-    workspaces here (native/gemm.c); the graph keeps their memory."""
+    """`with Counters(index) as c:` around the recording of c.graph; after it c.graph is instantiated. What is recorded
+    in this thread meanwhile finds workspaces here (native/gemm.c); the graph keeps their memory."""
 
     def __init__(self, index: int, wanted: bool = True):
         self.index, self.driver = index, _driver() if wanted else None
@@ -48,7 +53,9 @@ class Counters:
 
 
 def clear_first(graph: Any, base: int, used: int) -> int:
-    """Clear the first `used` slots from address `base` on by one node before all others, for the nodes that clear one each; how many those were."""
+    """Clear the first `used` slots from address `base` on by one node before all others, for the nodes that clear one
+    each; how many those were.
+    """
     by_slot: dict[int, list[int]] = defaultdict(list)
     for node in graph.memsets():
         address, value, n = graph.memset(node)
@@ -61,7 +68,7 @@ def clear_first(graph: Any, base: int, used: int) -> int:
     gone = 0
     for node in alone:
         before, behind = graph.before(node), graph.behind(node)
-        if before is None or behind is None:             # (edges that mean more than an order)
+        if before is None or behind is None:  # (edges that mean more than an order)
             continue
         for b in behind:
             known = graph.before(b) or ()
@@ -81,8 +88,15 @@ def clear_first(graph: Any, base: int, used: int) -> int:
 
 class _Memset(ctypes.Structure):
     """CUDA_MEMSET_NODE_PARAMS"""
-    _fields_ = [("address", ctypes.c_uint64), ("pitch", ctypes.c_size_t), ("value", ctypes.c_uint), ("element", ctypes.c_uint), ("width", ctypes.c_size_t),
-                ("height", ctypes.c_size_t)]
+
+    _fields_ = [
+        ("address", ctypes.c_uint64),
+        ("pitch", ctypes.c_size_t),
+        ("value", ctypes.c_uint),
+        ("element", ctypes.c_uint),
+        ("width", ctypes.c_size_t),
+        ("height", ctypes.c_size_t),
+    ]
 
 
 class _Nodes:
@@ -139,7 +153,14 @@ class _Nodes:
         return self._list("cuGraphGetRootNodes")
 
     def connect(self, a: int, b: int) -> None:
-        self._call("cuGraphAddDependencies_v2", self.graph, (ctypes.c_void_p * 1)(a), (ctypes.c_void_p * 1)(b), None, ctypes.c_size_t(1))
+        self._call(
+            "cuGraphAddDependencies_v2",
+            self.graph,
+            (ctypes.c_void_p * 1)(a),
+            (ctypes.c_void_p * 1)(b),
+            None,
+            ctypes.c_size_t(1),
+        )
 
     def destroy(self, node: int) -> None:
         self._call("cuGraphDestroyNode", ctypes.c_void_p(node))
@@ -147,7 +168,15 @@ class _Nodes:
     def clear(self, address: int, n: int) -> int:
         node, context = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuCtxGetCurrent", ctypes.byref(context))
-        self._call("cuGraphAddMemsetNode", ctypes.byref(node), self.graph, None, ctypes.c_size_t(0), ctypes.byref(_Memset(address, 0, 0, 1, n, 1)), context)
+        self._call(
+            "cuGraphAddMemsetNode",
+            ctypes.byref(node),
+            self.graph,
+            None,
+            ctypes.c_size_t(0),
+            ctypes.byref(_Memset(address, 0, 0, 1, n, 1)),
+            context,
+        )
         assert node.value is not None
         return node.value
 
@@ -159,5 +188,15 @@ def _driver() -> Any:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    names = ("cuGraphNodeGetDependencies_v2", "cuGraphNodeGetDependentNodes_v2", "cuGraphAddDependencies_v2")       # of CUDA 12.3 and later
-    return driver if all(hasattr(driver, n) for n in names) and hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph") and hasattr(native, "gemm_workspaces") else None
+    names = (
+        "cuGraphNodeGetDependencies_v2",
+        "cuGraphNodeGetDependentNodes_v2",
+        "cuGraphAddDependencies_v2",
+    )  # of CUDA 12.3 and later
+    return (
+        driver
+        if all(hasattr(driver, n) for n in names)
+        and hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph")
+        and hasattr(native, "gemm_workspaces")
+        else None
+    )

@@ -1,4 +1,5 @@
 """What the GPU of a graph is, and whether its kernels can be launched here."""
+
 from __future__ import annotations
 
 import functools
@@ -7,8 +8,8 @@ from typing import Any
 import torch
 
 from ...native import native
-from ..kernels import native_ready
-from ..program import DTYPE_CODES
+from ..cpu_kernels import native_ready
+from ..native_program import DTYPE_CODES
 
 __all__ = ["why_not", "allocate"]
 
@@ -24,6 +25,7 @@ def allocate(shape: tuple, stride: tuple, code: int, index: int) -> torch.Tensor
 def why_not() -> str | None:
     """Why generated kernels can't run on this machine's GPU; None where they can."""
     from .workers import triton_version
+
     if torch.version.hip is not None:
         return "kernels are launched through NVIDIA's driver, and this torch is for AMD"
     if triton_version() is None:

@@ -1,18 +1,22 @@
-"""What the forward of a training step keeps for its backward, left in the memory of its CUDA graph (`graphs.py`).
+"""What the forward of a training step keeps for its backward, left in the memory of its CUDA graph (`cuda_graphs.py`).
 
-What is kept has a fixed place there. After a replay it is handed out as tensors over that memory, and the backward graph reads it where it is.
-Whoever holds such a tensor (autograd's graph, a hook, the user) holds a reference to its storage: while there are more of them than before
-anything was handed out, nothing that writes to the memory may run. So one forward at a time has its results there, and others run plainly.
+What is kept has a fixed place there. After a replay it is handed out as tensors over that memory, and the backward
+graph reads it where it is. Whoever holds such a tensor (autograd's graph, a hook, the user) holds a reference to its
+storage: while there are more of them than before anything was handed out, nothing that writes to the memory may run. So
+one forward at a time has its results there, and others run plainly.
 
-The graphs of a step have a pool of memory of their own. When the backward is captured, nobody else holding what was kept, the allocator gets
-each place back after its last use, as in plain calls, so that what the backward makes lies there: its replay destroys what it reads, and may
-only run where nobody else holds it. A backward that is captured while others hold it (a graph that is retained, a second loss) is kept out of
-the pool: it destroys nothing. The pool lives as long as a graph or a tensor over its memory does.
+The graphs of a step have a pool of memory of their own. When the backward is captured, nobody else holding what was
+kept, the allocator gets each place back after its last use, as in plain calls, so that what the backward makes lies
+there: its replay destroys what it reads, and may only run where nobody else holds it. A backward that is captured while
+others hold it (a graph that is retained, a second loss) is kept out of the pool: it destroys nothing. The pool lives as
+long as a graph or a tensor over its memory does.
 
-Gradients are lent in the same way: they stay where the backward graph made them, and nothing of the step is replayed while anybody holds one. Who
-keeps gradients from step to step makes the step copy them from then on. They are no memory of torch's allocator (`record_stream` does nothing):
-whatever reads them on another stream is waited for before the next forward, as the parameters that it writes ask for anyway.
+Gradients are lent in the same way: they stay where the backward graph made them, and nothing of the step is replayed
+while anybody holds one. Who keeps gradients from step to step makes the step copy them from then on. They are no memory
+of torch's allocator (`record_stream` does nothing): whatever reads them on another stream is waited for before the next
+forward, as the parameters that it writes ask for anyway.
 """
+
 from __future__ import annotations
 
 import functools
@@ -26,7 +30,7 @@ from ...native import native
 
 __all__ = ["Pool", "Held", "Step", "common_pool", "over", "held_bytes", "most_bytes"]
 
-SHARE = 4                        # one part in so many of a device's memory, at most, holds what forwards keep
+SHARE = 4  # one part in so many of a device's memory, at most, holds what forwards keep
 
 _common: dict[int, Pool] = {}
 _sides: dict[int, torch.cuda.Stream] = {}
@@ -36,7 +40,9 @@ _uses = getattr(torch._C, "_storage_Use_Count", None)
 
 
 class Pool:
-    """Memory for graphs, and the stream that captures run on. torch forgets a pool with its last graph: `anchor` is one that stays."""
+    """Memory for graphs, and the stream that captures run on. torch forgets a pool with its last graph: `anchor` is one
+    that stays.
+    """
 
     def __init__(self, index: int):
         if index not in _sides:
@@ -76,8 +82,10 @@ def place_of(t: torch.Tensor) -> tuple:
 
 
 class Held:
-    """What one forward graph keeps. `views`: place -> tensor over it; `own`: the same as tensors that own the memory, until a backward was
-    captured that gives it back; `static`: addresses of the forward's inputs that do not move; `dropped`: the forward graph is no more."""
+    """What one forward graph keeps. `views`: place -> tensor over it; `own`: the same as tensors that own the memory,
+    until a backward was captured that gives it back; `static`: addresses of the forward's inputs that do not move;
+    `dropped`: the forward graph is no more.
+    """
 
     def __init__(self, kept: Sequence[torch.Tensor], pool: Any, static: frozenset[int]):
         self.own = {place_of(t): t for t in kept}
@@ -104,26 +112,32 @@ def _sum_of_uses(storages: Sequence[int]) -> int:
 
 @functools.cache
 def _counts_as_torch() -> bool:
-    """Whether this torch keeps a storage's count of references where native code looks for it: tried with storages that are held once, and more often."""
+    """Whether this torch keeps a storage's count of references where native code looks for it: tried with storages that
+    are held once, and more often.
+    """
     if not hasattr(native, "storage_uses"):
         return False
     few = [torch.empty(n) for n in range(4)]
     more = [t.view(-1) for t in few for _ in range(t.numel())]
     addresses = array("q", (t.untyped_storage()._cdata for t in few))
-    return all(native.storage_uses(array("q", [a])) == _sum_of_uses([a]) for a in addresses) and native.storage_uses(addresses) == _sum_of_uses(addresses) > len(more)
+    return all(native.storage_uses(array("q", [a])) == _sum_of_uses([a]) for a in addresses) and native.storage_uses(
+        addresses
+    ) == _sum_of_uses(addresses) > len(more)
 
 
 class Step:
-    """What the graphs of one forward and its backwards share. `first`: the forward's results from this position on are for the backward alone."""
+    """What the graphs of one forward and its backwards share. `first`: the forward's results from this position on are
+    for the backward alone.
+    """
 
     def __init__(self, first: int, index: int):
         self.first, self.index = first, index
-        self.last: Held | None = None            # what the last replay of a forward graph handed out
-        self.reason = ""                         # why forward graphs were given up
-        self.reserved = 0                        # bytes that captures in the pool took from the device
-        self.lends = True                        # gradients stay in the graphs' memory
+        self.last: Held | None = None  # what the last replay of a forward graph handed out
+        self.reason = ""  # why forward graphs were given up
+        self.reserved = 0  # bytes that captures in the pool took from the device
+        self.lends = True  # gradients stay in the graphs' memory
         self.lent: list[Held] = []
-        self.waited = 0                          # calls that ran plainly because of them
+        self.waited = 0  # calls that ran plainly because of them
         self._pool: Pool | None = None
         _steps.add(self)
 

@@ -2,6 +2,7 @@
 
 The worker processes load this file by its path (worker.py), so it imports nothing of torch or tcompile.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -15,17 +16,27 @@ __all__ = ["compile_text", "library"]
 @functools.cache
 def library() -> ctypes.CDLL:
     """NVRTC: of the packages beside torch, else the system's. Raises RuntimeError where there is none."""
-    found = [p for folder in sys.path if folder for p in sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True) if "alt" not in p.name]
+    found = [
+        p
+        for folder in sys.path
+        if folder
+        for p in sorted(Path(folder).glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True)
+        if "alt" not in p.name
+    ]
     for name in [*map(str, found), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]:
         try:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise RuntimeError("NVRTC is not there: neither the package nvidia-cuda-nvrtc beside torch nor libnvrtc.so of a CUDA toolkit")
+    raise RuntimeError(
+        "NVRTC is not there: neither the package nvidia-cuda-nvrtc beside torch nor libnvrtc.so of a CUDA toolkit"
+    )
 
 
 def compile_text(text: str, arch: str) -> tuple[bytes, str]:
-    """(device code, PTX) of CUDA C++ for an architecture ("sm_90a"). Raises RuntimeError with what the compiler says."""
+    """(device code, PTX) of CUDA C++ for an architecture ("sm_90a"). Raises RuntimeError with what the compiler
+    says.
+    """
     lib = library()
     program = ctypes.c_void_p()
     _check(lib, lib.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None))
@@ -44,7 +55,7 @@ def _read(lib: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
     _check(lib, getattr(lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     data = ctypes.create_string_buffer(max(1, size.value))
     _check(lib, getattr(lib, f"nvrtcGet{what}")(program, data))
-    raw = data.raw[:size.value]
+    raw = data.raw[: size.value]
     return raw if what == "CUBIN" else raw.rstrip(b"\0")
 
 

@@ -1,11 +1,13 @@
 """mode="max-autotune" on a GPU: kernels are printed with other tiles, and the fastest by measurement is kept.
 
-The search predicts first. A kernel that moves its bytes at the rate of a plain copy, measured once per device, has nothing to gain and is
-left alone; so is one that the launch itself takes longer than. The others are taken in the order of what they could win, their variants are
-compiled all at once in worker processes, and run in turn; a variant replaces the rules' choice only where its median is clearly lower.
-It ends with the budget in seconds (option `autotune_seconds`, per kernel and MOST_S for a graph), and says how far it is in `progress` events. Results lie in the
-disk cache under the kernel's content, the device and triton's version. Where memory runs out the rules' choice stands, and an event says so.
+The search predicts first. A kernel that moves its bytes at the rate of a plain copy, measured once per device, has
+nothing to gain and is left alone; so is one that the launch itself takes longer than. The others are taken in the order
+of what they could win, their variants are compiled all at once in worker processes, and run in turn; a variant replaces
+the rules' choice only where its median is clearly lower. It ends with the budget in seconds (option `autotune_seconds`,
+per kernel and MOST_S for a graph), and says how far it is in `progress` events. Results lie in the disk cache under the
+kernel's content, the device and triton's version. Where memory runs out the rules' choice stands, and an event says so.
 """
+
 from __future__ import annotations
 
 import functools
@@ -20,10 +22,11 @@ import torch
 from ... import events
 from ...codegen.cuda.product import product_choices
 from ...codegen.generated import Generated, GeneratedKernel
-from ...codegen.triton.attention_tiles import attention_choices
-from ...codegen.triton.chains import chain_choices
+from ...codegen.triton.tiles.attention_tiles import attention_choices
+from ...codegen.triton.tiles.chains import chain_choices
 from ...codegen.triton.layout import Choices, GpuTarget, at_hints, numel
-from ...codegen.triton.printer import print_kernel, without_locals
+from ...codegen.triton.print_kernel import print_kernel
+from ...codegen.triton.printer import without_locals
 from ...codegen.triton.product import find_product
 from ...errors import ToolchainError
 from ...lowering.ir import Buffer, Kernel
@@ -31,23 +34,25 @@ from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
 from .compile import Binary, Job, compile_all
 from .counters import Counters
-from .kernels import make_kernel
+from .gpu_kernels import make_kernel
 from .workers import triton_version
 
 __all__ = ["tune", "searched", "candidates", "arguments", "time_in_turn", "time_from_graphs", "copy_bandwidth"]
 
-CLEARLY = 0.97                 # of the rules' median: less gain than this is noise
-GOOD = 1.10                    # times the time of a copy of equal bytes: nothing to gain
-LEAST_US = 6.0                 # kernels that take less are the launch
-MOST_S = 4.0                   # of search for one graph
-MOST_SHARE = 0.4               # of free memory, for one kernel's buffers
+CLEARLY = 0.97  # of the rules' median: less gain than this is noise
+GOOD = 1.10  # times the time of a copy of equal bytes: nothing to gain
+LEAST_US = 6.0  # kernels that take less are the launch
+MOST_S = 4.0  # of search for one graph
+MOST_SHARE = 0.4  # of free memory, for one kernel's buffers
 ROUNDS, LAUNCHES = 9, 5
 GRAPH_ROUNDS, REPEATS = 7, 10
-FLOPS = 7e14                   # operations a second of the library's products of 16 bits (of an H200)
+FLOPS = 7e14  # operations a second of the library's products of 16 bits (of an H200)
 
 
 def tune(generated: Generated, opts: Any, index: int) -> Generated:
-    """The same graph with each kernel printed in the way that measured fastest. Raises ToolchainError as building does."""
+    """The same graph with each kernel printed in the way that measured fastest. Raises ToolchainError as building
+    does.
+    """
     cache = open_cache(opts)
     until = time.perf_counter() + min(MOST_S, float(opts.get("autotune_seconds")) * max(1, len(generated.kernels)))
     chosen: dict[str, GeneratedKernel] = {}
@@ -74,28 +79,43 @@ def searched(what: str, opts: Any, search: Callable[[], Any], otherwise: Any) ->
     try:
         return search()
     except ToolchainError:
-        raise                                            # of a kernel that is needed
+        raise  # of a kernel that is needed
     except Exception as e:
         if not opts.get("suppress_errors"):
             raise
-        events.emit("fallback", what="autotune", reason=f"{what} ended with {type(e).__name__}: {str(e).splitlines()[0][:200] if str(e) else ''}", count=1)
+        events.emit(
+            "fallback",
+            what="autotune",
+            reason=f"{what} ended with {type(e).__name__}: {str(e).splitlines()[0][:200] if str(e) else ''}",
+            count=1,
+        )
         return otherwise
 
 
 def note_key(k: GeneratedKernel, target: GpuTarget, index: int, more: str = "") -> str:
     """The name of what is kept of a kernel's search; `more`: what it was compared with, beside its own tiles."""
-    return "tune-" + content_key(k.kernel.key() + repr(sorted(k.kernel.hints.items())) + repr(target) + more, (torch.cuda.get_device_name(index),),
-                                 f"triton {triton_version()}")
+    return "tune-" + content_key(
+        k.kernel.key() + repr(sorted(k.kernel.hints.items())) + repr(target) + more,
+        (torch.cuda.get_device_name(index),),
+        f"triton {triton_version()}",
+    )
 
 
-def _search(wanted: list[tuple[str, GeneratedKernel]], g: Generated, opts: Any, index: int, cache: Any, until: float,
-            chosen: dict[str, GeneratedKernel]) -> None:
+def _search(
+    wanted: list[tuple[str, GeneratedKernel]],
+    g: Generated,
+    opts: Any,
+    index: int,
+    cache: Any,
+    until: float,
+    chosen: dict[str, GeneratedKernel],
+) -> None:
     jobs = [Job(k.source, g.target, contract=not opts.get("emulate_precision", False)) for _, k in wanted]
     rows = []
     for (key, k), binary in zip(wanted, compile_all(jobs, opts)):
         try:
             given = arguments(k.kernel, index)
-            if given is None or k.source.asserts:          # (made-up numbers may fail a check of indices)
+            if given is None or k.source.asserts:  # (made-up numbers may fail a check of indices)
                 continue
             call = make_kernel(k, binary, g.target, index, opts)
             us = time_in_turn([functools.partial(call, *given)], 3)[0]
@@ -111,10 +131,21 @@ def _search(wanted: list[tuple[str, GeneratedKernel]], g: Generated, opts: Any, 
     for n, (_, us, floor, key, k) in enumerate(rows):
         left = until - time.perf_counter()
         if left <= 0:
-            events.emit("progress", text=f"tuning ends with its budget; kernels not searched: {len(rows) - n}, kernel", done=n, total=len(rows))
+            events.emit(
+                "progress",
+                text=f"tuning ends with its budget; kernels not searched: {len(rows) - n}, kernel",
+                done=n,
+                total=len(rows),
+            )
             break
-        events.emit("progress", text=f"tuning {k.name} ({us:.0f} us, a copy of its bytes {floor:.0f} us), at most {left:.1f} s left, kernel",
-                    done=n + 1, total=len(rows))
+        events.emit(
+            "progress",
+            text=(
+                f"tuning {k.name} ({us:.0f} us, a copy of its bytes {floor:.0f} us), at most {left:.1f} s left, kernel"
+            ),
+            done=n + 1,
+            total=len(rows),
+        )
         try:
             trials, best = _race(k, g, opts, index)
         except torch.OutOfMemoryError as e:
@@ -144,7 +175,9 @@ def _race(k: GeneratedKernel, g: Generated, opts: Any, index: int) -> tuple[list
     return [_trial(c, final.get(i, quick[i]), i == best) for i, (c, _) in enumerate(calls)], calls[best][0]
 
 
-def printed_variants(k: GeneratedKernel, choices: Sequence[Choices], target: GpuTarget, opts: Any) -> list[tuple[Choices, GeneratedKernel]]:
+def printed_variants(
+    k: GeneratedKernel, choices: Sequence[Choices], target: GpuTarget, opts: Any
+) -> list[tuple[Choices, GeneratedKernel]]:
     """The kernel printed in each way; ways that give the same text and tiles count once."""
     variants: list[tuple[Choices, GeneratedKernel]] = []
     seen: set[tuple] = set()
@@ -191,27 +224,43 @@ def _note(k: GeneratedKernel, key: str, trials: list[dict[str, Any]], best: Choi
 
 def _give_up(k: GeneratedKernel, e: Exception) -> None:
     torch.cuda.empty_cache()
-    events.emit("fallback", what="autotune", reason=f"{k.name} keeps the tiles of the rules: {str(e).splitlines()[0][:200]}", count=1)
+    events.emit(
+        "fallback",
+        what="autotune",
+        reason=f"{k.name} keeps the tiles of the rules: {str(e).splitlines()[0][:200]}",
+        count=1,
+    )
 
 
 def _printed(k: GeneratedKernel, c: Choices, target: GpuTarget, opts: Any) -> GeneratedKernel:
     if c == Choices():
         return k
-    return replace(k, source=print_kernel(k.kernel, target, c, k.source.name, exact=bool(opts.get("emulate_precision", False))))
+    return replace(
+        k, source=print_kernel(k.kernel, target, c, k.source.name, exact=bool(opts.get("emulate_precision", False)))
+    )
 
 
 def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
     """Ways to print a kernel, the rules' first."""
-    default = k.source.choices                           # what the rules chose
+    default = k.source.choices  # what the rules chose
     kind, out = default["shape"], [Choices()]
     if kind in ("pointwise", "horizontal"):
         out += [Choices(xblock=x, warps=w) for x, w in ((256, 2), (256, 4), (512, 4), (1024, 4), (1024, 8), (2048, 8))]
     elif kind == "tiled":
-        out += [Choices(xblock=x, yblock=y, warps=w) for x, y, w in ((32, 32, 4), (64, 32, 4), (32, 64, 4), (64, 64, 4), (128, 32, 8), (32, 128, 8))]
+        out += [
+            Choices(xblock=x, yblock=y, warps=w)
+            for x, y, w in ((32, 32, 4), (64, 32, 4), (32, 64, 4), (64, 64, 4), (128, 32, 8), (32, 128, 8))
+        ]
         out += [Choices(kind="pointwise")]
     elif kind == "persistent":
         rows = default["rblock"]
-        out += [Choices(xblock=x, warps=w) for x in (1, 2, 4) if x * rows <= 16384 for w in (1, 2, 4, 8, 16) if 32 * w <= x * rows <= 32 * w * 64]
+        out += [
+            Choices(xblock=x, warps=w)
+            for x in (1, 2, 4)
+            if x * rows <= 16384
+            for w in (1, 2, 4, 8, 16)
+            if 32 * w <= x * rows <= 32 * w * 64
+        ]
         if rows >= 1024:
             out += [Choices("looped", xblock=1, rblock=r, warps=w) for r, w in ((1024, 4), (2048, 8))]
     elif kind == "rows":
@@ -220,7 +269,10 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
         if default["xblock"] > 4:
             out += [Choices(xblock=x, rblock=r, warps=w) for x in (16, 32, 64) for r, w in ((16, 4), (32, 4), (64, 8))]
         else:
-            out += [Choices(xblock=1, rblock=r, warps=w) for r, w in ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))]
+            out += [
+                Choices(xblock=1, rblock=r, warps=w)
+                for r, w in ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16))
+            ]
     elif kind == "product":
         out += product_choices(k.kernel, target, default)
     elif kind == "attention":
@@ -228,9 +280,19 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
     elif kind == "chain":
         out += chain_choices(default)
     elif kind == "split":
-        splits = sorted({max(1, default["split"] // 2), default["split"], min(512, default["split"] * 2), min(512, default["split"] * 4)})
-        shapes = ((32, 16, 4), (32, 32, 4), (64, 16, 4), (64, 32, 8), (128, 8, 4), (128, 16, 8)) if default["xblock"] > 4 else \
-            ((1, 1024, 4), (1, 2048, 8), (1, 4096, 16))
+        splits = sorted(
+            {
+                max(1, default["split"] // 2),
+                default["split"],
+                min(512, default["split"] * 2),
+                min(512, default["split"] * 4),
+            }
+        )
+        shapes = (
+            ((32, 16, 4), (32, 32, 4), (64, 16, 4), (64, 32, 8), (128, 8, 4), (128, 16, 8))
+            if default["xblock"] > 4
+            else ((1, 1024, 4), (1, 2048, 8), (1, 4096, 16))
+        )
         out += [Choices(xblock=x, rblock=r, warps=w, split=n) for x, r, w in shapes for n in splits]
         out += [Choices(stages=3, split=n) for n in splits]
     return out
@@ -266,8 +328,8 @@ def time_in_turn(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]
 
 
 def time_from_graphs(calls: Sequence[Callable[[], Any]], replayed: bool = True) -> list[float]:
-    """Median microseconds of each on the device, from CUDA graphs of REPEATS runs that are replayed in turn. `replayed`: whether they will be, so that
-    counters of products are cleared first (counters.py)."""
+    """Median microseconds of each on the device, from CUDA graphs of REPEATS runs that are replayed in turn.
+    `replayed`: whether they will be, so that counters of products are cleared first (counters.py)."""
     graphs = []
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -298,11 +360,16 @@ def time_from_graphs(calls: Sequence[Callable[[], Any]], replayed: bool = True) 
 
 
 def arguments(kernel: Kernel, index: int) -> list | None:
-    """Tensors, sizes and scalars to measure with; None where the sizes have no hints, or memory for the buffers is not there."""
+    """Tensors, sizes and scalars to measure with; None where the sizes have no hints, or memory for the buffers is not
+    there.
+    """
     try:
         sizes = [int(as_expr(e).eval(kernel.hints)) for e in kernel.sizes]
         values = {str(e): n for e, n in zip(kernel.sizes, sizes)} | dict(kernel.hints)
-        shapes = [tuple(tuple(int(as_expr(s).eval(values)) for s in dims) for dims in (b.shape, b.stride)) for b in (*kernel.inputs, *kernel.outputs)]
+        shapes = [
+            tuple(tuple(int(as_expr(s).eval(values)) for s in dims) for dims in (b.shape, b.stride))
+            for b in (*kernel.inputs, *kernel.outputs)
+        ]
     except KeyError:
         return None
     buffers = [*kernel.inputs, *kernel.outputs]
@@ -310,7 +377,11 @@ def arguments(kernel: Kernel, index: int) -> list | None:
     if need > MOST_SHARE * torch.cuda.mem_get_info(index)[0]:
         return None
     p = find_product(without_locals(kernel)) if kernel.template is None else None
-    parted = {p.groups.ends.buffer: at_hints(numel(p.axes_in_groups), kernel.hints)} if p is not None and p.groups is not None else {}
+    parted = (
+        {p.groups.ends.buffer: at_hints(numel(p.axes_in_groups), kernel.hints)}
+        if p is not None and p.groups is not None
+        else {}
+    )
     tensors = [made_up(b, shape, stride, index, parted.get(b)) for b, (shape, stride) in zip(buffers, shapes)]
     return [*tensors, *sizes, *(1.0 if d.is_floating_point else 1 for _, d in kernel.params)]
 
@@ -320,13 +391,14 @@ def _span(shape: tuple, stride: tuple) -> int:
 
 
 def made_up(b: Buffer, shape: tuple, stride: tuple, index: int, parted: int | None = None) -> torch.Tensor:
-    """A tensor like the buffer, to measure with. parted: it tells where groups of so many rows end. They are made alike: how calls will part their rows
-    is not known, and for groups that are not alike the library and our kernels do the same products more."""
+    """A tensor like the buffer, to measure with. parted: it tells where groups of so many rows end. They are made
+    alike: how calls will part their rows is not known, and for groups that are not alike the library and our kernels do
+    the same products more."""
     t = torch.empty(max(1, _span(shape, stride)), dtype=b.dtype, device=torch.device("cuda", index))
     if b.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64) and b.kind != "output":
         t.uniform_()
     else:
-        t.zero_()                                        # integers may be indices: 0 is always inside
+        t.zero_()  # integers may be indices: 0 is always inside
     t = t.as_strided(shape, stride)
     if parted is not None:
         t.copy_(torch.arange(1, shape[0] + 1) * parted // shape[0])

@@ -1,13 +1,18 @@
-"""A process that compiles Triton source, or CUDA C++: `python worker.py`, one JSON job per line in, one JSON answer per line out.
+"""A process that compiles Triton source, or CUDA C++: `python worker.py`, one JSON job per line in, one JSON answer per
+line out.
 
-It is run as a script and imports triton alone (0.1 s), and nvrtc.py beside it, neither torch nor tcompile. Triton's own cache is left out: ours is asked
-before, and the key of Triton's hashes its whole library (400 MB: 0.35 s of a process's first kernel, seconds where the disk is cold). A job:
-    {"text", "target": [backend, arch, warp], "out": path, "functions": [{"name", "signature": {argument: type}, "constants": {...},
+It is run as a script and imports triton alone (0.1 s), and nvrtc.py beside it, neither torch nor tcompile. Triton's own
+cache is left out: ours is asked before, and the key of Triton's hashes its whole library (400 MB: 0.35 s of a process's
+first kernel, seconds where the disk is cold). A job:
+    {"text", "target": [backend, arch, warp], "out": path, "functions": [{"name", "signature": {argument: type},
+    "constants": {...},
      "aligned": [positions of 16-byte aligned pointers], "options": {...}}]}
-or, for CUDA C++, {"language": "cuda", "text", "target", "out", "functions": [{"name", "shared", "threads"}]}, which NVRTC compiles.
-An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes", "assembly"}]} with the binaries, one after the other, in `out`;
-or {"error": text}, and "errno" where files can't be written. `assembly` is the text of `readable`, deflated, in base 64.
+or, for CUDA C++, {"language": "cuda", "text", "target", "out", "functions": [{"name", "shared", "threads"}]}, which
+NVRTC compiles. An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes", "assembly"}]} with the
+binaries, one after the other, in `out`; or {"error": text}, and "errno" where files can't be written. `assembly` is the
+text of `readable`, deflated, in base 64.
 """
+
 from __future__ import annotations
 
 import base64
@@ -23,7 +28,6 @@ import traceback
 import zlib
 from pathlib import Path
 from typing import Any
-
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -50,7 +54,9 @@ def _cuda(job: dict[str, Any]) -> tuple[list[dict[str, Any]], list[bytes]]:
     nvrtc = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(nvrtc)
     binary, ptx = nvrtc.compile_text(job["text"], f"sm_{job['target'][1]}a")
-    return [{**f, "entry": f["name"], "bytes": len(binary), "assembly": _packed(ptx)} for f in job["functions"]], [binary] * len(job["functions"])
+    return [{**f, "entry": f["name"], "bytes": len(binary), "assembly": _packed(ptx)} for f in job["functions"]], [
+        binary
+    ] * len(job["functions"])
 
 
 def _packed(assembly: str) -> str:
@@ -61,6 +67,7 @@ def _triton(job: dict[str, Any]) -> tuple[list[dict[str, Any]], list[bytes]]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+
     text = job["text"]
     file = f"<triton {abs(hash(text)):x}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
@@ -75,27 +82,59 @@ def _triton(job: dict[str, Any]) -> tuple[list[dict[str, Any]], list[bytes]]:
         binary = compiled.asm.get("cubin") or compiled.asm["hsaco"]
         meta = compiled.metadata
         if getattr(meta, "global_scratch_size", 0):
-            raise RuntimeError(f"{f['name']} needs {meta.global_scratch_size} bytes of global scratch, which the launcher does not give")
+            raise RuntimeError(
+                f"{f['name']} needs {meta.global_scratch_size} bytes of global scratch, which the launcher does not"
+                " give"
+            )
         binaries.append(binary)
-        done.append({"name": f["name"], "entry": meta.name, "shared": meta.shared, "threads": meta.num_warps * warp, "bytes": len(binary),
-                     "assembly": _packed(compiled.asm.get("ptx") or compiled.asm["amdgcn"])})
+        done.append(
+            {
+                "name": f["name"],
+                "entry": meta.name,
+                "shared": meta.shared,
+                "threads": meta.num_warps * warp,
+                "bytes": len(binary),
+                "assembly": _packed(compiled.asm.get("ptx") or compiled.asm["amdgcn"]),
+            }
+        )
     return done, binaries
 
 
 _LOC = re.compile(r"\s*\.loc\s+\d+ (\d+) ")
-_CALLED_FROM = re.compile(r":(\d+):\d+ \]")
-_FOR_DEBUGGERS = re.compile(r"\s*(\$L__(tmp|func_(begin|end))\d+:|\.Ltmp\d+:|[/;]+ (begin|end) inline asm|\.(file|section|globl|p2align|type|size|cfi_\w+)\b|//\s*$)")
+_CALLED_FROM = re.compile(r":(\d+):\d+ \]")  # up to Triton 3.7: the whole chain of calls
+_INLINED_AT = re.compile(r"\s*\.loc\s+\d+ (\d+) (\d+), .*inlined_at \d+ (\d+) (\d+)")  # from 3.8 on: the last call
+_INLINE_ASM = re.compile(r"\s*[/;]+ (begin|end) inline asm")
+_FOR_DEBUGGERS = re.compile(
+    r"\s*(\$L__(tmp|func_(begin|end))\d+:|\.Ltmp\d+:|[/;]+ (begin|end) inline"
+    r" asm|\.(file|section|globl|p2align|type|size|cfi_\w+)\b|//\s*$)"
+)
 
 
 def readable(assembly: str) -> str:
-    """PTX (or AMD's assembly) for people: `// line N` before the instructions that line N of the Triton source became (of the kernel
-    itself, where they stand in a function that it calls), without labels and tables that only debuggers read."""
+    """PTX (or AMD's assembly) for people: `// line N` before the instructions that line N of the Triton source became
+    (of the kernel itself, where they stand in a function that it calls), without labels and tables that only debuggers
+    read."""
+    calls = {
+        m.group(1, 2): m.group(3, 4) for m in map(_INLINED_AT.match, assembly.split("\n")) if m
+    }  # where code stands -> its function's call
+
+    def in_kernel(line: str) -> str:
+        if m := _INLINED_AT.match(line):
+            at = m.group(3, 4)
+            while at in calls:  # a function that a function calls
+                at = calls[at]
+            return at[0]
+        return (_CALLED_FROM.findall(line) or _LOC.findall(line))[-1]
+
     out: list[str] = []
     at_line = told = ""
+    inside = False
     for line in re.split(r"\n\s*\.section\s+\.debug", assembly, maxsplit=1)[0].split("\n"):
-        at = _LOC.match(line)
-        if at:
-            at_line = f"\t// line {(_CALLED_FROM.findall(line) or [at[1]])[-1]}"
+        if m := _INLINE_ASM.match(line):
+            inside = m[1] == "begin"
+        if _LOC.match(line):
+            if not inside:  # there newer compilers count the lines of the assembly itself
+                at_line = f"\t// line {in_kernel(line)}"
             continue
         if not line.strip() or _FOR_DEBUGGERS.match(line):
             continue
@@ -107,20 +146,23 @@ def readable(assembly: str) -> str:
 
 
 def _import_triton() -> None:
-    """Triton, with what its first kernel would import, and without its hash of itself: what it caches lies in a folder of the job's alone."""
+    """Triton, with what its first kernel would import, and without its hash of itself: what it caches lies in a folder
+    of the job's alone.
+    """
     import triton
     import triton.compiler.code_generator
     from triton.compiler import compiler
     from triton.runtime import cache
-    for module in (compiler, cache):                # (where it lies depends on the version)
+
+    for module in (compiler, cache):  # (where it lies depends on the version)
         if hasattr(module, "triton_key"):
             module.triton_key = lambda: triton.__version__
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)                                   # what libraries print must not mix with the answers
-    _import_triton()                                # while nobody waits
+    os.dup2(2, 1)  # what libraries print must not mix with the answers
+    _import_triton()  # while nobody waits
     for line in sys.stdin:
         try:
             answer = compile_job(json.loads(line))

@@ -1,28 +1,35 @@
 """The processes that compile kernels (worker.py): those that wait for the next one, and where a new one comes from.
 
-It imports nothing of the compiler, so that the first process starts while the compiler is imported (extension/__init__.py).
+It imports nothing of the compiler but its errors and forks, so that the first process starts while the compiler is
+imported (extension/__init__.py).
 """
+
 from __future__ import annotations
 
 import atexit
 import contextlib
 import functools
+import hashlib
 import importlib.util
+import io
 import json
 import os
 import signal
 import subprocess
+import select
 import sys
-import threading
+import weakref
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ...base import forks
 from ...errors import ToolchainError
 
-__all__ = ["Worker", "take", "give", "prestart", "processes", "stop_workers", "triton_version"]
+__all__ = ["Worker", "take", "give", "prestart", "processes", "stop_workers", "toolchain", "triton_version"]
 
-KEPT_IDLE = 4                  # workers that stay for later kernels
+KEPT_IDLE = 4  # workers that stay for later kernels
+MOST_SECONDS = 900.0  # that one kernel may take: a worker that says nothing for longer hangs
 
 
 @functools.cache
@@ -38,6 +45,19 @@ def triton_version() -> str | None:
     return "unknown"
 
 
+@functools.cache
+def toolchain() -> str:
+    """What makes a binary of a source, as a part of its key: triton, and the text of our program that calls it.
+
+    A binary's file holds what that program made of it, too, such as the lines of its assembly. The version of tcompile
+    stays the same while the compiler is worked on.
+    """
+    text = hashlib.sha256()
+    for name in ("worker.py", "nvrtc.py"):
+        text.update(Path(__file__).with_name(name).read_bytes())
+    return f"triton {triton_version()} worker {text.hexdigest()[:12]}"
+
+
 def processes(opts: Any) -> int:
     """How many compile at once."""
     return int(opts.get("compile_workers")) or max(1, min(16, os.cpu_count() or 1))
@@ -47,47 +67,67 @@ class Worker:
     def __init__(self) -> None:
         script = Path(__file__).with_name("worker.py")
         try:
-            self.process = subprocess.Popen([sys.executable, "-s", "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=subprocess.PIPE, text=True, start_new_session=True)
+            self.process = subprocess.Popen(
+                [sys.executable, "-s", "-P", str(script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
         except OSError as e:
             raise ToolchainError(f"the process that compiles GPU kernels can't be started: {e}") from e
         self.errors: list[str] = []
-        threading.Thread(target=self._drain, daemon=True).start()
+        assert self.process.stdin is not None and self.process.stdout is not None and self.process.stderr is not None
+        # Nothing is buffered on the way out: a child that is forked meanwhile would send it again.
+        self.requests, self.answers, self.words = (
+            self.process.stdin,
+            io.BufferedReader(self.process.stdout),
+            io.BufferedReader(self.process.stderr),
+        )  # type: ignore[type-var]
+        _all.add(self)
+        forks.start_thread(self._drain, "tcompile worker")
 
     def _drain(self) -> None:
-        for line in self.process.stderr or ():
-            self.errors.append(line)
+        for line in self.words:
+            self.errors.append(line.decode(errors="replace"))
             del self.errors[:-50]
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to one job. Raises ToolchainError where the process ended, says nothing for MOST_SECONDS or gives
+        no answer.
+        """
+        text, what = memoryview(json.dumps(request).encode() + b"\n"), "ended"
         try:
-            self.process.stdin.write(json.dumps(request) + "\n")        # type: ignore[union-attr]
-            self.process.stdin.flush()                                  # type: ignore[union-attr]
-            answer = self.process.stdout.readline()                     # type: ignore[union-attr]
-        except (BrokenPipeError, ValueError, OSError):
-            answer = ""
-        if not answer:
-            self.process.wait(5)
-            raise ToolchainError(f"the process that compiles Triton code ended with {self.process.returncode}: {''.join(self.errors)[-3000:]}")
-        return json.loads(answer)
+            while text and select.select([], [self.requests], [], MOST_SECONDS)[1]:
+                text = text[self.requests.write(text[: select.PIPE_BUF]) or 0 :]  # (so much surely fits)
+            if text or not select.select([self.answers], [], [], MOST_SECONDS)[0]:
+                what = f"said nothing for {MOST_SECONDS:.0f} s and ended"
+                raise TimeoutError
+            return json.loads(self.answers.readline())
+        except (ValueError, OSError):
+            self.stop()
+            raise ToolchainError(
+                f"the process that compiles GPU kernels {what} with {self.process.returncode}:"
+                f" {''.join(self.errors)[-3000:]}"
+            ) from None
 
     def stop(self) -> None:
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass                                    # it has ended already
+            pass  # it has ended already
         self.process.wait()
 
 
-_lock = threading.RLock()
+_lock = forks.lock()
 _idle: list[Worker] = []
-_owner = os.getpid()
+_all: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 def take() -> Worker:
     """One that waits, or a new one."""
     with _lock:
-        _only_own()
         while _idle:
             w = _idle.pop()
             if w.process.poll() is None:
@@ -104,12 +144,16 @@ def give(w: Worker) -> None:
     w.stop()
 
 
-def _only_own() -> None:
-    """After a fork the workers belong to the parent."""
-    global _owner
-    if _owner != os.getpid():
-        _idle.clear()
-        _owner = os.getpid()
+@forks.in_child
+def _forget() -> None:
+    """The workers belong to the parent."""
+    for w in _all:
+        w.process.returncode = 0  # (nobody here waits for it)
+        for pipe in (w.process.stdin, w.process.stdout, w.process.stderr):
+            if pipe is not None:
+                pipe.close()
+    _all.clear()
+    _idle.clear()
 
 
 def prestart(n: int) -> None:
@@ -117,15 +161,13 @@ def prestart(n: int) -> None:
     if triton_version() is None:
         return
     with _lock:
-        _only_own()
-        with contextlib.suppress(ToolchainError):        # (said when one is needed)
+        with contextlib.suppress(ToolchainError):  # (said when one is needed)
             for _ in range(min(n, KEPT_IDLE) - len(_idle)):
                 _idle.append(Worker())
 
 
 def stop_workers() -> None:
     with _lock:
-        _only_own()
         while _idle:
             _idle.pop().stop()
 

@@ -1,6 +1,6 @@
 /** A laid-out graph on a canvas: pan, zoom, walk by keyboard. Only what is in view is drawn, and only when something changed. */
 
-import { plural, shortOp, tensorType } from '../format';
+import { bytes, nodeBytes, plural, seconds, shortOp, tensorType } from '../format';
 import { GraphNode } from '../schema';
 import { kernelColour, kernelTint, readTheme, Theme } from '../theme';
 import { Box, Edge, Layout } from './layout';
@@ -25,6 +25,8 @@ interface Caption {
 
 /** The longest edge, in drawing units, along which a kernel's outline reaches. */
 const LINK = 130;
+/** Edges of the chosen boxes that are labelled: more would cover each other. */
+const MOST_LABELLED = 14;
 const LEAF_H = 38;
 const SOURCE_H = 22;
 const GROUP_H = 44;
@@ -33,6 +35,13 @@ const MAX_SCALE = 2.5;
 
 export function label(node: GraphNode): string {
   return node.op === 'input' || node.op === 'parameter' || node.op === 'output' ? node.name : shortOp(node.op);
+}
+
+/** `f32 128×512, 256 KiB`, with its strides where these are not those of rows after each other. */
+export function valueWords(node: GraphNode): string {
+  const size = nodeBytes(node);
+  const strides = node.stride ? t('strides {0}', node.stride.join(', ')) : '';
+  return [tensorType(node), size === null ? '' : bytes(size), strides].filter(Boolean).join(', ');
 }
 
 export function measure(item: Item): { w: number; h: number } {
@@ -46,9 +55,11 @@ export function measure(item: Item): { w: number; h: number } {
   return { w: Math.max(64, Math.max(label(node).length * 7.4, tensorType(node).length * 6) + 26), h: LEAF_H };
 }
 
-function clip(text: string, width: number, perChar: number): string {
-  const room = Math.max(1, Math.floor(width / perChar));
-  return text.length <= room ? text : text.slice(0, Math.max(1, room - 1)) + '…';
+/** A long name with its end: names of one kind begin alike. */
+function clipMiddle(text: string, width: number, perChar: number): string {
+  const room = Math.max(3, Math.floor(width / perChar));
+  const head = Math.floor((room - 1) / 3);
+  return text.length <= room ? text : `${text.slice(0, head)}…${text.slice(text.length - (room - 1 - head))}`;
 }
 
 /** A kernel's name no longer than the box that it stands over: its neighbour has one, too. */
@@ -75,13 +86,16 @@ export class GraphCanvas {
   private pending = 0;
   private selected: Box[] = [];
   private found: Set<Box> | null = null;
+  private marked = new Map<string, string>();
+  private ghosts: Set<Box> | null = null;
   private touched = new Set<Edge>();
   private kernelNames: string[];
   private drag: { x: number; y: number; moved: boolean } | null = null;
   private observer: ResizeObserver;
   private fitted = false;
 
-  constructor(kernelNames: string[], private events: CanvasEvents) {
+  /** `cost`: seconds of what a box stands for, and its share of all that was profiled; null where nothing is known. */
+  constructor(kernelNames: string[], private events: CanvasEvents, private cost: (item: Item) => { seconds: number; share: number } | null = () => null) {
     this.kernelNames = kernelNames;
     this.element = document.createElement('canvas');
     this.element.className = 'tc-graph-canvas';
@@ -110,6 +124,7 @@ export class GraphCanvas {
   show(layout: Layout, keep: boolean): void {
     this.layout = layout;
     this.found = null;
+    this.ghosts = null;
     this.touched.clear();
     this.selected = [];
     if (!keep) {
@@ -129,6 +144,18 @@ export class GraphCanvas {
 
   highlight(found: Set<Box> | null): void {
     this.found = found;
+    this.invalidate();
+  }
+
+  /** Marks nodes by name; a closed group with such a node in it is marked, too. */
+  mark(marks: Map<string, string>): void {
+    this.marked = marks;
+    this.invalidate();
+  }
+
+  /** Boxes that are not there yet. */
+  fade(boxes: Set<Box> | null): void {
+    this.ghosts = boxes;
     this.invalidate();
   }
 
@@ -340,18 +367,20 @@ export class GraphCanvas {
       this.events.hover(`${title.path}\n${t('click to close')}`, x, y);
     } else {
       const edge = this.edgeAt(x, y);
-      this.events.hover(edge ? `${edge.source.name} → ${edge.target.name}\n${tensorType(edge.source)}` +
+      this.events.hover(edge ? `${edge.source.name} → ${edge.target.name}\n${valueWords(edge.source)}` +
         (isKept(edge) ? `\n${t('kept for backward')}` : '') + (edge.count > 1 ? `\n${t('and {0} more', edge.count - 1)}` : '') : '', x, y);
     }
   }
 
   private describe(box: Box): string {
+    const cost = this.cost(box.item);
+    const took = cost ? `\n${t('{0}, {1} % of what was profiled', seconds(cost.seconds), Math.round(100 * cost.share))}` : '';
     if (box.item.kind === 'group') {
-      return `${box.item.path}\n${t('{0}, double click to open', plural(size(box.item), 'operation'))}`;
+      return `${box.item.path}\n${t('{0}, double click to open', plural(size(box.item), 'operation'))}${took}`;
     }
     const { node } = box.item;
     const kernel = node.kernel === null ? '' : `\n${this.kernelNames[node.kernel] ?? ''}`;
-    return `${node.name} = ${node.op}\n${tensorType(node)}${kernel}`;
+    return `${node.name} = ${node.op}\n${valueWords(node)}${kernel}${took}`;
   }
 
   private edgeAt(x: number, y: number): Edge | null {
@@ -565,6 +594,9 @@ export class GraphCanvas {
       }
       c.stroke();
     }
+    if (this.scale > 0.5 && this.touched.size && this.touched.size <= MOST_LABELLED) {
+      this.drawLabels();
+    }
     if (this.scale > 0.35) {
       c.fillStyle = theme.muted;
       c.beginPath();
@@ -580,11 +612,31 @@ export class GraphCanvas {
     }
   }
 
+  /** What flows along the edges of the chosen boxes. */
+  private drawLabels(): void {
+    const c = this.context;
+    c.font = `10px ${this.theme.mono}`;
+    c.textAlign = 'center';
+    c.textBaseline = 'middle';
+    c.lineWidth = 4;
+    c.lineJoin = 'round';
+    for (const edge of this.touched) {
+      const [x0, y0, x1, y1] = ends(edge);
+      const near = this.selected.includes(edge.from) ? 0.62 : 0.38; // towards the other end: many edges meet at the chosen box
+      const [x, y] = [x0 + (x1 - x0) * near, y0 + (y1 - y0) * near];
+      const text = edge.count > 1 ? plural(edge.count, 'value') : valueWords(edge.source);
+      c.strokeStyle = this.theme.background;
+      c.strokeText(text, x, y);
+      c.fillStyle = this.theme.text;
+      c.fillText(text, x, y);
+    }
+  }
+
   private drawBox(box: Box, theme: Theme): void {
     const c = this.context;
     const { item } = box;
     const selected = this.selected.includes(box);
-    const faded = this.found !== null && !this.found.has(box);
+    const faded = (this.found !== null && !this.found.has(box)) || this.ghosts?.has(box);
     const source = item.kind === 'leaf' && box.h === SOURCE_H;
     c.globalAlpha = faded ? 0.3 : 1;
     c.beginPath();
@@ -603,6 +655,13 @@ export class GraphCanvas {
       c.globalAlpha = 1;
       return;
     }
+    const mark = this.marked.size ? markOf(item, this.marked) : '';
+    if (mark) {
+      c.fillStyle = mark === 'large' ? 'hsl(35, 90%, 48%)' : theme.error;
+      c.beginPath();
+      c.arc(box.x + box.w - 2, box.y + 2, 5, 0, 2 * Math.PI);
+      c.fill();
+    }
     c.textBaseline = 'middle';
     c.textAlign = 'center';
     const middle = box.x + box.w / 2;
@@ -612,7 +671,9 @@ export class GraphCanvas {
       c.fillText(`▸ ${item.label}`, middle, box.y + 16);
       c.fillStyle = theme.muted;
       c.font = `10px ${theme.font}`;
-      c.fillText(plural(size(item), 'operation'), middle, box.y + 32);
+      const cost = this.cost(item);
+      c.fillText(cost ? `${plural(size(item), 'operation')} · ${seconds(cost.seconds)}` : plural(size(item), 'operation'), middle, box.y + 32);
+      this.heat(box, cost);
       c.strokeStyle = theme.border;
       c.lineWidth = 1;
       c.beginPath();
@@ -622,7 +683,7 @@ export class GraphCanvas {
     } else if (source) {
       c.fillStyle = theme.muted;
       c.font = `11px ${theme.mono}`;
-      c.fillText(clip(item.node.name, box.w - 14, 6.4), middle, box.y + box.h / 2 + 0.5);
+      c.fillText(clipMiddle(item.node.name, box.w - 14, 6.7), middle, box.y + box.h / 2 + 0.5);
     } else {
       const extern = item.node.kernel === null;
       c.fillStyle = theme.text;
@@ -634,9 +695,32 @@ export class GraphCanvas {
       c.fillText(type, middle, box.y + 28);
       c.fillStyle = extern ? theme.muted : kernelColour(item.node.kernel!, 1, theme.dark);
       c.fillRect(box.x, box.y + 8, 3, box.h - 16);
+      this.heat(box, this.cost(item));
     }
     c.globalAlpha = 1;
   }
+
+  /** What a box takes of the profiled call: a line below it, as long as its share. */
+  private heat(box: Box, cost: { share: number } | null): void {
+    if (!cost || cost.share < 0.002) {
+      return;
+    }
+    const c = this.context;
+    const width = box.w - 12;
+    c.fillStyle = this.theme.border;
+    c.fillRect(box.x + 6, box.y + box.h - 4, width, 2);
+    c.fillStyle = this.theme.dark ? 'hsl(28, 85%, 58%)' : 'hsl(22, 85%, 46%)';
+    c.fillRect(box.x + 6, box.y + box.h - 4, Math.max(2, width * Math.min(1, cost.share)), 2);
+  }
+}
+
+/** The worst mark of an item's nodes. */
+function markOf(item: Item, marked: Map<string, string>): string {
+  if (item.kind === 'leaf') {
+    return marked.get(item.node.name) ?? '';
+  }
+  const inside = item.children.map(child => markOf(child, marked)).filter(m => m);
+  return inside.find(m => m !== 'large') ?? inside[0] ?? '';
 }
 
 function ends(edge: Edge): [number, number, number, number] {

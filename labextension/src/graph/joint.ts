@@ -20,7 +20,7 @@ export function joinGraphs(forward: GraphNode[], backward: GraphNode[], [first, 
   const joint: GraphNode[] = [];
   const put = (node: GraphNode, graph: number, inputs: number[], part: string): number => {
     joint.push({
-      ...node, index: joint.length, inputs, module: node.module ? `${part}.${node.module}` : part, home: { graph, index: node.index }
+      ...node, index: joint.length, inputs, module: node.module && node.module !== part ? `${part}.${node.module.replace(/^backward\./, '')}` : part, home: { graph, index: node.index }
     });
     return joint.length - 1;
   };

@@ -84,7 +84,7 @@ export function layout(tree: Tree, opened: Set<string>, measure: Measure): Layou
         boxOf[item.node.index] = box;
       } else {
         for (let i = item.first; i <= item.last; i++) {
-          boxOf[i] = box;
+          boxOf[tree.order[i]] = box;
         }
       }
     }

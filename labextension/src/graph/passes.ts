@@ -8,7 +8,11 @@ import { t, words } from '../texts';
 
 const POINTS: { [point: string]: string } = words({ recorded: 'before decomposition', decomposed: 'after decomposition' });
 
-export function passesElement(passes: GraphPass[] | undefined): HTMLElement | null {
+/** The names of nodes in lines of text: `mul_3 = aten.mul.Tensor(...)`. */
+const named = (lines: string[]) => lines.map(line => line.split(' = ', 1)[0]);
+
+/** `onPass`: the nodes that the chosen pass has made, and those that only later ones make; null: none is chosen any more. */
+export function passesElement(passes: GraphPass[] | undefined, onPass: (made: Set<string> | null, later: Set<string>) => void): HTMLElement | null {
   if (!passes?.length) {
     return null;
   }
@@ -27,7 +31,20 @@ export function passesElement(passes: GraphPass[] | undefined): HTMLElement | nu
       p.more ? h('p.tc-muted', null, t('and {0}', plural(p.more, 'more line'))) : null
     ]);
   };
-  slider.oninput = show;
+  const tell = () => {
+    const at = Number(slider.value);
+    const p = passes[at];
+    const later = new Set<string>();
+    for (const next of passes.slice(at + 1).filter(q => q.point === 'decomposed')) {
+      const before = new Set(named(next.removed));
+      named(next.added).filter(name => !before.has(name)).forEach(name => later.add(name));
+    }
+    onPass(p.point === 'decomposed' ? new Set(named(p.added)) : new Set(), later);
+  };
+  slider.oninput = () => {
+    show();
+    tell();
+  };
   show();
-  return h('details.tc-passes', null, h('summary', null, t('What the graph passes changed ({0} of {1} did)', changed.length, passes.length)), slider, out);
+  return h('details.tc-passes', { ontoggle: (event: Event) => ((event.target as HTMLDetailsElement).open ? tell() : onPass(null, new Set())) }, h('summary', null, t('What the graph passes changed ({0} of {1} did)', changed.length, passes.length)), slider, out);
 }

@@ -6,6 +6,7 @@
  */
 
 import { GraphNode } from '../schema';
+import { placeNodes } from './parts';
 
 export interface Leaf {
   kind: 'leaf';
@@ -20,7 +21,7 @@ export interface Group {
   label: string;
   parent: Group | null;
   children: Item[];
-  /** Nodes inside, at any depth: [first, last] of the order. */
+  /** Nodes inside, at any depth: [first, last] of the tree's order. */
   first: number;
   last: number;
   depth: number;
@@ -30,8 +31,11 @@ export type Item = Leaf | Group;
 
 export interface Tree {
   root: Group;
+  /** By index of the node. */
   leaves: Leaf[];
   groups: Group[];
+  /** Indices of the nodes, group by group. */
+  order: number[];
 }
 
 function open(path: string, label: string, parent: Group | null, at: number, serial: number): Group {
@@ -41,11 +45,13 @@ function open(path: string, label: string, parent: Group | null, at: number, ser
 
 export function buildTree(nodes: GraphNode[]): Tree {
   const root = open('', '', null, 0, 0);
-  const leaves: Leaf[] = [];
+  const leaves: Leaf[] = new Array(nodes.length);
+  const { order, paths } = placeNodes(nodes);
   const calls = new Map<string, number>();
   const stack: Group[] = [root];
-  for (const node of nodes) {
-    const segments = node.module ? node.module.split('.') : [];
+  order.forEach((index, at) => {
+    const node = nodes[index];
+    const segments = paths[index];
     let depth = 0;
     while (depth < segments.length && depth + 1 < stack.length && stack[depth + 1].label === segments[depth]) {
       depth++;
@@ -56,21 +62,21 @@ export function buildTree(nodes: GraphNode[]): Tree {
       const path = segments.slice(0, depth + 1).join('.');
       const serial = calls.get(path) ?? 0;
       calls.set(path, serial + 1);
-      const group = open(path, segments[depth], parent, node.index, serial);
+      const group = open(path, segments[depth], parent, at, serial);
       parent.children.push(group);
       stack.push(group);
     }
     const parent = stack[stack.length - 1];
     const leaf: Leaf = { kind: 'leaf', node, parent };
     parent.children.push(leaf);
-    leaves.push(leaf);
+    leaves[index] = leaf;
     for (const group of stack) {
-      group.last = node.index;
+      group.last = at;
     }
-  }
+  });
   const groups: Group[] = [];
   tidy(root, groups);
-  return { root, leaves, groups };
+  return { root, leaves, groups, order };
 }
 
 /** Merge a group whose only child is a group into it, and drop groups of a single node: a box around one box says nothing. */
@@ -106,15 +112,18 @@ export function size(group: Group): number {
   return n;
 }
 
+/** Of a graph larger than that, an overview is shown first. */
+const LARGE = 400;
+
 /** Open groups from the top, level by level, for as long as no more than `budget` items are visible. */
-export function initiallyOpen(tree: Tree, budget = 90): Set<string> {
+export function initiallyOpen(tree: Tree, budget = tree.leaves.length > LARGE ? 36 : 90): Set<string> {
   const opened = new Set<string>();
   let visible = tree.root.children.length;
   let level: Group[] = tree.root.children.filter((c): c is Group => c.kind === 'group');
   while (level.length) {
     const next: Group[] = [];
     for (const group of level) {
-      const few = visible <= 8 && group.children.length <= 600; // a graph that starts as one closed box says nothing
+      const few = visible <= (tree.leaves.length > LARGE ? 3 : 8) && group.children.length <= 600; // a graph that starts as one closed box says nothing
       if (visible + group.children.length - 1 > budget && !few) {
         continue;
       }

@@ -1,16 +1,20 @@
 /** The graph tab: canvas, search, minimap, details of the chosen node, and a table with the same facts. */
 
 import { append, button, Child, clear, empty, h } from '../dom';
-import { bytes, count, nodeBytes, place, plural, tensorType } from '../format';
+import { bytes, count, nodeBytes, place, plural, seconds, tensorType } from '../format';
 import { Level, mainGraph, Model, Place } from '../selection';
 import { GraphNode } from '../schema';
 import { kernelColour, onThemeChange } from '../theme';
 import { VirtualList } from '../virtual';
+import { compare, offer, Other, others } from './compare';
 import { passesElement } from './passes';
 import { GraphCanvas, measure } from './canvas';
 import { Box, Layout, layout } from './layout';
-import { buildTree, Group, initiallyOpen, size, Tree } from './tree';
+import { buildTree, Group, initiallyOpen, Item, size, Tree } from './tree';
+import { costsOf } from '../profile/spans';
 import { whyElement } from './why';
+import { hostOf } from '../host';
+import { question } from '../views/controls';
 import { t, words } from '../texts';
 
 const MINIMAP_FROM = 200;
@@ -34,6 +38,32 @@ const RAN_WORDS: { [ran: string]: string } = words({
   partial: 'Captured up to the break that ended it, and never run: what would follow is missing.'
 });
 
+const levelsOf = (model: Model, graph: number) => model.levels(graph);
+
+/** What the kernel says of a node's values (compiler/report/node_values.py). */
+interface Values {
+  node: string;
+  dtype: string;
+  count: number;
+  sample: (number | string)[];
+  min: number | null;
+  max: number | null;
+  mean: number | null;
+  nan: number;
+  inf: number;
+  zero: number;
+  mark: 'nan' | 'inf' | 'large' | '';
+}
+
+const MARK_WORDS: { [mark: string]: string } = words({ nan: 'NaN', inf: 'infinite', large: 'near overflow' });
+
+/** Of a whole number of 64 bits nothing is known. */
+const UNBOUNDED = 2 ** 61;
+
+function bound(n: number | null, none: string): string {
+  return n === null || Math.abs(n) >= UNBOUNDED ? none : String(n);
+}
+
 export class GraphView {
   readonly element: HTMLElement;
   private canvas: GraphCanvas;
@@ -53,13 +83,16 @@ export class GraphView {
   private hits: GraphNode[] = [];
   private hit = -1;
   private stop: (() => void)[] = [];
+  private known = new Map<Item, number>();
+  private values = new Map<string, Values>();
+  private kernelParts = new Map<number, number>();
 
   constructor(private model: Model, private state: GraphState, private openKernel: (kernel: number) => void) {
     this.canvas = new GraphCanvas(model.report.kernels.map(k => k.name), {
       choose: (box, extend) => this.choose(box, extend),
       toggle: group => this.toggle(group),
       hover: (text, x, y) => this.hover(text, x, y)
-    });
+    }, item => this.costOf(item));
     this.canvas.onDraw = () => this.drawMinimap();
     this.list = new VirtualList({
       label: t('Operations of the graph'), rowHeight: 24, count: 0,
@@ -75,6 +108,7 @@ export class GraphView {
       h('div.tc-graph-body', null, this.stage, h('div.tc-graph-table', null,
         h('div.tc-row.tc-row-head', { 'aria-hidden': 'true' }, [t('name'), t('operation'), t('type'), t('kernel'), t('line')].map(title => h('span', null, title))),
         this.list.element), this.details), this.passes);
+    offer(model);
     this.buildToolbar();
     this.load(false);
     this.stop.push(onThemeChange(() => requestAnimationFrame(() => {
@@ -85,9 +119,36 @@ export class GraphView {
     this.follow(model.place, null);
   }
 
+  /** It is in the document now: what needs a kernel can be offered. */
+  shown(): void {
+    if (!this.chosen.length) {
+      this.showDetails();
+    }
+  }
+
   dispose(): void {
     this.stop.forEach(f => f());
     this.canvas.dispose();
+  }
+
+  /** What the profiled calls spend in a node's library call or kernel, or in the operations of a group: a kernel's time in equal parts. */
+  private costOf(item: Item): { seconds: number; share: number } | null {
+    const costs = costsOf(this.model.report);
+    if (!costs.total || this.state.level === 'captured') {
+      return null;
+    }
+    if (!this.kernelParts.size) {
+      this.nodes.forEach(n => n.kernel !== null && this.kernelParts.set(n.kernel, (this.kernelParts.get(n.kernel) ?? 0) + 1));
+    }
+    let cost = this.known.get(item);
+    if (cost === undefined) {
+      const of = (n: GraphNode) => (n.kernel !== null ? (costs.kernels.get(n.kernel) ?? 0) / this.kernelParts.get(n.kernel)!
+        : costs.nodes.get(`${n.home?.graph ?? this.state.graph}/${n.name}`) ?? 0);
+      cost = item.kind === 'leaf' ? of(item.node)
+        : this.tree!.order.slice(item.first, item.last + 1).reduce((sum, i) => sum + of(this.nodes[i]), 0);
+      this.known.set(item, cost);
+    }
+    return cost > 0 ? { seconds: cost, share: cost / costs.total } : null;
   }
 
   // ---------------------------------------------------------------------------------------------- toolbar
@@ -96,7 +157,7 @@ export class GraphView {
     const { model, state } = this;
     clear(this.toolbar);
     clear(this.passes);
-    append(this.passes, [passesElement(model.report.graphs[state.graph]?.passes)]);
+    append(this.passes, [passesElement(model.report.graphs[state.graph]?.passes, (made, later) => this.atPass(made, later))]);
     const graphs = model.report.graphs;
     if (graphs.length > 1) {
       const chooser = h('select.tc-select', { 'aria-label': t('Graph') }, graphs.map((g, i) =>
@@ -118,6 +179,13 @@ export class GraphView {
           this.buildToolbar();
           this.load(false);
         }))));
+    }
+    const against = others(model, state.graph, state.level);
+    if (against.length && this.nodes.length) {
+      const chooser = h('select.tc-select.tc-compare', { 'aria-label': t('Compare with') }, h('option', { value: '' }, t('compare with …')),
+        against.map((o, i) => h('option', { value: i }, o.name))) as HTMLSelectElement;
+      chooser.onchange = () => this.compareWith(against[Number(chooser.value)] && chooser.value ? against[Number(chooser.value)] : null);
+      this.toolbar.append(chooser);
     }
     const search = h('input.tc-input', { type: 'search', placeholder: t('find an operation, module, shape'), 'aria-label': t('Search the graph') }) as HTMLInputElement;
     search.oninput = () => this.search(search.value);
@@ -152,6 +220,26 @@ export class GraphView {
 
   // ---------------------------------------------------------------------------------------------- the graph
 
+  private compareWith(other: Other | null): void {
+    this.chosen = [];
+    this.canvas.select([], false);
+    if (!other) {
+      this.canvas.highlight(null);
+      this.showDetails();
+      return;
+    }
+    const { element, only } = compare(this.nodes, other.nodes(), other.name);
+    clear(this.details);
+    this.details.append(element);
+    this.canvas.highlight(only.length ? new Set(this.boxesOf(only)) : null);
+  }
+
+  /** A pass was chosen: what it made is marked, and what later passes make is not there yet. */
+  private atPass(made: Set<string> | null, later: Set<string>): void {
+    this.canvas.fade(later.size ? new Set(this.boxesOf(this.nodes.filter(n => later.has(n.name)))) : null);
+    this.canvas.highlight(made?.size ? new Set(this.boxesOf(this.nodes.filter(n => made.has(n.name)))) : null);
+  }
+
   private key(): string {
     return `${this.state.graph}/${this.state.level}`;
   }
@@ -167,6 +255,10 @@ export class GraphView {
         : t('No graph: nothing was captured.')));
     }
     this.tree = buildTree(this.nodes);
+    this.known.clear();
+    this.values.clear();
+    this.canvas.mark(new Map());
+    this.kernelParts.clear();
     if (!state.opened[this.key()]) {
       state.opened[this.key()] = [...initiallyOpen(this.tree)];
     }
@@ -195,7 +287,7 @@ export class GraphView {
     }
     this.state.opened[this.key()] = [...opened];
     this.arrange(true);
-    const box = this.layout!.boxes.find(b => b.item === group) ?? this.layout!.boxOf[group.first];
+    const box = this.layout!.boxes.find(b => b.item === group) ?? this.layout!.boxOf[this.tree!.order[group.first]];
     if (box) {
       this.canvas.reveal(box);
     }
@@ -325,6 +417,38 @@ export class GraphView {
       h('span', null, node.line ? place(node.file, node.line, this.model.report.source.file) : ''));
   }
 
+  /** With a kernel at hand: what values the nodes have, so that what is no number, or nearly too large, can be found. */
+  private offerValues(): void {
+    const host = this.state.level === 'captured' || this.state.level === 'joint' ? null : hostOf(this.element);
+    if (!host || !this.nodes.length) {
+      return;
+    }
+    const [go, out] = question(host, t('look at the values'), async say => {
+      const { values } = await host.ask('values', { report: this.model.report.id, graph: this.state.graph }, say);
+      this.values = new Map((values as Values[]).map(v => [v.node, v]));
+      const marked = (values as Values[]).filter(v => v.mark);
+      this.canvas.mark(new Map(marked.map(v => [v.node, v.mark])));
+      return [h('p', null, marked.length ? t('{0} of {1} values are marked; the first is where to look:', marked.length, values.length) : t('{0} values: none is NaN, infinite or near overflow.', values.length)),
+        h('p.tc-links', null, marked.slice(0, 12).map(v => {
+          const node = this.nodes.find(n => n.name === v.node);
+          return node ? [this.link(node), h('span.tc-muted', null, ` ${MARK_WORDS[v.mark]} `)] : null;
+        }))];
+    });
+    this.details.append(h('div.tc-control', null, go, out));
+  }
+
+  private valueFacts(node: GraphNode): Child[] {
+    const v = this.values.get(node.name);
+    if (!v) {
+      return [];
+    }
+    const short = (x: number | string | null) => (typeof x === 'number' ? String(Number(x.toPrecision(4))) : x ?? '–');
+    return [this.fact(t('range'), t('{0} … {1}, mean {2}', short(v.min), short(v.max), short(v.mean))),
+      v.mark ? this.fact(t('marked'), h('span.tc-gain-down', null, `${MARK_WORDS[v.mark]}${v.nan ? `, ${count(v.nan)} NaN` : ''}${v.inf ? `, ${count(v.inf)} ∞` : ''}`)) : null,
+      v.zero ? this.fact(t('zeros'), t('{0} of {1}', count(v.zero), count(v.count))) : null,
+      this.fact(t('first values'), h('code', null, v.sample.map(short).join('  ')))];
+  }
+
   private fact(name: string, value: Child): HTMLElement {
     return h('div.tc-fact', null, h('dt', null, name), h('dd', null, value));
   }
@@ -341,7 +465,7 @@ export class GraphView {
 
   private showGroup(group: Group): void {
     clear(this.details);
-    const inside = this.nodes.slice(group.first, group.last + 1);
+    const inside = this.tree!.order.slice(group.first, group.last + 1).map(i => this.nodes[i]);
     const kernels = new Set(inside.map(n => n.kernel).filter(k => k !== null));
     this.details.append(h('h4', null, group.path), h('dl.tc-facts', null,
       this.fact(t('operations'), count(size(group))), this.fact(t('kernels'), kernels.size || '–')),
@@ -356,11 +480,13 @@ export class GraphView {
       const operations = this.nodes.filter(n => !['input', 'parameter', 'output'].includes(n.op));
       const outside = operations.filter(n => n.kernel === null).length;
       this.details.append(h('h4', null, graph?.name ?? t('no graph')), h('dl.tc-facts', null,
-        this.fact(t('operations'), count(operations.length)), graph?.ran === 'partial' ? null : this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
+        this.fact(t('operations'), graph && this.state.level === 'lowered' && graph.ops !== operations.length && levelsOf(this.model, this.state.graph).includes('captured')
+          ? t('{0}, from {1} as captured', count(operations.length), count(graph.ops)) : count(operations.length)), graph?.ran === 'partial' ? null : this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
         this.state.level === 'lowered' && outside ? this.fact(t('views, library calls'), count(outside)) : null,
-        graph?.symbols.map(s => this.fact(t('size {0}', s.name), t('{0}, {1} … {2}, now {3}', s.source || '', s.lo ?? '', s.hi ?? '∞', s.hint ?? '?')))),
+        graph?.symbols.map(s => this.fact(t('size {0}', s.name), t('{0}, {1} … {2}, now {3}', s.source || '', bound(s.lo, '−∞'), bound(s.hi, '∞'), s.hint ?? '?')))),
       ...(RAN_WORDS[graph?.ran ?? ''] ? [h('p', null, RAN_WORDS[graph!.ran!])] : []),
       h('p.tc-muted', null, t('Choose an operation to see its type, its line and its kernel; a second one with shift to learn why the two are not one kernel. Arrow keys walk along the edges.')));
+      this.offerValues();
       return;
     }
     if (this.chosen.length === 2) {
@@ -376,10 +502,14 @@ export class GraphView {
     const node = this.chosen[0];
     const users = this.nodes.filter(n => n.inputs.includes(node.index));
     const size = nodeBytes(node);
+    const cost = this.costOf(this.tree!.leaves[node.index]);
     this.details.append(h('h4', null, node.name), h('code.tc-signature', null, `${node.op}(${node.args.replace(/%(\d+)/g,
       (_, i) => this.nodes[node.inputs[Number(i)]]?.name ?? '?')})`), h('dl.tc-facts', null,
       tensorType(node) ? this.fact(t('type'), tensorType(node)) : null,
       size !== null ? this.fact(t('result'), bytes(size)) : null,
+      ...this.valueFacts(node),
+      node.stride ? this.fact(t('strides'), node.stride.join(', ')) : null,
+      cost ? this.fact(t('time'), `${seconds(cost.seconds)}, ${Math.round(100 * cost.share)} %`) : null,
       node.module ? this.fact(t('module'), node.module) : null,
       node.line ? this.fact(t('from'), place(node.file, node.line, report.source.file)) : null,
       node.kernel !== null && report.kernels[node.kernel]

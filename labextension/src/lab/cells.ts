@@ -32,6 +32,19 @@ export function modeOf(options: string): string {
   return /(?:^|\s)(?:--)?mode[=\s]\s*([\w-]+)/.exec(options)?.[1] ?? 'default';
 }
 
+/** The text with these options in its request; one is made where there is none. */
+export function withSettings(text: string, settings: { [name: string]: any }): string {
+  const now = requestOf(text);
+  const lines = text.split('\n');
+  let options = now?.options ?? '';
+  for (const [name, value] of Object.entries(settings)) {
+    const given = new RegExp(`(^|\\s)(?:--)?${name}[=\\s]\\s*\\S+`);
+    options = given.test(options) ? options.replace(given, `$1${name}=${value}`) : `${options} ${name}=${value}`.trim();
+  }
+  const line = now?.form === 'magic' ? `%%tcompile ${options}` : `# tcompile: ${options}`;
+  return (now ? [...lines.slice(0, now.line), line, ...lines.slice(now.line + 1)] : [line, ...lines]).join('\n');
+}
+
 /** The text with the request taken away, or with a comment that asks for `mode`. Other options of a request are kept. */
 export function withRequest(text: string, mode: string | null): string {
   const lines = text.split('\n');

@@ -1,10 +1,11 @@
 /** A notebook as the host of the reports in it: their questions go to its kernel, their remedies into its cells. */
 
-import { ICodeCellModel } from '@jupyterlab/cells';
-import { NotebookPanel } from '@jupyterlab/notebook';
+import { Cell, ICodeCellModel } from '@jupyterlab/cells';
+import { NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 
 import { HOST_EVENT, HostRequest } from '../host';
 import { Fix } from '../schema';
+import { withSettings } from './cells';
 import { KernelLink } from './kernel';
 
 /** Opens a place in a report of the same notebook as `near`: "breaks/0", "overview". False where the report is not shown. */
@@ -31,17 +32,40 @@ export function hostReports(panel: NotebookPanel, link: KernelLink): void {
         const cell = panel.content.widgets.find(w => w.node === output);
         return (cell?.model as ICodeCellModel | undefined)?.executionState === 'running';
       },
-      apply: (fix, cell) => applyFix(panel, output, fix, cell)
+      apply: (fix, cell) => applyFix(panel, output, fix, cell),
+      set: (settings, count) => {
+        const cell = reported(panel, output, count);
+        cell?.model.sharedModel.setSource(withSettings(cell.model.sharedModel.getSource(), settings));
+        return !!cell;
+      },
+      runAgain: count => {
+        const cell = reported(panel, output, count);
+        if (cell) {
+          panel.content.activeCellIndex = panel.content.widgets.indexOf(cell);
+          void NotebookActions.run(panel.content, panel.sessionContext);
+        }
+      }
     };
     event.stopPropagation();
   });
 }
 
+/** The cell that holds the report. */
+function ownCell(panel: NotebookPanel, output: Element | null): Cell | undefined {
+  return panel.content.widgets.find(w => w.node === output);
+}
+
+/** The cell that a report is about: by its execution count, or the one that holds the report. */
+function reported(panel: NotebookPanel, output: Element | null, count: number | null): Cell | undefined {
+  const numbered = panel.content.widgets.find(w => count !== null && (w.model as ICodeCellModel).executionCount === count);
+  return numbered ?? ownCell(panel, output);
+}
+
 /** Changes the cell that a report names: by its execution count, or the one above the report. */
 function applyFix(panel: NotebookPanel, output: Element | null, fix: Fix, count: number | null): boolean {
   const widgets = panel.content.widgets;
-  const own = widgets.find(w => w.node === output);
-  const numbered = count === null ? own : widgets.find(w => (w.model as ICodeCellModel).executionCount === count) ?? own;
+  const own = ownCell(panel, output);
+  const numbered = reported(panel, output, count);
   const old = fix.old.split('\n').map(line => line.trimEnd());
   for (const cell of new Set([numbered, own])) {
     const model = cell?.model.sharedModel;

@@ -25,6 +25,9 @@ export interface CompiledFunction {
   saved_seconds: number | null;
   compile_seconds: number | null;
   ratio: number | null;
+  /** Interval of the ratio. */
+  lo?: number | null;
+  hi?: number | null;
 }
 
 export interface KernelState {

@@ -4,7 +4,8 @@ import { NotebookPanel } from '@jupyterlab/notebook';
 import { Widget } from '@lumino/widgets';
 
 import { append, button, Child, clear, h, section } from '../dom';
-import { bytes, count, plural, seconds, speedup } from '../format';
+import { comparison } from '../figures';
+import { bytes, count, plural, seconds } from '../format';
 import { openPlace } from './host';
 import { compilerIcon } from './icon';
 import { CompiledFunction, KernelLink } from './kernel';
@@ -129,11 +130,11 @@ export class CompilerPanel extends Widget {
       f.recompiles ? t('recompiled {0}×', f.recompiles) : '', f.mode !== 'default' ? f.mode : '', f.backend !== 'tcompile' ? f.backend : ''
     ].filter(Boolean).join(' · ');
     const saved = f.saved_seconds;
-    const gain = f.ratio ? speedup({ ratio: f.ratio, lo: f.ratio, hi: f.ratio }) : null;
+    const gain = f.ratio ? comparison({ ratio: f.ratio, lo: f.lo ?? f.ratio, hi: f.hi ?? f.ratio }) : null;
     return h('div.tc-side-row', { role: 'listitem' },
       h('div', null, h(`span.tc-status-${f.status === 'compiled' ? 'compiled' : 'eager'}`, { title: STATUS_WORDS[f.status] }, h('span.tc-symbol', null, SYMBOLS[f.status] ?? '·')), ' ',
         h('button.tc-link', { type: 'button', title: t('Show the cell and its report'), onclick: () => this.reveal(f) }, f.name), ' ',
-        gain ? h('strong', null, `${gain[0]} ${gain[2]}`) : null),
+        gain),
       h('div.tc-muted', null, `${f.file}:${f.line}`),
       h('div.tc-muted', null, facts),
       saved !== null ? h('div.tc-muted', null, saved >= 0 ? t('saved {0} so far', seconds(saved)) : t('cost {0} so far', seconds(-saved)),

@@ -1,7 +1,7 @@
 /** Cell, graph, loop IR and kernel side by side; choosing in one lights up the others. */
 
 import { append, button, clear, empty, h } from '../dom';
-import { frameWords, tensorType } from '../format';
+import { frameWords, plural, tensorType } from '../format';
 import { Language } from '../highlight';
 import { heatOf, Listing, marksByLine, SUFFIX } from '../listing';
 import { GraphNode, Kernel } from '../schema';
@@ -171,10 +171,14 @@ export function codeView({ model, memory }: ViewContext): View {
       ir = fillText(body, k?.ir ?? '', 'ir', t('Loop IR of the kernel'), !k ? t('No kernel was generated.') : theirs ? t('Another compiler wrote this kernel: it has no loop IR.') : left,
         line => chooseNamed(lines[line - 1].split('  # ')[1]?.split(', ') ?? [], name));
     } else if (name === 'kernel') {
-      kernel = fillText(body, k?.source ?? '', k?.language === 'triton' ? 'triton' : 'cpp', t('Source of the kernel'),
-        k ? left : t('No kernel was generated.'), line => chooseNamed(computedAt(k, line), name));
-      // Past the types and helpers that every kernel begins with.
-      kernel?.scrollTo(k?.language === 'triton' ? new RegExp(`^def ${k.name}\\b`) : /extern "C"/);
+      const [before, own] = preamble(k);
+      kernel = fillText(body, own, k?.language === 'triton' ? 'triton' : 'cpp', t('Source of the kernel'),
+        k ? left : t('No kernel was generated.'), line => chooseNamed(computedAt(k, line + before.length), name));
+      kernel?.scrollTo(/(?!)/);
+      if (before.length) {
+        body.prepend(h('details.tc-fold.tc-preamble', null, h('summary', null, t('Types and helpers before it: {0}', plural(before.length, 'line'))),
+          new Listing(before.join('\n'), { label: t('What every kernel begins with'), language: 'cpp' }).element));
+      }
     } else if (name === 'assembly') {
       const source = ptxLines(k?.assembly ?? '');
       assembly = fillText(body, k?.assembly ?? '', 'ir', t('PTX of the kernel'), k ? left : t('No kernel was generated.'),
@@ -189,7 +193,11 @@ export function codeView({ model, memory }: ViewContext): View {
   const shape = () => {
     const opened = columnsHere.filter(n => !state.closed.includes(n));
     for (const name of columnsHere) {
-      panes.get(name)!.hidden = !opened.includes(name);
+      const pane = panes.get(name)!;
+      pane.hidden = !opened.includes(name);
+      if (pane.previousElementSibling instanceof HTMLElement) {
+        pane.previousElementSibling.hidden = pane.hidden || name === opened[0];
+      }
     }
     clear(toggles);
     append(toggles, columnsHere.map(name => button(TITLES[name], { class: 'tc-segment', 'aria-pressed': String(opened.includes(name)) }, () => toggle(name))));
@@ -244,7 +252,8 @@ export function codeView({ model, memory }: ViewContext): View {
     const lines = kernel ? (k?.names && Object.keys(k.names).length ? kernel.linesThatSet(variables) : kernel.linesWith(names)) : [];
     kernel?.highlight(lines, origin !== 'kernel');
     if (assembly) {
-      assembly.highlight(ptxLines(k?.assembly ?? '').flatMap((line, i) => (lines.includes(line) ? [i + 1] : [])), origin !== 'assembly');
+      const skipped = preamble(k)[0].length;
+      assembly.highlight(ptxLines(k?.assembly ?? '').flatMap((line, i) => (lines.includes(line - skipped) ? [i + 1] : [])), origin !== 'assembly');
     }
   };
 
@@ -253,6 +262,9 @@ export function codeView({ model, memory }: ViewContext): View {
     const pane = h('div.tc-pane', { role: 'region', 'aria-label': TITLES[name], style: { '--tc-grow': GROW[name] } }, h('div.tc-pane-head'), body);
     bodies.set(name, body);
     panes.set(name, pane);
+    if (columns.childElementCount) {
+      columns.append(splitter(pane));
+    }
     columns.append(pane);
     if (!state.closed.includes(name)) {
       build(name);
@@ -262,6 +274,55 @@ export function codeView({ model, memory }: ViewContext): View {
   follow(model.place, null);
   const stop = model.onSelect(follow);
   return { element: h('div', null, toggles, columns), dispose: stop };
+}
+
+/** A bar before a pane: dragged, or moved by the arrow keys, it parts the width between the pane and the one before it. */
+function splitter(pane: HTMLElement): HTMLElement {
+  const bar = h('div.tc-split', { role: 'separator', tabindex: 0, 'aria-orientation': 'vertical', 'aria-label': t('Width of {0}', pane.getAttribute('aria-label')) });
+  const move = (pixels: number) => {
+    let before = bar.previousElementSibling as HTMLElement | null;
+    while (before && (before.hidden || !before.classList.contains('tc-pane'))) {
+      before = before.previousElementSibling as HTMLElement | null;
+    }
+    if (!before) {
+      return;
+    }
+    const grow = (e: HTMLElement) => Number(e.style.getPropertyValue('--tc-grow')) || 1;
+    const [a, b] = [before.offsetWidth, pane.offsetWidth];
+    const least = Math.min(80, a, b);
+    const left = Math.max(least, Math.min(a + b - least, a + pixels));
+    const all = grow(before) + grow(pane);
+    before.style.setProperty('--tc-grow', String((all * left) / (a + b)));
+    pane.style.setProperty('--tc-grow', String((all * (a + b - left)) / (a + b)));
+  };
+  bar.addEventListener('pointerdown', event => {
+    let x = event.clientX;
+    bar.setPointerCapture(event.pointerId);
+    bar.onpointermove = next => {
+      move(next.clientX - x);
+      x = next.clientX;
+    };
+    bar.onpointerup = bar.onpointercancel = () => (bar.onpointermove = null);
+  });
+  bar.addEventListener('keydown', event => {
+    const step = event.key === 'ArrowLeft' ? -24 : event.key === 'ArrowRight' ? 24 : 0;
+    if (step) {
+      event.preventDefault();
+      event.stopPropagation();
+      move(step);
+    }
+  });
+  return bar;
+}
+
+/** A kernel's source parted at its first line of meaning: what every kernel begins with, and its own text. */
+function preamble(k: Kernel | undefined): [string[], string] {
+  const lines = (k?.source ?? '').split('\n');
+  let at = lines.findIndex(line => (k?.language === 'triton' ? line.startsWith(`def ${k.name}`) : /extern "C"/.test(line)));
+  while (at > 0 && /^(@|\/\/|#(?!include|define|pragma|if|end))/.test(lines[at - 1])) {
+    at--; // its decorators and comments
+  }
+  return at > 0 ? [lines.slice(0, at), lines.slice(at).join('\n')] : [[], k?.source ?? ''];
 }
 
 /** The operations whose results a line of a kernel's source sets, or else reads. */

@@ -1,7 +1,8 @@
 /** What can be asked of the kernel that made the report: time again, try other options, sweep a size. Absent without a kernel. */
 
 import { append, button, Child, clear, empty, h, section, table } from '../dom';
-import { count, direction, engineName, GAIN_CLASS, plural, seconds, speedup, tick } from '../format';
+import { comparison } from '../figures';
+import { count, engineName, plural, seconds, tick } from '../format';
 import { Host, hostOf } from '../host';
 import { plot } from '../plot';
 import { kernelColour } from '../theme';
@@ -123,7 +124,12 @@ function tryOptions({ model }: ViewContext, host: Host, known: Known): HTMLEleme
     }
     const words = Object.entries(settings).map(([k, v]) => `${k}=${v}`).join(' ');
     const answer = await host.ask('try', { report: model.report.id, settings, seconds: Number(budget.value) }, say);
-    return timesTable(words, answer);
+    const set = button(t('set {0} in the cell and time again', words), {}, () => {
+      if (host.set?.(settings, model.report.source.cell)) {
+        host.runAgain?.(model.report.source.cell);
+      }
+    });
+    return [timesTable(words, answer), host.set ? set : null];
   });
   return h('div.tc-control', null, h('span.tc-label', null, t('What if')),
     h('div.tc-toolbar', null, mode, switches.map(({ name, box }) => h('label', { title: name }, box, ` ${SWITCH_WORDS[name] ?? name}`)),
@@ -151,9 +157,7 @@ function verdict(ratio: [number, number, number] | undefined): Child {
     return '–';
   }
   const s = { ratio: ratio[0], lo: ratio[1], hi: ratio[2] };
-  const way = direction(s);
-  const [figure, interval, word] = speedup(s);
-  return [h(`strong${GAIN_CLASS[way]}`, null, figure), h('span.tc-muted', null, ` ${interval} ${way === 'even' ? t('no difference') : word}`)];
+  return comparison(s);
 }
 
 function sweep({ model }: ViewContext, host: Host, known: Known, disposers: (() => void)[]): HTMLElement {

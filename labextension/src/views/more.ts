@@ -1,6 +1,6 @@
 /** What is left: breaks in full, functions, fallbacks, sizes, numerics, cache, environment, the report as a file. */
 
-import { button, Child, empty, h, prose, section, table } from '../dom';
+import { button, Child, download, empty, h, prose, section, table } from '../dom';
 import { count, frameWords, place, plural, rate, seconds } from '../format';
 import { Break, CacheLookup, CellSource, Frame } from '../schema';
 import { fixElement } from './fix';
@@ -8,6 +8,7 @@ import { hostOf } from '../host';
 import { flash } from './guards';
 import { numericsView } from './numerics';
 import { omissions } from './overview';
+import { reproduceView } from './reproduce';
 import { View, ViewContext } from './view';
 import { t, words } from '../texts';
 
@@ -31,6 +32,7 @@ export function moreView(context: ViewContext): View {
   ], report.fallbacks, { label: t('Fallbacks'), rowAttributes: (_, i) => ({ 'data-fallback': i, tabindex: -1 }) })
     : empty(t('None: whatever was captured was compiled.'));
   const numbers = numericsView(context);
+  const file = reproduceView(context);
   const exports = h('span');
   let asked = false;
   const offerPage = () => {
@@ -59,6 +61,7 @@ export function moreView(context: ViewContext): View {
       { title: t('why'), cell: s => [s.why, s.line ? h('span.tc-muted', null, ` ${place(s.file, s.line, here)}`) : null] }
     ], symbols, { label: t('Dynamic sizes') })) : null,
     numbers.element,
+    file.element,
     section(t('Cache'), report.cache.length ? cacheTable(report.cache) : empty(t('The cache was not asked.'))),
     section(t('Options'), facts(report.options, t('None were given.'))),
     section(t('Environment'), facts(report.environment, t('It was not noted.'))),
@@ -69,6 +72,7 @@ export function moreView(context: ViewContext): View {
     element,
     shown: () => {
       numbers.shown();
+      file.shown();
       offerPage();
     },
     dispose: numbers.dispose,
@@ -102,7 +106,7 @@ function cacheTable(lookups: CacheLookup[]): HTMLElement {
 
 /** What the environment's entries are called, and how their figures read. */
 const FACT_WORDS: { [name: string]: string } = words({
-  copy_bytes_per_second: 'a copy moves', matmul_flops_per_second: 'a product reaches', os: 'system', simd: 'vector unit', cores: 'cores', threads: 'threads',
+  copy_bytes_per_second: 'copy bandwidth', matmul_flops_per_second: 'peak matmul', os: 'system', simd: 'vector unit', cores: 'cores', threads: 'threads',
   compiler: 'C++ compiler', cpu: 'processor', gpu: 'GPU', python: 'Python', torch: 'torch', tcompile: 'tcompile'
 });
 
@@ -115,12 +119,6 @@ function facts(values: { [name: string]: any }, none: string): Child {
   const names = Object.keys(values);
   return names.length ? h('dl.tc-facts.tc-facts-wide', null, names.map(name => h('div.tc-fact', null, h('dt', null, FACT_WORDS[name] ?? name),
     h('dd', null, factValue(name, values[name]))))) : empty(none);
-}
-
-function download(name: string, text: string, type: string): void {
-  const link = h('a', { href: URL.createObjectURL(new Blob([text], { type })), download: name }) as HTMLAnchorElement;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 /** The break at its line, the very expression underlined, and what to write instead. */

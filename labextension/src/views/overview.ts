@@ -5,8 +5,10 @@ import { engineBars, stackedBar, stageBar } from '../figures';
 import { count, place, plural, seconds } from '../format';
 import { heatOf, Listing, marksByLine, MARK_WORDS } from '../listing';
 import { CallTiming, Change, Finding, MarkKind, Report } from '../schema';
+import { answersView } from './answers';
 import { diffLines, fixElement } from './fix';
 import { View, ViewContext } from './view';
+import { decisionsView, whereView } from './where';
 import { t } from '../texts';
 
 export function overview(context: ViewContext): View {
@@ -35,19 +37,23 @@ export function overview(context: ViewContext): View {
     code = empty(t('The code was not kept in this report.'));
   }
 
+  const where = whereView(report, go);
   return {
     element: h('div', null,
       report.errors.length ? section(t('Errors'), report.errors.map(e => h('p.tc-error', null, e))) : null,
+      answersView(report, go),
+      where,
       h('div.tc-columns', null,
         h('div', null, section(source.cell ? t('Cell {0}', source.cell) : report.title || t('Code'), code), findings(report, go), previous(report)),
-        h('div', null, timeFigure(report), compileFigure(report), runFigure(report)))),
+        h('div', null, timeFigure(report), compileFigure(report), where ? null : runFigure(report))),
+      decisionsView(report, go)),
     dispose: () => stops.forEach(f => f())
   };
 }
 
-/** The call that a reader asks about: the whole cell where it was timed, else the longest. */
+/** The call that a reader asks about: the whole cell where it was timed, else the longest. Graphs alone stand for nothing. */
 export function mainCall(report: Report): CallTiming | undefined {
-  const calls = report.speedups.calls.filter(c => c.engines.some(e => e.median !== null));
+  const calls = report.speedups.calls.filter(c => c.measured !== 'graphs' && c.engines.some(e => e.median !== null));
   const weight = (c: CallTiming) => c.engines.find(e => e.engine === 'eager')?.median ?? 0;
   return calls.find(c => c.measured === 'cell') ?? [...calls].sort((a, b) => weight(b) - weight(a))[0];
 }
@@ -57,10 +63,11 @@ function timeFigure(report: Report): HTMLElement {
   if (!call) {
     return section(t('Time per call'), empty(t('Not measured: {0}.', report.speedups.reason || t('nothing could be timed again'))));
   }
-  const what = call.measured === 'graphs' ? t(', its graphs alone') : call.measured === 'cell' ? t(', the whole cell') : '';
+  const what = call.measured === 'cell' ? t(', the whole cell') : '';
   const more = report.speedups.calls.length - 1;
   return section(t('Time per call of {0}{1}', call.name, what), engineBars(call.engines, call.speedups),
-    more > 0 ? h('p.tc-muted', null, t('and {0} under Speed', plural(more, 'more call'))) : null);
+    more > 0 ? h('p.tc-muted', null, t('and {0} under Speed', plural(more, 'more call'))) : null,
+    report.speedups.note ? h('p.tc-muted', null, report.speedups.note) : null);
 }
 
 function compileFigure(report: Report): HTMLElement {

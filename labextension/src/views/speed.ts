@@ -1,8 +1,8 @@
 /** Engines side by side, when compiling has paid off, what each kernel does, memory over one call, what was tried. */
 
 import { append, Child, clear, empty, h, section, table } from '../dom';
-import { engineBars, meter } from '../figures';
-import { bytes, count, engineLabel, oneSample, place, plural, rate, seconds, speedup, tick } from '../format';
+import { comparison, engineBars, meter } from '../figures';
+import { bytes, count, engineLabel, oneSample, place, plural, rate, seconds, tick } from '../format';
 import { plot, Series } from '../plot';
 import { CallTiming, Extern, Kernel, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
@@ -21,7 +21,7 @@ const CACHED = 1.3;
 /** Kernels whose names fit beside their points. */
 const MOST_NAMED = 6;
 const MEASURED_WORDS: { [measured: string]: string } = words({
-  call: 'timed end to end', graphs: 'only its graphs were timed: the call has side effects', cell: 'the whole cell was repeated'
+  call: 'timed end to end', graphs: 'graphs alone, without the code around them: the call has side effects', cell: 'the whole cell was repeated'
 });
 
 export function speedView(context: ViewContext): View {
@@ -41,6 +41,7 @@ export function speedView(context: ViewContext): View {
     section(t('Kernels'), kernels, roofline(report, own)),
     report.externs.length ? section(t('Torch’s own kernels, called from the plan'), table([
       { title: t('operator'), cell: e => h('code', null, e.op) }, { title: t('calls'), number: true, cell: e => count(e.count) },
+      { title: t('time'), number: true, cell: e => seconds(e.seconds), hint: t('of all of them, in one call of each graph') },
       { title: t('why'), cell: e => e.reason }, { title: t('lines'), cell: e => e.lines.map(([f, l]) => place(f, l, report.source.file)).join(', ') }
     ], joined(report.externs), { label: t('Calls of torch kernels') })) : null,
     memory.element,
@@ -114,7 +115,7 @@ function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose:
     { title: t('samples'), number: true, cell: e => e.n ? `${count(e.n)} × ${count(e.inner)}` : '' },
     { title: t('tcompile is'), number: true, cell: e => {
       const s = call.speedups.find(x => x.engine === 'tcompile' && x.over === e.engine);
-      return s ? h('strong', null, speedup(s).join(' ')) : '';
+      return s ? comparison(s) : '';
     } }
   ], call.engines, { label: t('Times of each engine') });
   const sampled = timed.filter(e => e.samples.length > 1);
@@ -163,7 +164,7 @@ function quantile(values: number[], q: number): number {
 /** Total time after n calls of each engine; the lines cross where compiling has paid off. */
 function breakEven(call: CallTiming): Series[] | null {
   const timed = call.engines.filter(e => e.median !== null);
-  if (timed.length < 2) {
+  if (timed.length < 2 || call.measured === 'graphs') {
     return null;
   }
   const most = Math.max(100, (call.break_even_calls ?? 1000) * 10);
@@ -172,8 +173,9 @@ function breakEven(call: CallTiming): Series[] | null {
     x.push(n);
   }
   return timed.map(e => {
-    const start = e.cold ?? (e.engine === 'tcompile' ? (call.compile_seconds ?? 0) + e.median! : e.median!);
-    return { name: engineLabel(e), colour: `--tc-engine-${e.engine}`, x, y: x.map(n => start + Math.max(0, n - 1) * e.median!) };
+    // The same terms as in the words: what compiling took, and steady calls.
+    const start = e.engine === 'tcompile' ? call.compile_seconds ?? 0 : e.engine === 'eager' ? 0 : Math.max(0, (e.cold ?? 0) - e.median!);
+    return { name: engineLabel(e), colour: `--tc-engine-${e.engine}`, x, y: x.map(n => start + n * e.median!) };
   });
 }
 
@@ -185,6 +187,7 @@ function joined(externs: Extern[]): Extern[] {
     const row = rows.get(key);
     if (row) {
       row.count += e.count;
+      row.seconds = row.seconds === null || e.seconds === null ? null : (row.seconds ?? 0) + (e.seconds ?? 0);
       row.lines.push(...e.lines.filter(([f, l]) => !row.lines.some(([g, m]) => f === g && l === m)));
     } else {
       rows.set(key, { ...e, lines: [...e.lines] });
@@ -237,7 +240,7 @@ function roofline(report: Report, own: (p: { element: HTMLElement; dispose: () =
   const roof = [lo, ridge, hi];
   const flops = (v: number) => rate(v, 'FLOP');
   return h('figure.tc-figure-box', null,
-    h('figcaption', null, t('Against the machine: a copy here moves {0}, a float32 matrix product reaches {1}', rate(bandwidth, 'B'), flops(peak)),
+    h('figcaption', null, t('Against the machine: copy bandwidth {0}, peak matmul in float32 {1}', rate(bandwidth, 'B'), flops(peak)),
       shown.some(k => k.bytes! / k.seconds! > CACHED * bandwidth) ? t('; what lies above the slope reads from caches') : ''),
     own(plot([
       { name: t('the machine'), colour: '--tc-muted', x: roof, y: roof.map(i => Math.min(peak, i * bandwidth)) },

@@ -1,5 +1,6 @@
-"""A function compiled as for a GPU, without one: the aten graph's device is changed before the GPU's passes and lowering, and the
-kernels run through Triton's interpreter, on the CPU."""
+"""A function compiled as for a GPU, without one: the aten graph's device is changed before the GPU's passes and
+lowering, and the kernels run through Triton's interpreter, on the CPU."""
+
 from __future__ import annotations
 
 import inspect
@@ -12,21 +13,32 @@ import tcompile
 from tcompile.compiler.autograd import joint as joint_module
 from tcompile.compiler.autograd.partition import partition
 from tcompile.compiler.codegen.generated import Generated
-from tcompile.compiler.codegen.triton.generate import generate_triton
+from tcompile.compiler.codegen.triton.generate_gpu import generate_triton
 from tcompile.compiler.codegen.triton.layout import GpuTarget
 from tcompile.compiler.config import Options
 from tcompile.compiler.errors import InternalError
 from tcompile.compiler.fusion.fuse import schedule
-from tcompile.compiler.fusion.verify import verify_schedule
-from tcompile.compiler.graph import passes
+from tcompile.compiler.fusion.verify_schedule import verify_schedule
+from tcompile.compiler import rewrite
 from tcompile.compiler.graph.meta.core import TensorMeta
 from tcompile.compiler.lowering.lower import lower
-from tcompile.compiler.lowering.verify import verify_lowered
+from tcompile.compiler.lowering.verify_loops import verify_lowered
 
 from .interpreter import SMALL, run
 
 CUDA = torch.device("cuda", 0)
-GPU_PASSES = ("turned_products", "attention_calls", "attention_gradients", "known_masks", "dropout_attention", "channels_last", "pad_products", "bias_products", "merge_products")
+GPU_PASSES = (
+    "turned_products",
+    "attention_calls",
+    "attention_gradients",
+    "known_masks",
+    "dropout_attention",
+    "convolution_bias",
+    "channels_last",
+    "pad_products",
+    "bias_products",
+    "merge_products",
+)
 
 
 class _Made(Exception):
@@ -42,7 +54,12 @@ def _turned(m: Any) -> Any:
 def turn(aten: Any) -> None:
     """Have a graph be one for a GPU."""
     for n in aten.graph.nodes:
-        if n.op == "get_attr" and aten.constants[n.target].ndim == 0 or n.target is torch.ops.aten.full.default and n.args[0] == []:
+        if (
+            n.op == "get_attr"
+            and aten.constants[n.target].ndim == 0
+            or n.target is torch.ops.aten.full.default
+            and n.args[0] == []
+        ):
             continue
         if "val" in n.meta:
             n.meta["val"] = _turned(n.meta["val"])
@@ -50,13 +67,19 @@ def turn(aten: Any) -> None:
             n.kwargs = {**n.kwargs, "device": CUDA}
     for o in aten.plan:
         o.meta = _turned(o.meta)
-    for name, _, f in passes.PASSES:
+    for name, _, f in rewrite.PASSES:
         if name in GPU_PASSES:
             f(aten)
 
 
-def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict | None = None, grad: bool = False,
-           dynamic: bool = False) -> Generated:
+def as_gpu(
+    fn: Callable,
+    *inputs: Any,
+    target: GpuTarget = SMALL,
+    options: dict | None = None,
+    grad: bool = False,
+    dynamic: bool = False,
+) -> Generated:
     """What is generated for the first graph of fn(*inputs)."""
     made: list[Generated] = []
 
@@ -68,6 +91,7 @@ def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict 
         verify_schedule(s)
         made.append(generate_triton(s, opts, None, target))
         raise _Made
+
     with tcompile.stages.replace("lowering", lowering), torch.set_grad_enabled(grad):
         try:
             tcompile.compile(fn, dynamic=dynamic, options=options)(*inputs)
@@ -76,8 +100,9 @@ def as_gpu(fn: Callable, *inputs: Any, target: GpuTarget = SMALL, options: dict 
     return made[0]
 
 
-def train_as_gpu(fn: Callable, *inputs: torch.Tensor, target: GpuTarget = SMALL, options: dict | None = None,
-                 dynamic: bool = False) -> tuple[Any, Generated, Generated]:
+def train_as_gpu(
+    fn: Callable, *inputs: torch.Tensor, target: GpuTarget = SMALL, options: dict | None = None, dynamic: bool = False
+) -> tuple[Any, Generated, Generated]:
     """(the partition, what is generated for forward, and for backward) of the first graph of fn(*inputs)."""
     made: list[Any] = []
 
@@ -85,6 +110,7 @@ def train_as_gpu(fn: Callable, *inputs: torch.Tensor, target: GpuTarget = SMALL,
         turn(joint)
         made.append(partition(joint, *args, **kwargs))
         raise _Made
+
     with mock.patch.object(joint_module, "partition", parted):
         try:
             tcompile.compile(fn, dynamic=dynamic, options=options)(*inputs)
@@ -98,14 +124,23 @@ def train_as_gpu(fn: Callable, *inputs: torch.Tensor, target: GpuTarget = SMALL,
         s = schedule(lowered, opts)
         verify_schedule(s)
         return generate_triton(s, opts, None, target)
+
     return made[0], generated(made[0].forward), generated(made[0].backward)
 
 
-def check_as_gpu(fn: Callable, *inputs: torch.Tensor, rtol: float | None = None, atol: float | None = None, options: dict | None = None) -> Generated:
+def check_as_gpu(
+    fn: Callable,
+    *inputs: torch.Tensor,
+    rtol: float | None = None,
+    atol: float | None = None,
+    options: dict | None = None,
+) -> Generated:
     """Interpreted equals eager."""
     g = as_gpu(fn, *inputs, options=options)
     named = dict(zip(inspect.signature(fn).parameters, inputs))
-    order = [getattr(b, "name", None) for b in g.schedule.inputs]        # (graphs take their inputs in the order of their use)
+    order = [
+        getattr(b, "name", None) for b in g.schedule.inputs
+    ]  # (graphs take their inputs in the order of their use)
     with torch.no_grad():
         want, got = fn(*inputs), run(g, [named[n] for n in order] if all(n in named for n in order) else inputs)
     for a, b in zip(got, want if isinstance(want, tuple) else (want,), strict=True):

@@ -1,4 +1,5 @@
 """Generated Triton kernels on the CPU, through Triton's interpreter: functions and schedules against eager."""
+
 from __future__ import annotations
 
 import atexit
@@ -12,23 +13,32 @@ from typing import Any, Callable
 import torch
 
 from tcompile.compiler.codegen.generated import Generated, GeneratedKernel
-from tcompile.compiler.codegen.triton.generate import generate_triton
+from tcompile.compiler.codegen.triton.generate_gpu import generate_triton
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
-from tcompile.compiler.codegen.triton.printer import TritonSource, print_kernel
-from tcompile.compiler.runtime.build import python_plan
+from tcompile.compiler.codegen.triton.print_kernel import print_kernel
+from tcompile.compiler.codegen.triton.printer import TritonSource
+from tcompile.compiler.runtime.compiled_graph import python_plan
 
 from ...lowering.helper import _flat as flat_outputs
 from ...lowering.helper import compile_fn
 
-SMALL = GpuTarget("cuda", 90, 32, 8)         # few processors: the interpreter is slow, and small shapes get every kind of kernel
+SMALL = GpuTarget(
+    "cuda", 90, 32, 8
+)  # few processors: the interpreter is slow, and small shapes get every kind of kernel
 _child: list[subprocess.Popen] = []
 
 
 def _process() -> subprocess.Popen:
     if not _child or _child[0].poll() is not None:
         env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-        _child[:] = [subprocess.Popen([sys.executable, str(Path(__file__).with_name("interpreter_child.py"))], stdin=subprocess.PIPE,
-                                      stdout=subprocess.PIPE, env=env)]
+        _child[:] = [
+            subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("interpreter_child.py"))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=env,
+            )
+        ]
         atexit.register(_child[0].kill)
     return _child[0]
 
@@ -75,7 +85,7 @@ class Interpreted:
                 where[key] = len(memory)
                 memory.append(as_bytes(flat(t)).clone())
             index.append(where[key])
-        numbers = self.plan(*scalars[:self.n_sizes])
+        numbers = self.plan(*scalars[: self.n_sizes])
         n_f = len(self.source.functions)
         for s, count in zip(self.source.scratch, numbers[n_f:]):
             index.append(len(memory))
@@ -92,7 +102,9 @@ def run(generated: Generated, inputs: Any) -> tuple:
     return python_plan(generated, kernels)(*inputs)
 
 
-def generate(schedule: Any, choices: Choices = Choices(), target: GpuTarget = SMALL, wide: bool | None = None, **opts: Any) -> Generated:
+def generate(
+    schedule: Any, choices: Choices = Choices(), target: GpuTarget = SMALL, wide: bool | None = None, **opts: Any
+) -> Generated:
     g = generate_triton(schedule, opts, None, target)
     if choices != Choices() or wide:
         for k in g.kernels:
@@ -100,8 +112,16 @@ def generate(schedule: Any, choices: Choices = Choices(), target: GpuTarget = SM
     return g
 
 
-def check(fn: Callable, *inputs: Any, atol: float | None = None, rtol: float | None = None, choices: Choices = Choices(),
-          kinds: set[str] | None = None, wide: bool | None = None, **opts: Any) -> Generated:
+def check(
+    fn: Callable,
+    *inputs: Any,
+    atol: float | None = None,
+    rtol: float | None = None,
+    choices: Choices = Choices(),
+    kinds: set[str] | None = None,
+    wide: bool | None = None,
+    **opts: Any,
+) -> Generated:
     """Interpreted equals eager: values, dtypes, shapes, strides. kinds: the shapes of kernels that must occur."""
     g = generate(compile_fn(fn, *inputs, **opts), choices, wide=wide, **opts)
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 TRITON_INTERPRET has to be set before triton is imported, and stays set: hence a process of its own.
 """
+
 import linecache
 import pickle
 import sys
@@ -43,8 +44,8 @@ def _rounded(data, source, to, mode):
     return np.where(np.isnan(x), np.uint16(0x7FC0), nearest).astype(np.uint16).reshape(x.shape)
 
 
-MARGIN = 1 << 16                   # bytes around each tensor that belong to nobody
-_inside: list = []                 # (first address, first address behind) of each tensor of a job
+MARGIN = 1 << 16  # bytes around each tensor that belong to nobody
+_inside: list = []  # (first address, first address behind) of each tensor of a job
 
 
 def _apart(t):
@@ -52,7 +53,7 @@ def _apart(t):
     n = t.numel() * t.element_size()
     around = torch.full((n + 2 * MARGIN,), 0x7B, dtype=torch.uint8)
     begin = MARGIN - around.data_ptr() % 16
-    out = around[begin:begin + n].view(t.dtype)
+    out = around[begin : begin + n].view(t.dtype)
     out.copy_(t)
     _inside.append((out.data_ptr(), out.data_ptr() + n))
     return out
@@ -80,13 +81,21 @@ def _store(self, ptrs, value, mask, *args):
     return _masked_store(self, ptrs, value, mask, *args)
 
 
-_masked_load, interpreter.InterpreterBuilder.create_masked_load = interpreter.InterpreterBuilder.create_masked_load, _load
-_masked_store, interpreter.InterpreterBuilder.create_masked_store = interpreter.InterpreterBuilder.create_masked_store, _store
+_masked_load, interpreter.InterpreterBuilder.create_masked_load = (
+    interpreter.InterpreterBuilder.create_masked_load,
+    _load,
+)
+_masked_store, interpreter.InterpreterBuilder.create_masked_store = (
+    interpreter.InterpreterBuilder.create_masked_store,
+    _store,
+)
 _convert_float = interpreter._convert_float
 interpreter._convert_float = _rounded
 interpreter.InterpreterBuilder.create_dot = _dot
 interpreter._patch_lang_tensor = _patched
-interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)      # device_assert
+interpreter.interpreter_builder.options = interpreter.InterpreterOptions(
+    debug=True, sanitize_overflow=False
+)  # device_assert
 
 
 class Libdevice:
@@ -99,23 +108,34 @@ class Libdevice:
 
         def call(*args):
             like = next(a for a in args if isinstance(a, tl.tensor))
-            values = [torch.from_numpy(np.array(a.handle.data)) if isinstance(a, tl.tensor) else torch.tensor(a) for a in args]
+            values = [
+                torch.from_numpy(np.array(a.handle.data)) if isinstance(a, tl.tensor) else torch.tensor(a) for a in args
+            ]
             out = np.asarray(f(*values).numpy())
             if name == "signbit":
-                return tl.tensor(TensorHandle(out, tl.int32), tl.int32 if not like.type.is_block() else tl.block_type(tl.int32, like.type.shape))
+                return tl.tensor(
+                    TensorHandle(out, tl.int32),
+                    tl.int32 if not like.type.is_block() else tl.block_type(tl.int32, like.type.shape),
+                )
             shape = np.broadcast_shapes(*(v.shape for v in values))
             block = next((a.type for a in args if isinstance(a, tl.tensor) and tuple(a.shape) == tuple(shape)), None)
             kind = block or tl.block_type(like.type.scalar, list(shape))
             return tl.tensor(TensorHandle(out, like.type.scalar), kind)
+
         return call
 
 
 # what is written as one instruction of the GPU
-SHORT = {"_exp2": lambda x: tl.math.exp2(x), "_reciprocal": lambda x: 1.0 / x, "_wait": lambda: None,
-         "_round_bfloat16": lambda x: x.to(tl.bfloat16).to(tl.float32), "_product": lambda x, y: (tl.umulhi(x, y), x * y),
-         "_kept": lambda x, word, byte: tl.where((word >> (8 * byte + 7)) & 1 != 0, x, 0.0),
-         "_kept_16": lambda x, word, byte: tl.where((word >> (8 * byte + 7)) & 1 != 0, x, 0.0),
-         **{f"_sum_{n}": lambda *tiles: tuple(tl.sum(t, 1)[:, None] for t in tiles) for n in (2, 3, 4)}}
+SHORT = {
+    "_exp2": lambda x: tl.math.exp2(x),
+    "_reciprocal": lambda x: 1.0 / x,
+    "_wait": lambda: None,
+    "_round_bfloat16": lambda x: x.to(tl.bfloat16).to(tl.float32),
+    "_product": lambda x, y: (tl.umulhi(x, y), x * y),
+    "_kept": lambda x, word, byte: tl.where((word >> (8 * byte + 7)) & 1 != 0, x, 0.0),
+    "_kept_16": lambda x, word, byte: tl.where((word >> (8 * byte + 7)) & 1 != 0, x, 0.0),
+    **{f"_sum_{n}": lambda *tiles: tuple(tl.sum(t, 1)[:, None] for t in tiles) for n in (2, 3, 4)},
+}
 
 
 def functions(text: str) -> dict:

@@ -1,4 +1,7 @@
-"""Attention written by hand, in training: neither pass has scores in memory. Interpreted, against autograd in float64."""
+"""Attention written by hand, in training: neither pass has scores in memory. Interpreted, against autograd in
+float64.
+"""
+
 import math
 import sys
 
@@ -9,7 +12,7 @@ import torch.utils.checkpoint
 pytest.importorskip("triton")
 
 import tcompile  # noqa: E402
-from tcompile.compiler import keep_bits  # noqa: E402
+from tcompile.compiler.ops import keep_bits  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.graph.to_aten import disabled_passes  # noqa: E402
 
@@ -17,7 +20,7 @@ from .as_gpu import train_as_gpu  # noqa: E402
 from .test_bits import order_of, step  # noqa: E402
 from .test_chains import calls  # noqa: E402
 
-attention_calls = sys.modules["tcompile.compiler.graph.passes.attention_calls"]
+attention_calls = sys.modules["tcompile.compiler.rewrite.attention_training"]
 f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
 
 
@@ -35,7 +38,12 @@ def plain(q, k, v):
 
 
 def scaled_before(q, k, v):
-    return torch.softmax((q * q.shape[-1] ** -0.5) @ k.mT, -1, dtype=torch.float32 if q.dtype != torch.float64 else None).to(q.dtype) @ v
+    return (
+        torch.softmax(
+            (q * q.shape[-1] ** -0.5) @ k.mT, -1, dtype=torch.float32 if q.dtype != torch.float64 else None
+        ).to(q.dtype)
+        @ v
+    )
 
 
 def causal(q, k, v):
@@ -64,7 +72,11 @@ def autocast(q, k, v):
 
 def qkv(*shape, keys=None, width=None, shared=None, dtype=f16):
     b, h, rows, inner = shape
-    return rand(b, h, rows, inner, dtype=dtype), rand(b, shared or h, keys or rows, inner, dtype=dtype), rand(b, shared or h, keys or rows, width or inner, dtype=dtype)
+    return (
+        rand(b, h, rows, inner, dtype=dtype),
+        rand(b, shared or h, keys or rows, inner, dtype=dtype),
+        rand(b, shared or h, keys or rows, width or inner, dtype=dtype),
+    )
 
 
 CASES = {
@@ -88,8 +100,13 @@ def test_gradients(name):
     args = make()
     p, f, b, out, grads = step(fn, args)
     assert calls(b).count("chain") == 2 and not any("bmm" in c for c in calls(b)), calls(b)
-    rows, keys = (args[0].shape[2], args[1].shape[2]) if fn is not heads_behind else (args[0].shape[1], args[1].shape[1])
-    assert not any(rows * keys <= math.prod(s.shape) // max(1, args[0].shape[0]) and s.shape[-1] == keys and s.shape[-2] == rows for s in p.saved), p.saved
+    rows, keys = (
+        (args[0].shape[2], args[1].shape[2]) if fn is not heads_behind else (args[0].shape[1], args[1].shape[1])
+    )
+    assert not any(
+        rows * keys <= math.prod(s.shape) // max(1, args[0].shape[0]) and s.shape[-1] == keys and s.shape[-2] == rows
+        for s in p.saved
+    ), p.saved
     exact = [x.detach().double().requires_grad_() for x in args]
     want = fn(*exact)
     torch.manual_seed(1)
@@ -110,7 +127,11 @@ def also_returned(q, k, v):
     return p @ v, p
 
 
-@pytest.mark.parametrize("fn,more", [(learned, lambda: (rand(40, 40),)), (also_returned, tuple)], ids=["a bias that is learned", "what is returned as well"])
+@pytest.mark.parametrize(
+    "fn,more",
+    [(learned, lambda: (rand(40, 40),)), (also_returned, tuple)],
+    ids=["a bias that is learned", "what is returned as well"],
+)
 def test_scores_that_something_else_needs_are_made(fn, more):
     p, f, b, out, grads = step(fn, (*qkv(2, 2, 40, 32), *more()))
     assert "chain" not in calls(b)
@@ -129,7 +150,18 @@ def test_a_causal_mask_bounds_the_loops_of_backward(name):
     assert len(kernels) == 3 and all("first_row" in k.source.text for k in kernels)
 
 
-CALLS = {"plain": 1, "odd lengths": 0, "bfloat16": 1, "scaled before": 1, "causal": 1, "capped, with a bias": 0, "heads that share keys": 1, "heads behind rows": 1, "autocast": 1, "capped and causal": 0}
+CALLS = {
+    "plain": 1,
+    "odd lengths": 0,
+    "bfloat16": 1,
+    "scaled before": 1,
+    "causal": 1,
+    "capped, with a bias": 0,
+    "heads that share keys": 1,
+    "heads behind rows": 1,
+    "autocast": 1,
+    "capped and causal": 0,
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -139,7 +171,13 @@ def test_what_the_library_has_kernels_for_is_its_own_where_it_is_large(name, mon
     args = [x.requires_grad_() for x in make()]
     p, f, b = train_as_gpu(fn, *args)
     found = [c for g in (f, b) for c in calls(g) if c.startswith("aten") or "chain" in c]
-    assert (["aten._scaled_dot_product_flash_attention.default", "aten._scaled_dot_product_flash_attention_backward.default"] == found) == bool(CALLS[name]), found
+    assert (
+        [
+            "aten._scaled_dot_product_flash_attention.default",
+            "aten._scaled_dot_product_flash_attention_backward.default",
+        ]
+        == found
+    ) == bool(CALLS[name]), found
     causal_at = {n.target: n for n in p.forward.graph.nodes if "attention" in str(n.target)}
     assert all(n.args[4] is (name == "causal") for n in causal_at.values())
 
@@ -194,17 +232,28 @@ def dropped_causal(q, k, v):
 @pytest.mark.parametrize("shape", [(2, 2, 48, 32), (1, 2, 264, 16), (1, 1, 50, 16)], ids=str)
 def test_dropout_of_what_softmax_gives(fn, shape, fast, monkeypatch):
     """The numbers are drawn once, as eager draws them or as bits of our own; backward reads which were kept."""
-    monkeypatch.setattr(sys.modules["tcompile.compiler.graph.passes.dropout"], "DEVICE", "cpu")       # (what is recorded on the CPU is lowered as for a GPU)
+    monkeypatch.setattr(
+        sys.modules["tcompile.compiler.rewrite.fast_dropout"], "DEVICE", "cpu"
+    )  # (what is recorded on the CPU is lowered as for a GPU)
     torch.manual_seed(0)
     args = qkv(*shape)
     p, f, b, out, grads = step(fn, args, options={"fast_dropout": fast})
-    assert calls(b).count("chain") == 2 and any("attention" in c for c in calls(f)) and not any("aten.bmm" in c for c in calls(f) + calls(b)), (calls(f), calls(b))
-    at, = (k for k, s in enumerate(p.saved) if s.dtype in ("bool", "uint8", "int32"))
+    assert (
+        calls(b).count("chain") == 2
+        and any("attention" in c for c in calls(f))
+        and not any("aten.bmm" in c for c in calls(f) + calls(b))
+    ), (calls(f), calls(b))
+    (at,) = (k for k, s in enumerate(p.saved) if s.dtype in ("bool", "uint8", "int32"))
     kept = out[len(out) - len(p.saved) + at]
     q, k, v = (x.detach().double().requires_grad_() for x in args)
     s = q @ k.mT / math.sqrt(q.shape[-1])
     if kept.shape != s.shape:
-        kept = torch.stack([kept.view(torch.uint8).flatten() >> i & 1 for i in range(8)], -1).flatten()[:s.numel()].view(s.shape).bool()
+        kept = (
+            torch.stack([kept.view(torch.uint8).flatten() >> i & 1 for i in range(8)], -1)
+            .flatten()[: s.numel()]
+            .view(s.shape)
+            .bool()
+        )
     assert 0.6 < kept.double().mean() < 0.9
     if fn is dropped_causal:
         s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
@@ -213,7 +262,9 @@ def test_dropout_of_what_softmax_gives(fn, shape, fast, monkeypatch):
     torch.manual_seed(1)
     tangent = torch.randn_like(out[0])
     assert (out[0].double() - want).norm() <= 3e-3 * want.norm()
-    for a, w in zip(grads, torch.autograd.grad(want, [(q, k, v)[i] for i in order_of(fn, p)], tangent.double()), strict=True):
+    for a, w in zip(
+        grads, torch.autograd.grad(want, [(q, k, v)[i] for i in order_of(fn, p)], tangent.double()), strict=True
+    ):
         assert (a.double() - w).norm() <= 6e-3 * w.norm()
 
 
@@ -233,7 +284,10 @@ def test_a_checkpoint_keeps_no_more_than_its_inputs():
     exact = [t.double().requires_grad_() for t in (x, w)]
     want = checkpointed(*exact)
     torch.manual_seed(1)
-    for a, g in zip(grads, torch.autograd.grad(want, [exact[i] for i in order_of(checkpointed, p)], torch.randn_like(out[0]).double())):
+    for a, g in zip(
+        grads,
+        torch.autograd.grad(want, [exact[i] for i in order_of(checkpointed, p)], torch.randn_like(out[0]).double()),
+    ):
         assert (a.double() - g).norm() <= 6e-3 * g.norm()
 
 
@@ -256,7 +310,11 @@ def test_what_the_library_made_and_what_the_caller_gets_are_apart(fn, monkeypatc
     p, f, b = train_as_gpu(fn, *[x.requires_grad_() for x in qkv(2, 32, 32, 32)])
     assert any("flash" in c for c in calls(f)) and not any(s.kind == "result" for s in p.saved)
     first = p.forward.graph.output_node().args[0][0]
-    assert fn is plain or "permute" in str(first.args[0].target) or any("permute" in str(n.target) for n in first.all_input_nodes)
+    assert (
+        fn is plain
+        or "permute" in str(first.args[0].target)
+        or any("permute" in str(n.target) for n in first.all_input_nodes)
+    )
 
 
 @pytest.mark.parametrize("fn", [plain, lambda q, k, v: torch.bmm(torch.softmax(torch.bmm(q, k.mT), -1), v)])

@@ -1,4 +1,7 @@
-"""Chains of products (gradients of attention written out) are kernels whose inner products are never in memory: interpreted, against float64."""
+"""Chains of products (gradients of attention written out) are kernels whose inner products are never in memory:
+interpreted, against float64.
+"""
+
 import math
 
 import pytest
@@ -7,7 +10,7 @@ import torch
 pytest.importorskip("triton")
 
 from tcompile.compiler.codegen.triton.layout import Choices  # noqa: E402
-from tcompile.compiler.codegen.triton.printer import print_kernel  # noqa: E402
+from tcompile.compiler.codegen.triton.print_kernel import print_kernel  # noqa: E402
 from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
 
 from .as_gpu import as_gpu, train_as_gpu  # noqa: E402
@@ -21,11 +24,16 @@ def rand(*shape, dtype=f16):
 
 
 def calls(g):
-    return [s.kernel.name.split("_", 1)[1] if isinstance(s, Launch) else str(s.op) for s in g.schedule.steps if isinstance(s, (Launch, Extern))]
+    return [
+        s.kernel.name.split("_", 1)[1] if isinstance(s, Launch) else str(s.op)
+        for s in g.schedule.steps
+        if isinstance(s, (Launch, Extern))
+    ]
 
 
 def gradients(mask=None, mod=lambda s: s, slope=lambda s: 1.0):
     """Backward of attention from the row's logarithm of sums and the row's sum of result * gradient."""
+
     def backward(q, k, v, g, lse, delta):
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         s = q.to(wide) @ k.to(wide).mT / math.sqrt(q.shape[-1])
@@ -39,6 +47,7 @@ def gradients(mask=None, mod=lambda s: s, slope=lambda s: 1.0):
             ds = torch.where(mask(s), ds, 0.0)
         ds = (ds / math.sqrt(q.shape[-1])).to(q.dtype)
         return ds @ k, ds.mT @ q, dv
+
     return backward
 
 
@@ -75,7 +84,9 @@ def check(fn, *args, kernels=("chain", "chain"), choices=Choices()):
     return g
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 64, 64, 32), (1, 3, 40, 70, 24), (2, 1, 100, 33, 16, 48), (1, 1, 128, 128, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 64, 64, 32), (1, 3, 40, 70, 24), (2, 1, 100, 33, 16, 48), (1, 1, 128, 128, 64)], ids=str
+)
 def test_lengths_and_head_sizes(shape):
     check(gradients(), *operands(*shape))
 
@@ -94,13 +105,22 @@ def test_what_is_done_to_scores():
 
 
 def test_what_two_chains_lead_to_is_in_neither():
-    """(The gradient of what two products take: each kernel waited for the other's, and read memory that nobody wrote.)"""
-    given = [torch.randn(s, dtype=torch.bfloat16).mul(0.2).requires_grad_() for s in ((40, 32), (32, 64), (32, 64), (64, 32))]
+    """(The gradient of what two products take: each kernel waited for the other's, and read memory that nobody
+    wrote.)
+    """
+    given = [
+        torch.randn(s, dtype=torch.bfloat16).mul(0.2).requires_grad_() for s in ((40, 32), (32, 64), (32, 64), (64, 32))
+    ]
 
     def gated(x, w, v, u):
         return (torch.nn.functional.silu(x @ w) * (x @ v)) @ u
+
     p, forward, backward = train_as_gpu(gated, *given)
-    assert [s.kernel.name for s in backward.schedule.steps if isinstance(s, Launch)][1:] == ["k3_chain", "k4_chain", "k5_add"]
+    assert [s.kernel.name for s in backward.schedule.steps if isinstance(s, Launch)][1:] == [
+        "k3_chain",
+        "k4_chain",
+        "k5_add",
+    ]
     want, grad = gated(*given), torch.randn(40, 32, dtype=torch.bfloat16)
     want.backward(grad)
     with torch.no_grad():

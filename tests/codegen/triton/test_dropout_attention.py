@@ -1,4 +1,7 @@
-"""Attention with dropout of our own as kernels: interpreted, against the operators' definition in float64 by autograd, and compiled for sm_90."""
+"""Attention with dropout of our own as kernels: interpreted, against the operators' definition in float64 by autograd,
+and compiled for sm_90.
+"""
+
 import math
 import sys
 
@@ -10,10 +13,10 @@ pytest.importorskip("triton")
 import tcompile  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
-from tcompile.compiler.dropout_attention import ATTENTION, BACKWARD, keep_mask, words  # noqa: E402
+from tcompile.compiler.ops.dropout_attention import ATTENTION, BACKWARD, keep_mask, words  # noqa: E402
 from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
 from tcompile.compiler.graph.to_aten import disabled_passes  # noqa: E402
-from tcompile.compiler.keep_bits import keep_fraction  # noqa: E402
+from tcompile.compiler.ops.keep_bits import keep_fraction  # noqa: E402
 from tcompile.compiler.lowering.ir import DropoutAttention  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 
@@ -22,14 +25,14 @@ from .interpreter import run  # noqa: E402
 from .test_compiled import usage  # noqa: E402
 
 aten = torch.ops.aten
-passes = sys.modules["tcompile.compiler.graph.passes.dropout_attention"]
+passes = sys.modules["tcompile.compiler.rewrite.attention_dropout"]
 KEEP = keep_fraction(0.1) / 65536
 
 
 def inputs(b, h, rows, keys, d, dtype, columns=None):
     q, k, v = (torch.randn(b, h, n, c).to(dtype) for n, c in ((rows, d), (keys, d), (keys, columns or d)))
-    bits = torch.randint(-2 ** 31, 2 ** 31, (2, words(b, h, rows, keys)), dtype=torch.int32)
-    return q, k, v, bits[0] | bits[1]                    # (three of four are kept)
+    bits = torch.randint(-(2**31), 2**31, (2, words(b, h, rows, keys)), dtype=torch.int32)
+    return q, k, v, bits[0] | bits[1]  # (three of four are kept)
 
 
 def exact(q, k, v, bits, keep, causal, scale, grad):
@@ -43,7 +46,10 @@ def exact(q, k, v, bits, keep, causal, scale, grad):
 
 
 def close(got, want, dtype):
-    assert not got.isnan().any() and (got.double() - want).norm() <= (4e-3 if dtype == torch.float16 else 2e-2) * want.norm()
+    assert (
+        not got.isnan().any()
+        and (got.double() - want).norm() <= (4e-3 if dtype == torch.float16 else 2e-2) * want.norm()
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -56,10 +62,20 @@ def run_on(g, **named):
     return run(g, [named[b.name] for b in g.schedule.inputs if getattr(b, "name", None) in named])
 
 
-@pytest.mark.parametrize("b,h,rows,keys,d,dtype,causal", [
-    (2, 3, 128, 128, 64, torch.bfloat16, False), (1, 2, 128, 128, 64, torch.float16, True), (1, 2, 77, 77, 32, torch.float16, False),
-    (2, 1, 77, 77, 64, torch.bfloat16, True), (1, 2, 40, 100, 64, torch.float16, False), (1, 2, 100, 40, 48, torch.float16, True),
-    (1, 1, 130, 200, 16, torch.bfloat16, True), (1, 1, 256, 33, 24, torch.float16, False), (1, 1, 16, 300, 64, torch.float16, True)])
+@pytest.mark.parametrize(
+    "b,h,rows,keys,d,dtype,causal",
+    [
+        (2, 3, 128, 128, 64, torch.bfloat16, False),
+        (1, 2, 128, 128, 64, torch.float16, True),
+        (1, 2, 77, 77, 32, torch.float16, False),
+        (2, 1, 77, 77, 64, torch.bfloat16, True),
+        (1, 2, 40, 100, 64, torch.float16, False),
+        (1, 2, 100, 40, 48, torch.float16, True),
+        (1, 1, 130, 200, 16, torch.bfloat16, True),
+        (1, 1, 256, 33, 24, torch.float16, False),
+        (1, 1, 16, 300, 64, torch.float16, True),
+    ],
+)
 def test_forward_and_backward(b, h, rows, keys, d, dtype, causal):
     torch.manual_seed(rows + d)
     q, k, v, bits = inputs(b, h, rows, keys, d, dtype)
@@ -70,6 +86,7 @@ def test_forward_and_backward(b, h, rows, keys, d, dtype, causal):
 
     def backward(grad, q, k, v, out, logarithm, bits):
         return BACKWARD(grad, q, k, v, out, logarithm, bits, KEEP, causal, scale)
+
     out, logarithm, gradients = exact(q, k, v, bits, KEEP, causal, scale, grad)
     got = run_on(as_gpu(forward, q, k, v, bits), q=q, k=k, v=v, bits=bits)
     close(got[0], out, dtype)
@@ -77,7 +94,7 @@ def test_forward_and_backward(b, h, rows, keys, d, dtype, causal):
     named = dict(grad=grad, q=q, k=k, v=v, out=out.to(dtype).contiguous(), logarithm=logarithm.float(), bits=bits)
     for x, want in zip(run_on(as_gpu(backward, *named.values()), **named), gradients):
         close(x, want, dtype)
-    eager = forward(q, k, v, bits)                       # what the operators are, themselves
+    eager = forward(q, k, v, bits)  # what the operators are, themselves
     close(eager[0], out, dtype)
     for x, want in zip(backward(*named.values()), gradients):
         close(x, want, dtype)
@@ -92,6 +109,7 @@ def test_parts_of_one_product():
     def forward(qkv, bits):
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         return ATTENTION(q, k, v, bits, KEEP, False, 0.2)
+
     out, *_ = exact(*(x.transpose(1, 2) for x in qkv.unbind(2)), bits, KEEP, False, 0.2, torch.zeros(2, 2, 96, 32))
     g = as_gpu(forward, qkv, bits)
     assert len(g.kernels[0].kernel.inputs) == 2
@@ -108,16 +126,23 @@ def test_gradients_lie_where_they_are_joined():
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         parts = BACKWARD(grad.view(b, n, h, d).transpose(1, 2), q, k, v, out, logarithm, bits, KEEP, False, 0.2)
         return torch.cat([x.transpose(1, 2).reshape(b, n, h * d) for x in parts], -1)
-    out, logarithm, gradients = exact(*(x.transpose(1, 2) for x in qkv.unbind(2)), bits, KEEP, False, 0.2, grad.view(b, n, h, d).transpose(1, 2))
+
+    out, logarithm, gradients = exact(
+        *(x.transpose(1, 2) for x in qkv.unbind(2)), bits, KEEP, False, 0.2, grad.view(b, n, h, d).transpose(1, 2)
+    )
     named = dict(grad=grad, qkv=qkv, out=out.half().contiguous(), logarithm=logarithm.float(), bits=bits)
-    got, = run_on(as_gpu(backward, *named.values()), **named)          # (one kernel: no copies)
+    (got,) = run_on(as_gpu(backward, *named.values()), **named)  # (one kernel: no copies)
     close(got, torch.cat([x.transpose(1, 2).reshape(b, n, h * d) for x in gradients], -1), torch.float16)
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float16])
-@pytest.mark.parametrize("b,n,h,d,causal", [(2, 96, 2, 32, False), (3, 200, 2, 64, True), (2, 70, 3, 24, False), (1, 64, 1, 16, False)])
+@pytest.mark.parametrize(
+    "b,n,h,d,causal", [(2, 96, 2, 32, False), (3, 200, 2, 64, True), (2, 70, 3, 24, False), (1, 64, 1, 16, False)]
+)
 def test_sums_of_joined_gradients(b, n, h, d, causal, dtype):
-    """A bias's gradient is summed from where the gradients are joined; of bias and weights, as autograd asks for them."""
+    """A bias's gradient is summed from where the gradients are joined; of bias and weights, as autograd asks for
+    them.
+    """
     torch.manual_seed(7)
     qkv, grad = torch.randn(b, n, 3, h, d).half(), torch.randn(b, n, h * d).half()
     *_, bits = inputs(b, h, n, n, d, torch.float16)
@@ -126,8 +151,13 @@ def test_sums_of_joined_gradients(b, n, h, d, causal, dtype):
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         parts = BACKWARD(grad.view(b, n, h, d).transpose(1, 2), q, k, v, out, logarithm, bits, KEEP, causal, 0.2)
         joined = torch.cat([x.transpose(1, 2).reshape(b, n, h * d) for x in parts], -1)
-        return joined, joined.sum((0, 1), dtype=torch.float32) if dtype is None else joined.sum((0, 1), dtype=torch.float32).to(dtype).float()
-    out, logarithm, gradients = exact(*(x.transpose(1, 2) for x in qkv.unbind(2)), bits, KEEP, causal, 0.2, grad.view(b, n, h, d).transpose(1, 2))
+        return joined, joined.sum((0, 1), dtype=torch.float32) if dtype is None else joined.sum(
+            (0, 1), dtype=torch.float32
+        ).to(dtype).float()
+
+    out, logarithm, gradients = exact(
+        *(x.transpose(1, 2) for x in qkv.unbind(2)), bits, KEEP, causal, 0.2, grad.view(b, n, h, d).transpose(1, 2)
+    )
     named = dict(grad=grad, qkv=qkv, out=out.half().contiguous(), logarithm=logarithm.float(), bits=bits)
     g = as_gpu(backward, *named.values())
     assert len(calls(g)) == 2, calls(g)
@@ -141,7 +171,13 @@ def test_columns_of_values_are_others():
     torch.manual_seed(3)
     q, k, v, bits = inputs(1, 2, 64, 96, 64, torch.float16, columns=32)
     out, *_ = exact(q, k, v, bits, KEEP, False, 0.1, torch.zeros(1, 2, 64, 32))
-    got = run_on(as_gpu(lambda q, k, v, bits: ATTENTION(q, k, v, bits, KEEP, False, 0.1), q, k, v, bits), q=q, k=k, v=v, bits=bits)
+    got = run_on(
+        as_gpu(lambda q, k, v, bits: ATTENTION(q, k, v, bits, KEEP, False, 0.1), q, k, v, bits),
+        q=q,
+        k=k,
+        v=v,
+        bits=bits,
+    )
     close(got[0], out, torch.float16)
 
 
@@ -157,18 +193,36 @@ def test_dynamic_sizes():
 
 
 def calls(g):
-    return [s.kernel.name.partition("_")[2] if isinstance(s, Launch) else str(s.op) for s in g.schedule.steps if isinstance(s, (Launch, Extern))]
+    return [
+        s.kernel.name.partition("_")[2] if isinstance(s, Launch) else str(s.op)
+        for s in g.schedule.steps
+        if isinstance(s, (Launch, Extern))
+    ]
 
 
 def by_bits(kernel):
     return isinstance(kernel.kernel.template, DropoutAttention)
 
 
-@pytest.mark.parametrize("forward,backward", [
-    (lambda q, k, v, p, scale: aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, p, True, False, scale=scale),
-     lambda g, q, k, v, r, p, scale: aten._scaled_dot_product_cudnn_attention_backward(g, q, k, v, r[0], r[1], r[6], r[7], None, r[2], r[3], r[4], r[5], p, True, scale=scale)),
-    (lambda q, k, v, p, scale: aten._scaled_dot_product_flash_attention(q, k, v, p, True, False, scale=scale),
-     lambda g, q, k, v, r, p, scale: aten._scaled_dot_product_flash_attention_backward(g, q, k, v, r[0], r[1], r[2], r[3], r[4], r[5], p, True, r[6], r[7], scale=scale))])
+@pytest.mark.parametrize(
+    "forward,backward",
+    [
+        (
+            lambda q, k, v, p, scale: aten._scaled_dot_product_cudnn_attention(
+                q, k, v, None, True, p, True, False, scale=scale
+            ),
+            lambda g, q, k, v, r, p, scale: aten._scaled_dot_product_cudnn_attention_backward(
+                g, q, k, v, r[0], r[1], r[6], r[7], None, r[2], r[3], r[4], r[5], p, True, scale=scale
+            ),
+        ),
+        (
+            lambda q, k, v, p, scale: aten._scaled_dot_product_flash_attention(q, k, v, p, True, False, scale=scale),
+            lambda g, q, k, v, r, p, scale: aten._scaled_dot_product_flash_attention_backward(
+                g, q, k, v, r[0], r[1], r[2], r[3], r[4], r[5], p, True, r[6], r[7], scale=scale
+            ),
+        ),
+    ],
+)
 def test_instead_of_the_librarys(forward, backward, monkeypatch):
     """Forward and backward are replaced together, and draw once; what does not fit stays the library's."""
     q, k, v, _ = inputs(2, 2, 48, 48, 32, torch.float16)
@@ -176,19 +230,38 @@ def test_instead_of_the_librarys(forward, backward, monkeypatch):
     def step(grad, q, k, v):
         r = forward(q, k, v, 0.1, 0.2)
         return r[0], *backward(grad, q, k, v, r, 0.1, 0.2)
-    assert not any(map(by_bits, as_gpu(step, v, q, k, v).kernels))         # (no GPU: nothing was measured)
+
+    assert not any(map(by_bits, as_gpu(step, v, q, k, v).kernels))  # (no GPU: nothing was measured)
     monkeypatch.setattr(passes, "_measured", lambda index: True)
     tcompile.reset()
     g = as_gpu(step, v, q, k, v)
     found = calls(g)
-    assert sum(map(by_bits, g.kernels)) == 2 and found.count("attention") == 2 and found.count("tcompile.philox_state.default") == 1 and not any("aten" in c for c in found), found
-    for p, width, keys in ((0.0, 32, 48), (0.1, 128, 48), (1e-5, 32, 48), (0.1, 32, 64)):      # (the last: libraries differ in where the diagonal begins)
+    assert (
+        sum(map(by_bits, g.kernels)) == 2
+        and found.count("attention") == 2
+        and found.count("tcompile.philox_state.default") == 1
+        and not any("aten" in c for c in found)
+    ), found
+    for p, width, keys in (
+        (0.0, 32, 48),
+        (0.1, 128, 48),
+        (1e-5, 32, 48),
+        (0.1, 32, 64),
+    ):  # (the last: libraries differ in where the diagonal begins)
         q, k, v, _ = inputs(1, 1, 48, keys, width, torch.float16)
         tcompile.reset()
         assert not any(map(by_bits, as_gpu(lambda q, k, v, p=p: forward(q, k, v, p, 0.2)[0], q, k, v).kernels))
 
 
-@pytest.mark.parametrize("option", [{"attention": "library"}, {"emulate_precision": True}, {"disable_fusion": True}, {"fallback_random": True, "fast_dropout": False}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"attention": "library"},
+        {"emulate_precision": True},
+        {"disable_fusion": True},
+        {"fallback_random": True, "fast_dropout": False},
+    ],
+)
 def test_options_that_keep_the_librarys(option):
     assert "dropout_attention" not in disabled_passes(Options.make(options={"fast_dropout": True}))
     assert "dropout_attention" in disabled_passes(Options.make(options={"fast_dropout": True, **option}))
@@ -201,11 +274,34 @@ def test_compiled_for_hopper(tmp_path):
 
     for processors in (16, 132):
         target = GpuTarget("cuda", 90, 32, processors, True)
-        kernels = [k for g in (
-            as_gpu(lambda q, k, v, bits: ATTENTION(q, k, v, bits, KEEP, False, 0.125), grad, grad + 1, grad + 2, bits, target=target),
-            as_gpu(lambda g, q, k, v, out, log, bits: BACKWARD(g, q, k, v, out, log, bits, KEEP, False, 0.125), grad, grad + 1, grad + 2, grad + 3, grad + 4, logarithm,
-                   bits, target=target)) for k in g.kernels]
+        kernels = [
+            k
+            for g in (
+                as_gpu(
+                    lambda q, k, v, bits: ATTENTION(q, k, v, bits, KEEP, False, 0.125),
+                    grad,
+                    grad + 1,
+                    grad + 2,
+                    bits,
+                    target=target,
+                ),
+                as_gpu(
+                    lambda g, q, k, v, out, log, bits: BACKWARD(g, q, k, v, out, log, bits, KEEP, False, 0.125),
+                    grad,
+                    grad + 1,
+                    grad + 2,
+                    grad + 3,
+                    grad + 4,
+                    logarithm,
+                    bits,
+                    target=target,
+                ),
+            )
+            for k in g.kernels
+        ]
         parts = [p for r in compile_all([Job(k.source, target) for k in kernels], Options()) for p in r.parts]
         used = [usage(p.code, tmp_path) for p in parts]
         assert len(parts) == 3 and not any(u["stack"] for u in used) and max(u["registers"] for u in used) < 255, used
-        assert all(u["registers"] <= 128 for p, u in zip(parts, used) if p.threads == 256), used      # (two programs at once)
+        assert all(u["registers"] <= 128 for p, u in zip(parts, used) if p.threads == 256), (
+            used
+        )  # (two programs at once)

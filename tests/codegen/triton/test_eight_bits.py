@@ -1,4 +1,5 @@
 """Floats of eight bits in Triton kernels, interpreted: every byte, and every kind of rounding, as torch has them."""
+
 import pytest
 import torch
 
@@ -23,9 +24,10 @@ def test_every_byte_is_read(dtype, arch):
 
     def f(x):
         return x.float() * 2
+
     g = as_gpu(f, x, target=GpuTarget("cuda", arch, 32, 8))
     got, want = run(g, [x])[0], f(x)
-    known = torch.isfinite(want)                         # (the interpreter has no NaN in e4m3, which machines from 89 on convert themselves)
+    known = torch.isfinite(want)  # (the interpreter has no NaN in e4m3, which machines from 89 on convert themselves)
     assert torch.equal(got[known], want[known]) and (arch == 90 or torch.equal(got.isnan(), want.isnan()))
     assert not [s for s in g.schedule.steps if hasattr(s, "op")]
 
@@ -33,11 +35,42 @@ def test_every_byte_is_read(dtype, arch):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_rounding(dtype):
     near = torch.arange(256, dtype=torch.uint8).view(dtype).float()
-    x = torch.cat([near, near * 1.0625, near * 0.9375, near * 1.03125, torch.randn(500) * 100, torch.randn(200) * 1e5, torch.tensor([0.0, -0.0, 1e-9, 1e30, -1e30, 464.0, 464.1, 479.9,
-                   61439.0, 61440.0, 65536.0, torch.inf, -torch.inf, torch.nan, 2.0 ** -10, 3 * 2.0 ** -11, 2.0 ** -17, 1e-40])])
+    x = torch.cat(
+        [
+            near,
+            near * 1.0625,
+            near * 0.9375,
+            near * 1.03125,
+            torch.randn(500) * 100,
+            torch.randn(200) * 1e5,
+            torch.tensor(
+                [
+                    0.0,
+                    -0.0,
+                    1e-9,
+                    1e30,
+                    -1e30,
+                    464.0,
+                    464.1,
+                    479.9,
+                    61439.0,
+                    61440.0,
+                    65536.0,
+                    torch.inf,
+                    -torch.inf,
+                    torch.nan,
+                    2.0**-10,
+                    3 * 2.0**-11,
+                    2.0**-17,
+                    1e-40,
+                ]
+            ),
+        ]
+    )
 
     def f(x):
         return (x * 1).to(dtype)
+
     g = as_gpu(f, x)
     assert not [s for s in g.schedule.steps if hasattr(s, "op")]
     got, want = run(g, [x])[0], f(x)
@@ -49,5 +82,8 @@ def test_a_tensor_is_quantised_in_one_kernel():
     def f(x):
         s = x.abs().amax(-1, keepdim=True).float() / 448
         return (x.float() / s).to(torch.float8_e4m3fn).float(), s
+
     assert len(check_as_gpu(f, torch.randn(6, 300).bfloat16()).kernels) == 1
-    assert check_as_gpu(lambda x: torch.cat([x, x], 1).t().contiguous().float(), torch.randn(6, 30).to(torch.float8_e5m2)).kernels
+    assert check_as_gpu(
+        lambda x: torch.cat([x, x], 1).t().contiguous().float(), torch.randn(6, 30).to(torch.float8_e5m2)
+    ).kernels

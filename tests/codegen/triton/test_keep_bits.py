@@ -1,38 +1,46 @@
 """Dropout by bits: words drawn in kernels, through Triton's interpreter, against Philox as its authors state it."""
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from tcompile.compiler import bits, config, keep_bits, philox
-from tcompile.compiler.codegen.triton.generate import generate_triton
+from tcompile.compiler.ops import mask_bits, keep_bits, philox
+from tcompile.compiler import config
+from tcompile.compiler.codegen.triton.generate_gpu import generate_triton
 from tcompile.compiler.config import Options
 from tcompile.compiler.fusion.fuse import schedule
 from tcompile.compiler.graph.aten import AtenGraph, GraphOutput
 from tcompile.compiler.graph.meta import lookup
-from tcompile.compiler.graph.passes import dropout
+from tcompile.compiler.rewrite import fast_dropout
 from tcompile.compiler.lowering.lower import lower
-from tcompile.compiler.lowering.verify import verify_lowered
-from tcompile.compiler.runtime.gpu.graphs import why_not_captured
+from tcompile.compiler.lowering.verify_loops import verify_lowered
+from tcompile.compiler.runtime.gpu.cuda_graphs import why_not_captured
 
 from .as_gpu import CUDA, as_gpu, train_as_gpu
 from .interpreter import SMALL
 from .test_philox import OFFSET, SEED, run
 
 
-KEEP_BITS, UNPACK = keep_bits.KEEP_BITS, bits.UNPACK
+KEEP_BITS, UNPACK = keep_bits.KEEP_BITS, mask_bits.UNPACK
 
 
 def words_of(n, p, offset=OFFSET):
-    """The words of a draw, bit by bit: each step halves the probability so far and adds a half for a 1 of the fraction to keep."""
+    """The words of a draw, bit by bit: each step halves the probability so far and adds a half for a 1 of the fraction
+    to keep.
+    """
     ones = keep_bits.keep_fraction(p)
     out = []
     for i in range(n):
         r = 0
         for k in range(16):
             if k % 4 == 0:
-                c, k0, k1 = [offset // 4 + k // 4 & 0xFFFFFFFF, offset // 4 + k // 4 >> 32, i, 0], SEED & 0xFFFFFFFF, SEED >> 32
+                c, k0, k1 = (
+                    [offset // 4 + k // 4 & 0xFFFFFFFF, offset // 4 + k // 4 >> 32, i, 0],
+                    SEED & 0xFFFFFFFF,
+                    SEED >> 32,
+                )
                 for _ in range(7):
                     a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
                     c = [b >> 32 ^ c[1] ^ k0, b & 0xFFFFFFFF, a >> 32 ^ c[3] ^ k1, a & 0xFFFFFFFF]
@@ -54,7 +62,16 @@ def generated(*draws):
     for node in nodes:
         node.meta["val"] = lookup(KEEP_BITS)(*node.args, device=CUDA)
     graph.output(tuple(nodes))
-    aten = AtenGraph(graph, [], [GraphOutput("buffer", k, node.meta["val"]) for k, node in enumerate(nodes)], [], None, {}, [], "words")
+    aten = AtenGraph(
+        graph,
+        [],
+        [GraphOutput("buffer", k, node.meta["val"]) for k, node in enumerate(nodes)],
+        [],
+        None,
+        {},
+        [],
+        "words",
+    )
     lowered = lower(aten, Options())
     verify_lowered(lowered)
     return generate_triton(schedule(lowered, Options()), Options(), None, SMALL)
@@ -65,14 +82,22 @@ def test_words(n, p):
     g = generated((n, p), (64, 0.3), (n, p))
     assert g.host.extern_calls == 1, g.host.source
     (first, between, last), offset = run(g)
-    assert torch.equal(first, words_of(n, p)) and torch.equal(between, words_of(64, 0.3, OFFSET + 16)) and torch.equal(last, words_of(n, p, OFFSET + 32))
+    assert (
+        torch.equal(first, words_of(n, p))
+        and torch.equal(between, words_of(64, 0.3, OFFSET + 16))
+        and torch.equal(last, words_of(n, p, OFFSET + 32))
+    )
     assert offset == OFFSET + 48
     seed, at = torch.tensor(SEED - (1 << 64)), torch.arange(n)
-    assert torch.equal(keep_bits.keep_words(seed, torch.tensor(OFFSET // 4), at, torch.tensor(keep_bits.keep_fraction(p))).int(), first)
+    assert torch.equal(
+        keep_bits.keep_words(seed, torch.tensor(OFFSET // 4), at, torch.tensor(keep_bits.keep_fraction(p))).int(), first
+    )
 
 
 def test_distribution():
-    """Bits are 1 as often as said, whatever their place in a word, their word and the draw; neighbours in a word, words and draws know nothing of each other."""
+    """Bits are 1 as often as said, whatever their place in a word, their word and the draw; neighbours in a word, words
+    and draws know nothing of each other.
+    """
     n, ones = 1 << 16, torch.tensor(keep_bits.keep_fraction(0.1))
     p = keep_bits.fraction(0.1) / 65536
     draws = [keep_bits.keep_words(torch.tensor(3), torch.tensor(4 * k), torch.arange(n), ones).int() for k in range(3)]
@@ -81,7 +106,13 @@ def test_distribution():
     assert abs(kept.mean() - (1 - p)) < 5 * deviation / (3 * 32 * n) ** 0.5
     assert ((kept.mean((0, 1)) - (1 - p)).abs() < 5 * deviation / (3 * n) ** 0.5).all()
     c = (kept - (1 - p)) / deviation
-    for a, b in ((c[..., 1:], c[..., :-1]), (c[:, 1:], c[:, :-1]), (c[1:], c[:-1]), (c[:, 1:, 0], c[:, :-1, 31]), (c[:, 32:], c[:, :-32])):
+    for a, b in (
+        (c[..., 1:], c[..., :-1]),
+        (c[:, 1:], c[:, :-1]),
+        (c[1:], c[:-1]),
+        (c[:, 1:, 0], c[:, :-1, 31]),
+        (c[:, 32:], c[:, :-32]),
+    ):
         assert abs((a * b).mean()) < 5 / a.numel() ** 0.5
 
 
@@ -89,7 +120,10 @@ def test_probabilities():
     """Drawn by as few words as leave the probability close; the scale is that of the probability drawn."""
     for p, words in ((0.1, 12), (0.5, 4), (0.25, 4), (0.3, 12), (1 / 1024, 12), (0.001, 16), (0.999, 16)):
         n = keep_bits.fraction(p)
-        assert abs(n / 65536 - p) <= max(2 ** -17, p * (1 - p) / 512) and keep_bits.scale(p) * keep_bits.keep_fraction(p) == 65536
+        assert (
+            abs(n / 65536 - p) <= max(2**-17, p * (1 - p) / 512)
+            and keep_bits.scale(p) * keep_bits.keep_fraction(p) == 65536
+        )
         assert n % (1 << 16 - words) == 0 and (words == 4 or n % (1 << 20 - words))
     for p in (0.0, 1.0, 1e-6, 1 - 1e-6, -0.5, float("nan")):
         with pytest.raises(ValueError, match="between 0 and 1"):
@@ -109,7 +143,7 @@ def test_the_operator():
 # ---- in graphs
 @pytest.fixture
 def by_bits(monkeypatch):
-    monkeypatch.setattr(dropout, "DEVICE", "cpu")        # (what is recorded on the CPU is lowered as for a GPU)
+    monkeypatch.setattr(fast_dropout, "DEVICE", "cpu")  # (what is recorded on the CPU is lowered as for a GPU)
     with config.patch(fast_dropout=True):
         yield
 
@@ -119,7 +153,16 @@ def mask_of(shape, p, offset=OFFSET):
     return bits_of(words_of(-(-n // 32), p, offset)).flatten()[:n].view(shape).bool()
 
 
-@pytest.mark.parametrize("shape, dtype", [((16, 1024), torch.bfloat16), ((9, 1028), torch.bfloat16), ((9, 515), torch.float32), ((3, 8), torch.float16), ((1,), torch.float32)])
+@pytest.mark.parametrize(
+    "shape, dtype",
+    [
+        ((16, 1024), torch.bfloat16),
+        ((9, 1028), torch.bfloat16),
+        ((9, 515), torch.float32),
+        ((3, 8), torch.float16),
+        ((1,), torch.float32),
+    ],
+)
 def test_dropout(by_bits, shape, dtype):
     x = torch.randn(shape).to(dtype)
     g = as_gpu(lambda x: torch.native_dropout(x * 2, 0.1, True), x)
@@ -145,6 +188,7 @@ def test_several_draws_and_torchs_between(by_bits):
         b = torch.randn_like(x)
         c = torch.native_dropout(a + 1, 0.1, True)[0]
         return c, torch.native_dropout(c + b, 0.1, True)[0]
+
     x = torch.randn(8, 64)
     g = as_gpu(f, x)
     lines = [line for line in g.host.source.splitlines() if "torch's kernel" in line]
@@ -163,16 +207,21 @@ def test_rows_that_lie_in_another_order(by_bits):
         d, mask = torch.native_dropout((h * 2).transpose(0, 1), 0.1, True)
         y = x + d
         return F.layer_norm(y, (256,)).bfloat16(), y, mask
+
     g = as_gpu(f, h, x)
     assert any("_from_bits(" in k.source.text for k in g.kernels)
     (n, y, mask), _ = run(g, h, x)
     assert torch.equal(mask, mask_of((12, 8, 256), 0.1).transpose(0, 1))
-    torch.testing.assert_close(y, x + ((h * 2).transpose(0, 1).float() * mask * keep_bits.scale(0.1)).bfloat16(), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        y, x + ((h * 2).transpose(0, 1).float() * mask * keep_bits.scale(0.1)).bfloat16(), rtol=1e-2, atol=1e-2
+    )
     torch.testing.assert_close(n, F.layer_norm(y, (256,)).bfloat16(), atol=2e-2, rtol=2e-2)
 
 
 def test_forward_and_backward(by_bits):
-    """gelu and dropout are one kernel; backward unpacks the words where it reads them, in the kernel that sums the bias' gradient, too."""
+    """gelu and dropout are one kernel; backward unpacks the words where it reads them, in the kernel that sums the
+    bias' gradient, too.
+    """
     torch.manual_seed(0)
     x, b = torch.randn(64, 512).bfloat16().requires_grad_(), torch.randn(512).bfloat16().requires_grad_()
     p, f, g = train_as_gpu(lambda x, b: torch.native_dropout(F.gelu(x + b), 0.1, True)[0], x, b)
@@ -209,8 +258,11 @@ def test_behind_a_product(by_bits):
 
     def f(x, w):
         return torch.native_dropout(F.relu(x @ w), 0.1, True)[0]
+
     g = as_gpu(f, x, w, options={"gpu_products": "generated", "fast_dropout": True})
-    assert {k.source.choices["shape"] for k in g.kernels} == {"pointwise", "product"} and g.host.extern_calls == 1, g.host.source
+    assert {k.source.choices["shape"] for k in g.kernels} == {"pointwise", "product"} and g.host.extern_calls == 1, (
+        g.host.source
+    )
     (y,), _ = run(g, x, w)
     keep = mask_of((64, 136), 0.1) * keep_bits.scale(0.1)
     torch.testing.assert_close(y, (F.relu(x @ w).float() * keep).bfloat16(), atol=2e-2, rtol=2e-2)
@@ -218,16 +270,35 @@ def test_behind_a_product(by_bits):
     def b(x, w, words, h):
         d = (x @ w).float() * torch.where(UNPACK(words, [64, 136], [0, 1]), 2.0, 0.0)
         return torch.ops.aten.threshold_backward(d.bfloat16(), h, 0)
+
     words = words_of(64 * 136 // 32, 0.1)
     g = as_gpu(b, x, w, words, h, options={"gpu_products": "generated"})
     assert [k.source.choices["shape"] for k in g.kernels] == ["product"]
     (d,), _ = run(g, x, w, words, h)
-    torch.testing.assert_close(d, ((x @ w).float() * mask_of((64, 136), 0.1) * 2 * (h > 0)).bfloat16(), atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(
+        d, ((x @ w).float() * mask_of((64, 136), 0.1) * 2 * (h > 0)).bfloat16(), atol=2e-2, rtol=2e-2
+    )
 
 
 def test_what_products_read_is_kept(by_bits):
-    """It lies in memory in any case: made again, it would be written once more. A residual sum reads it once: there the words are enough."""
-    x, w, v = torch.randn(256, 128).bfloat16().requires_grad_(), torch.randn(128, 512).bfloat16().requires_grad_(), torch.randn(512, 128).bfloat16().requires_grad_()
-    p, _, g = train_as_gpu(lambda x, w, v: x + torch.native_dropout(torch.native_dropout(F.gelu(x @ w), 0.1, True)[0] @ v, 0.1, True)[0], x, w, v)
-    assert sorted((s.kind, s.shape) for s in p.saved) == [("activation", (256, 512)), ("activation", (256, 512)), ("random", (1024,)), ("random", (4096,))]
+    """It lies in memory in any case: made again, it would be written once more. A residual sum reads it once: there the
+    words are enough.
+    """
+    x, w, v = (
+        torch.randn(256, 128).bfloat16().requires_grad_(),
+        torch.randn(128, 512).bfloat16().requires_grad_(),
+        torch.randn(512, 128).bfloat16().requires_grad_(),
+    )
+    p, _, g = train_as_gpu(
+        lambda x, w, v: x + torch.native_dropout(torch.native_dropout(F.gelu(x @ w), 0.1, True)[0] @ v, 0.1, True)[0],
+        x,
+        w,
+        v,
+    )
+    assert sorted((s.kind, s.shape) for s in p.saved) == [
+        ("activation", (256, 512)),
+        ("activation", (256, 512)),
+        ("random", (1024,)),
+        ("random", (4096,)),
+    ]
     assert not any("erf_mul" in k.name for k in g.kernels)

@@ -1,4 +1,5 @@
 """What a GPU computes again, or in one kernel, rather than take it through memory; interpreted, against eager."""
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,12 @@ def test_pads_look_each_element_up_once(mode):
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_resampling_is_one_kernel(mode):
-    g = check_as_gpu(lambda x: F.relu(F.interpolate(x, scale_factor=2, mode=mode, align_corners=False)), torch.randn(2, 3, 9, 14), rtol=1e-4, atol=1e-5)
+    g = check_as_gpu(
+        lambda x: F.relu(F.interpolate(x, scale_factor=2, mode=mode, align_corners=False)),
+        torch.randn(2, 3, 9, 14),
+        rtol=1e-4,
+        atol=1e-5,
+    )
     assert len(g.kernels) == 1
 
 
@@ -28,6 +34,7 @@ def test_slopes_of_distances_are_no_tensor():
         d = i[:, None] - i[None]
         slope = torch.exp2(-torch.arange(1, 5, dtype=torch.float32))[:, None, None]
         return torch.softmax((s / 8 - slope * d.abs()).masked_fill((d < 0) | (d > 20), float("-inf")), -1)
+
     g = check_as_gpu(f, torch.randn(2, 4, 64, 64), rtol=1e-5, atol=1e-6)
     assert sorted(k.source.choices["shape"] for k in g.kernels) == ["persistent", "pointwise"]
 
@@ -42,12 +49,21 @@ def test_positions_are_compared_in_32_bits():
     assert "tl.int64" not in g.kernels[0].source.text
 
 
-@pytest.mark.parametrize("shape, rows", [((6, 264), (6, 1)), ((3, 5, 264), (3, 5, 1)), ((3, 4, 264), (3, 1, 1)), ((7, 1056), (7, 1))])
+@pytest.mark.parametrize(
+    "shape, rows", [((6, 264), (6, 1)), ((3, 5, 264), (3, 5, 1)), ((3, 4, 264), (3, 1, 1)), ((7, 1056), (7, 1))]
+)
 def test_what_is_known_for_a_row_is_read_once_for_it(shape, rows, monkeypatch):
     monkeypatch.setattr(layout, "LEAST_ROWS", 1)
     f = lambda x, top, total, w: F.pad(torch.exp(x[..., :-3] - top - torch.log(total)) * w[:-3], (0, 3))
-    g = check_as_gpu(f, torch.randn(shape), torch.randn(rows), torch.rand(rows) + 1, torch.randn(shape[-1]), rtol=1e-5, atol=1e-6)
+    g = check_as_gpu(
+        f, torch.randn(shape), torch.randn(rows), torch.rand(rows) + 1, torch.randn(shape[-1]), rtol=1e-5, atol=1e-6
+    )
     assert [k.source.choices["shape"] for k in g.kernels] == ["tiled"]
     odd = check_as_gpu(lambda x, top: x - top, torch.randn(*shape[:-1], 265), torch.randn(rows))
-    assert [k.source.choices["shape"] for k in odd.kernels] == ["pointwise"], "rows that do not begin where 16 bytes do are read element by element"
-    assert check_as_gpu(lambda x, w: x * w, torch.randn(shape), torch.randn(shape[-1])).kernels[0].source.choices["shape"] == "pointwise"
+    assert [k.source.choices["shape"] for k in odd.kernels] == ["pointwise"], (
+        "rows that do not begin where 16 bytes do are read element by element"
+    )
+    assert (
+        check_as_gpu(lambda x, w: x * w, torch.randn(shape), torch.randn(shape[-1])).kernels[0].source.choices["shape"]
+        == "pointwise"
+    )

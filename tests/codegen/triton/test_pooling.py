@@ -1,4 +1,5 @@
 """Maximum pooling and dropout as they are lowered on a GPU."""
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -6,26 +7,43 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 from tcompile.compiler.fusion.schedule import Extern  # noqa: E402
-from tcompile.compiler.graph.decompose.builder import TABLE  # noqa: E402
+from tcompile.compiler.graph.decompose.table import TABLE  # noqa: E402
 
 from .as_gpu import as_gpu, check_as_gpu  # noqa: E402
 
 aten = torch.ops.aten
 
 
-@pytest.mark.parametrize("kernel, stride, padding, size", [(3, 2, 1, (9, 12)), (2, 2, 0, (8, 8)), (3, 1, 1, (6, 5)), ((3, 2), (2, 2), (1, 0), (8, 7))])
+@pytest.mark.parametrize(
+    "kernel, stride, padding, size",
+    [(3, 2, 1, (9, 12)), (2, 2, 0, (8, 8)), (3, 1, 1, (6, 5)), ((3, 2), (2, 2), (1, 0), (8, 7))],
+)
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_backward_of_maximum_pooling(kernel, stride, padding, size, channels_last, monkeypatch):
-    monkeypatch.delitem(TABLE, aten.max_pool2d_with_indices_backward.default, raising=False)            # (of tensors on a CPU alone)
-    x = torch.randn(2, 3, *size).round(decimals=1)           # some elements are equal
+    monkeypatch.delitem(
+        TABLE, aten.max_pool2d_with_indices_backward.default, raising=False
+    )  # (of tensors on a CPU alone)
+    x = torch.randn(2, 3, *size).round(decimals=1)  # some elements are equal
     if channels_last:
         x = x.to(memory_format=torch.channels_last)
     y, indices = F.max_pool2d(x, kernel, stride, padding, return_indices=True)
     g = torch.randn_like(y)
 
     def backward(g, x, indices):
-        return aten.max_pool2d_with_indices_backward(g, x, list(torch.nn.modules.utils._pair(kernel)), list(torch.nn.modules.utils._pair(stride)),
-                                                     list(torch.nn.modules.utils._pair(padding)), [1, 1], False, indices) * 2
+        return (
+            aten.max_pool2d_with_indices_backward(
+                g,
+                x,
+                list(torch.nn.modules.utils._pair(kernel)),
+                list(torch.nn.modules.utils._pair(stride)),
+                list(torch.nn.modules.utils._pair(padding)),
+                [1, 1],
+                False,
+                indices,
+            )
+            * 2
+        )
+
     out = check_as_gpu(backward, g, x, indices)
     assert not any(isinstance(s, Extern) for s in out.schedule.steps) and len(out.kernels) == 1
 

@@ -1,4 +1,5 @@
 """Products of tiles by tensor cores: what is computed before and after the sum, and where they are chosen."""
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -42,7 +43,7 @@ def test_what_follows_a_product_joins_it(dtype):
 
 @pytest.mark.parametrize("m, k, n", [(2, 16, 16), (17, 33, 100), (128, 64, 16), (5, 257, 31)])
 def test_sizes_that_fill_no_tile(m, k, n):
-    x, w = torch.randn(m, k, dtype=bf16), torch.randn(k, n, dtype=bf16) / k ** 0.5
+    x, w = torch.randn(m, k, dtype=bf16), torch.randn(k, n, dtype=bf16) / k**0.5
     assert kinds(near(lambda x, w: x @ w, x, w)) == ["product"]
 
 
@@ -56,14 +57,18 @@ def test_batches():
     x, w = torch.randn(3, 40, 33, dtype=bf16), torch.randn(3, 33, 50, dtype=bf16) / 5
     assert kinds(near(lambda x, w: torch.bmm(x, w) * 2, x, w)) == ["product"]
     assert kinds(near(lambda x, w: torch.einsum("bmk,kn->bmn", x, w), x, w[0])) == ["product"]
-    assert kinds(near(lambda x, w: torch.matmul(x, w.transpose(1, 2).contiguous().transpose(1, 2)).relu(), x, w)) == ["product"]
+    assert kinds(near(lambda x, w: torch.matmul(x, w.transpose(1, 2).contiguous().transpose(1, 2)).relu(), x, w)) == [
+        "product"
+    ]
 
 
 def test_a_sum_of_products_of_sixteen_bits_is_one_too():
     """Whoever wrote it, products of two values of 16 bits are exact in float32."""
     x, w = torch.randn(40, 48, dtype=bf16), torch.randn(48, 32, dtype=bf16) / 7
     assert kinds(near(lambda x, w: (x.float()[:, :, None] * w.float()).sum(1), x, w, options=None)) == ["product"]
-    assert kinds(as_gpu(lambda x, w: (x[:, :, None] * w).sum(1), x.float(), w.float())) != ["product"]     # not in float32: tensor cores would round
+    assert kinds(as_gpu(lambda x, w: (x[:, :, None] * w).sum(1), x.float(), w.float())) != [
+        "product"
+    ]  # not in float32: tensor cores would round
 
 
 def test_nan_and_inf_stay_in_their_rows():
@@ -90,8 +95,12 @@ def test_weights_of_few_bits_are_unpacked_inside_of_the_product(rows):
     s, w = torch.rand(96, 1).to(bf16) / 50, torch.randint(-127, 128, (96, 128), dtype=torch.int8)
     assert kinds(near(eight, x, w, s, options=None)) == ["product"]
     s, u = torch.rand(96, 4).to(bf16) / 5, torch.randint(0, 256, (96, 64), dtype=torch.uint8)
-    g = near(four, x, u, s, options=None if rows <= 16 else OURS)          # (more rows unpack the same once for each tile)
-    assert kinds(g) == ["product"] and g.kernels[0].source.text.count("tl.dot(") == 2 and " % 2" not in g.kernels[0].source.text
+    g = near(four, x, u, s, options=None if rows <= 16 else OURS)  # (more rows unpack the same once for each tile)
+    assert (
+        kinds(g) == ["product"]
+        and g.kernels[0].source.text.count("tl.dot(") == 2
+        and " % 2" not in g.kernels[0].source.text
+    )
     e = (torch.randn(96, 128) / 4).to(torch.float8_e4m3fn)
     assert kinds(check_as_gpu(lambda x, e: x @ e.to(x.dtype).t(), x, e, rtol=2e-2, atol=2e-2)) == ["product"]
 
@@ -102,14 +111,26 @@ def test_the_library_multiplies_where_nothing_says_otherwise():
         assert "aten.mm.default" in kinds(as_gpu(lambda x, w: x @ w + 1, x, w, options=options))
     assert "aten.mm.default" in kinds(as_gpu(lambda x, w: x @ w + 1, x.float(), w.float(), options=OURS))
     assert "aten.mm.default" in kinds(as_gpu(lambda x, w: x @ w + 1, x, w, options={"emulate_precision": True, **OURS}))
-    assert "aten.mm.default" in kinds(as_gpu(eight, x, torch.ones(48, 64, dtype=torch.int8), torch.ones(48, 1, dtype=bf16), options={"gpu_products": "library"}))
+    assert "aten.mm.default" in kinds(
+        as_gpu(
+            eight,
+            x,
+            torch.ones(48, 64, dtype=torch.int8),
+            torch.ones(48, 1, dtype=bf16),
+            options={"gpu_products": "library"},
+        )
+    )
 
 
 def test_other_tiles_give_the_same():
     x, w = torch.randn(40, 70, dtype=bf16), torch.randn(70, 50, dtype=bf16) / 8
     g = as_gpu(lambda x, w: torch.tanh(x @ w), x, w, options=OURS)
     k, want = g.kernels[0], run(g, [x, w])[0]
-    for c in (Choices(xblock=16, yblock=16, rblock=16), Choices(xblock=32, yblock=64, rblock=32, stages=2), *product_choices(k.source.choices)[:2]):
+    for c in (
+        Choices(xblock=16, yblock=16, rblock=16),
+        Choices(xblock=32, yblock=64, rblock=32, stages=2),
+        *product_choices(k.source.choices)[:2],
+    ):
         out = torch.empty_like(want)
         Interpreted(k, print_kernel(k.kernel, g.target, c))(x, w, out)
         torch.testing.assert_close(out, want, rtol=1e-2, atol=1e-2)

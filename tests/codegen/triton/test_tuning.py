@@ -1,4 +1,5 @@
 """The search of max-autotune on a GPU, with made-up times: what it tries, keeps, and says."""
+
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +36,7 @@ def device(monkeypatch, tmp_path):
         if d.failing:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
         return []
+
     monkeypatch.setattr(tune, "compile_all", lambda jobs, opts: [SimpleNamespace(parts=()) for _ in jobs])
     monkeypatch.setattr(tune, "make_kernel", lambda k, *rest: Made(k.source.choices))
     monkeypatch.setattr(tune, "arguments", arguments)
@@ -48,6 +50,7 @@ def device(monkeypatch, tmp_path):
 
 def search(g, seconds=60.0):
     import time
+
     chosen = {}
     wanted = [(f"tune-test-{k.name}", k) for k in g.kernels]
     tune._search(wanted, g, Options(), 0, open_cache(Options()), time.perf_counter() + seconds, chosen)

@@ -1,4 +1,5 @@
 """Products of 16 bits in float32, which torch has on GPUs alone, on the CPU."""
+
 import torch
 
 _library = torch.library.Library("aten", "IMPL")

@@ -1,0 +1,84 @@
+"""What changes between forward and backward: eager looks at the versions of the tensors that it keeps, and raises.
+
+in: a graph as recorded; which inputs and outputs of a call to remember. out: what eager keeps; references to it with
+versions, and the error.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Sequence
+
+import torch
+import torch.fx
+
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta
+from .partition import is_view, reached_from
+
+__all__ = ["kept_by_autograd", "read_by_backward", "remember", "refuse_changed"]
+
+
+def read_by_backward(joint: AtenGraph, n_inputs: int) -> set[int]:
+    """The inputs that backward reads, themselves or views of them, in a graph as recorded: eager keeps them for that,
+    and notices when they are changed."""
+    after = reached_from(joint.placeholders[n_inputs:]) | {n for n in joint.graph.nodes if "apart" in n.meta}
+    return {i for i, n in enumerate(joint.placeholders[:n_inputs]) if _readers(n, after)}
+
+
+def kept_by_autograd(
+    joint: AtenGraph, n_inputs: int, n_outputs: int, n_tangents: int
+) -> tuple[dict[int, set[int]], list[int]]:
+    """The inputs and the results that eager's formulas read, in a graph as recorded; of each input the tangents whose
+    formulas do. What is changed in place before backward raises there, whatever this compiler keeps. (Not what is
+    computed apart, in a checkpoint or a Function's own backward: of that autograd keeps nothing itself.)
+    """
+    after = {
+        n for n in joint.graph.nodes if n.op == "call_function" and n.meta.get("backward") and "apart" not in n.meta
+    }
+    met: dict[torch.fx.Node, set[int]] = {
+        n: {k} for k, n in enumerate(joint.placeholders[n_inputs : n_inputs + n_tangents])
+    }
+    for n in joint.graph.nodes:
+        if n in after:
+            met[n] = set().union(*(met.get(a, ()) for a in n.all_input_nodes))
+    for n in reversed(joint.graph.nodes):  # what a formula computes of what it kept alone, the cosine for the sine
+        if n in after and not met[n]:
+            met[n] = set().union(*(met.get(u, ()) for u in n.users))
+    inputs = {
+        i: set().union(*(met[u] for u in readers))
+        for i, n in enumerate(joint.placeholders[:n_inputs])
+        if isinstance(n.meta.get("val"), TensorMeta) and (readers := _readers(n, after))
+    }
+    slots = [
+        o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] != "input" else None
+        for o in joint.plan[:n_outputs]
+    ]
+    return inputs, [k for k, slot in enumerate(slots) if slot is not None and _readers(joint.results[slot], after)]
+
+
+def _readers(n: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Those of `after` that read the value, itself or views of it."""
+    return [r for u in n.users for r in ([u] if u in after else _readers(u, after) if is_view(u.target) else ())]
+
+
+def remember(which: Sequence[tuple[int, bool]], values: Sequence[Any]) -> list:
+    """(tensor or reference, version) of each tensor, anything else as it is; what C's GradForward does."""
+    return [
+        (t if strong else weakref.ref(t), t._version) if isinstance(t := values[i], torch.Tensor) else t
+        for i, strong in which
+    ]
+
+
+def refuse_changed(watched: Sequence[int], remembered: Sequence[Any]) -> None:
+    """Raises as eager does where a tensor that it keeps for backward was changed in place. This compiler may keep
+    another one, and would go on.
+    """
+    for k in watched:
+        t, version = remembered[k]
+        t = t() if isinstance(t, weakref.ref) else t
+        if t is not None and t._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"[{t.type()} {list(t.shape)}] is at version {t._version}; expected version {version} instead"
+            )

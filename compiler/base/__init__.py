@@ -1,0 +1,1 @@
+"""What every part may use: locks that survive a fork, quoting, names of files, facts of the processor."""

@@ -1,0 +1,64 @@
+"""Short names of files and frames: `In[3]` for a notebook cell, relative paths for the rest. Keeps reports small and
+free of the writer's home directory."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from functools import lru_cache
+from typing import Any, Callable
+
+__all__ = ["frame_words", "stage_name", "label", "set_cell_labels", "cell_number"]
+
+# Installed by the notebook package: file name of a cell -> its execution count, or None.
+_cells: Callable[[str], int | None] | None = None
+_LABEL = re.compile(r"^In\[(\d+)\]$")
+
+
+def set_cell_labels(number_of: Callable[[str], int | None] | None) -> None:
+    """Install the function that knows which file names are notebook cells."""
+    global _cells
+    _cells = number_of
+
+
+def label(file: str | None) -> str:
+    if not file:
+        return ""
+    if _cells is not None:
+        n = _cells(file)
+        if n is not None:
+            return f"In[{n}]"
+    return _path_label(file, os.getcwd())
+
+
+def frame_words(name: str) -> str:
+    """What a person calls a frame: `<module>.<loop at line 7>` is the loop at line 7."""
+    if name == "<module>":
+        return "the cell's top level"
+    head, loop, line = name.partition(".<loop at line ")
+    return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
+
+
+def cell_number(label_: str) -> int | None:
+    """3 for `In[3]`."""
+    m = _LABEL.match(label_)
+    return int(m.group(1)) if m else None
+
+
+@lru_cache(maxsize=4096)
+def _path_label(file: str, cwd: str) -> str:
+    if file.startswith("<") or not os.path.isabs(file):
+        return file
+    for root in sorted((p for p in sys.path if p and os.path.isabs(p)), key=len, reverse=True):
+        if file.startswith(root.rstrip(os.sep) + os.sep) and os.path.normpath(root) != "/":
+            return os.path.relpath(file, root)
+    if file.startswith(cwd.rstrip(os.sep) + os.sep):
+        return os.path.relpath(file, cwd)
+    return os.path.basename(file)
+
+
+def stage_name(stage: Any) -> str:
+    """A stage of the report; of a replaced one also by whom, and how often that left the work to the compiler's own."""
+    by = f"{stage.name} by {stage.by}" if stage.by else stage.name
+    return f"{by} (declined {stage.declined} of {stage.count})" if stage.declined else by

@@ -1,0 +1,1 @@
+"""Arrays of numpy during capture: tensors of the graph that the program sees as arrays."""

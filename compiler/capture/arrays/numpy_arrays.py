@@ -1,0 +1,637 @@
+"""numpy's arrays during capture: tensors of the graph that the program sees as arrays.
+
+An array from outside is an input of the graph, a tensor over the array's own memory; an array that leaves the graph is
+the tensor's numpy(). Functions and methods are those of torch._numpy, torch's translation of numpy
+(ops/numpy_calls.py). What numpy computes of constants alone is computed by numpy. What the translation would do
+otherwise than numpy breaks.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Callable, cast
+
+import torch
+
+from ...ops.numpy_calls import numpy_call
+from ...graph.tensor import TraceTensor
+from ..tensors import tensor_calls
+from .array_value import Array, array_class, array_dtype, holds_array, make_array
+from .numpy_samples import try_beside
+from ..kinds.callables import PYTHON_FUNCTIONS
+from ..kinds.calls import call_python
+from ..machine.signals import Break, Raised
+from ..machine.world import ATOMS, constant_only
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["call_numpy", "from_tensor", "to_tensor"]
+
+_LARGEST = 1 << 20  # elements of a constant that numpy computes during capture
+
+_TAKES_TENSORS = frozenset(
+    ("array", "asarray", "ones_like", "zeros_like", "full_like")
+)  # by their __array__; others give tensors back, or ask for methods
+
+# Translated with another meaning, or with results that are another choice among equals.
+_DIFFERENT = frozenset(
+    (
+        "argsort",
+        "argpartition",
+        "partition",
+        "eig",
+        "eigh",
+        "eigvals",
+        "eigvalsh",
+        "svd",
+        "qr",
+        "lstsq",
+        "unique",
+        "nonzero",
+        "argwhere",
+        "flatnonzero",
+        "extract",
+        "compress",
+        "where1",
+        "tolist",
+        "item",
+        "bincount",
+        "histogram",
+        "histogram2d",
+        "histogramdd",
+        "resize",
+        "fill",
+        "put",
+        "copyto",
+        "putmask",
+        "place",
+        "put_along_axis",
+        "fill_diagonal",
+        "array_equal",
+        "array_equiv",
+        "allclose",
+        "vander",
+        "corrcoef",
+        "cov",
+        "result_type",
+        "promote_types",
+        "can_cast",
+        "issubdtype",
+        "finfo",
+        "iinfo",
+        "dtype",
+        "save",
+        "ix_",
+        "r_",
+        "c_",
+        "s_",
+        "mgrid",
+        "ogrid",
+        "index_exp",
+        "isclose",
+        "empty_like",
+        "view",
+        "base",
+        "flags",
+        "iscomplexobj",
+        "isrealobj",
+        "isscalar",
+        "unwrap",
+        "gradient",
+        "round_",
+        "ldexp",
+        "frexp",
+        "modf",
+        "divmod",
+        "__divmod__",
+        "__rdivmod__",
+        "mode",
+        "broadcast_shapes",
+        "shape",
+        "ndim",
+        "size",
+        "flat",
+        "sort",
+    )
+)
+_ALSO = frozenset(("sort",))  # a function, while the method sorts in place
+_INTEGER_DIVISION = frozenset(
+    (
+        "floor_divide",
+        "remainder",
+        "mod",
+        "fmod",
+        "__floordiv__",
+        "__rfloordiv__",
+        "__mod__",
+        "__rmod__",
+        "__ifloordiv__",
+        "__imod__",
+        "gcd",
+        "lcm",
+    )
+)
+_POWERS = frozenset(("power", "float_power", "__pow__", "__rpow__", "__ipow__"))
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+_COMPARED = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+
+
+# --- in and out
+def from_tensor(m: Machine, tensor: TraceTensor, force: Any = False) -> Array:
+    """tensor.numpy()."""
+    if tensor.device.type != "cpu" or tensor.requires_grad or force or tensor.dtype is torch.bfloat16:
+        raise Break("numpy")
+    return make_array(tensor)
+
+
+def to_tensor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """torch.from_numpy, as_tensor, asarray share the array's memory; torch.tensor copies it."""
+    value, rest = args[0], args[1:]
+    if type(value) in (list, tuple) and fn in (torch.tensor, torch.as_tensor, torch.asarray) and not rest:
+        stacked = _stacked(m, value)
+        wanted = {k: v for k, v in kwargs.items() if v is not None}
+        if set(wanted) - {"dtype", "device"}:
+            raise Break("numpy", "arrays become a tensor")
+        return tensor_calls.call_method(m, stacked, "to", [], wanted) if wanted else stacked
+    if type(value) is not Array or rest or kwargs and fn is torch.from_numpy:
+        raise Break("numpy", "an array becomes a tensor")
+    if value._number:
+        raise Break("numpy", "a number of numpy's becomes a tensor")
+    tensor = tensor_calls.call_method(m, value._tensor, "detach" if fn is not torch.tensor else "clone", [], {})
+    wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+    if set(kwargs) - {"dtype", "device", "copy"} or kwargs.get("copy"):
+        raise Break("numpy", "an array becomes a tensor")
+    return tensor_calls.call_method(m, tensor, "to", [], wanted) if wanted else tensor
+
+
+def _stacked(m: Machine, values: Any) -> TraceTensor:
+    """A tensor of a sequence of arrays, or of numpy's numbers, of one shape and dtype."""
+    parts = [v._tensor if type(v) is Array else _stacked(m, v) if type(v) in (list, tuple) else None for v in values]
+    if not parts or any(p is None or p.dtype != parts[0].dtype for p in parts):
+        raise Break("numpy", "arrays become a tensor")
+    return tensor_calls.call_function(m, torch.stack, [parts], {})
+
+
+# --- functions
+@functools.cache
+def _names() -> dict[int, tuple[Any, str]]:
+    """id of a function of numpy's -> (the function, its name for numpy_call)."""
+    import numpy
+    import torch._numpy as tnp
+
+    found: dict[int, tuple[Any, str]] = {}
+    for prefix, home, translated in (
+        ("", numpy, tnp),
+        ("linalg.", numpy.linalg, tnp.linalg),
+        ("fft.", numpy.fft, tnp.fft),
+    ):
+        for name in dir(translated):
+            fn = getattr(home, name, None)
+            if (
+                not name.startswith("_")
+                and callable(getattr(translated, name))
+                and fn is not None
+                and callable(fn)
+                and not isinstance(fn, type)
+                and (name not in _DIFFERENT or name in _ALSO)
+            ):
+                found.setdefault(id(fn), (fn, prefix + name))
+    return found
+
+
+def call_numpy(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """fn(*args, **kwargs) of numpy."""
+    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
+        if getattr(fn, "__name__", "") not in _TAKES_TENSORS or not args or not isinstance(args[0], TraceTensor):
+            raise Break("numpy", "numpy is given a tensor", "write tensor.numpy()")
+        args[0] = from_tensor(m, args[0])
+    name = _names().get(id(fn), (None, ""))[1]
+    if isinstance(fn, types.FunctionType) and not name and not holds_array(args) and not holds_array(kwargs):
+        return call_python(m, fn, args, kwargs)  # Python like any other: numpy.iinfo's properties
+    shown = getattr(fn, "__name__", type(fn).__name__)
+    if not holds_array(args) and not holds_array(kwargs):
+        return _constant(m, fn, shown, args, kwargs)
+    simple = _SIMPLE.get(shown)
+    if simple is not None and len(args) == 1 and type(args[0]) is Array and not kwargs:
+        return simple(args[0]._tensor)
+    if not name or kwargs.get("out") is not None:
+        raise Break("numpy", f"numpy.{shown} is called")
+    return _record(m, name, args, kwargs, fn)
+
+
+_SIMPLE: dict[str, Callable] = {
+    "shape": lambda t: tuple(t.shape),
+    "ndim": lambda t: t.dim(),
+    "size": lambda t: t.numel(),
+}
+
+
+def _constant(m: Machine, fn: Any, shown: str, args: list, kwargs: dict) -> Any:
+    """numpy's own result for constants; an array is made anew at each call."""
+    import numpy
+
+    def fixed(v: Any) -> bool:
+        return (
+            constant_only(v)
+            or isinstance(v, (numpy.generic, numpy.dtype, type))
+            or type(v) in (list, tuple)
+            and all(map(fixed, v))
+        )
+
+    args, kwargs = (
+        [int(a) if isinstance(a, torch.SymInt) else a for a in args],
+        {k: int(v) if isinstance(v, torch.SymInt) else v for k, v in kwargs.items()},
+    )
+    if not all(map(fixed, (*args, *kwargs.values()))) or shown not in _OF_CONSTANTS and id(fn) not in _names():
+        raise Break("numpy", f"numpy.{shown} is called")
+    return _wrap_constant(m, shown, m.native(fn, *args, **kwargs))
+
+
+def _wrap_constant(m: Machine, shown: str, value: Any) -> Any:
+    import numpy
+
+    if type(value) is numpy.ndarray:
+        if value.size > _LARGEST:
+            raise Break("numpy", f"numpy.{shown} makes a large constant")
+        try:
+            real = torch.from_numpy(numpy.array(value, copy=True))
+        except (TypeError, ValueError):
+            raise Break("numpy", f"numpy.{shown} makes an array that torch has no dtype for") from None
+        trace = m.world.load_tensor(real, m.world.anchor(real))
+        return make_array(tensor_calls.call_method(m, trace, "clone", [], {}))
+    if type(value) in (list, tuple):
+        return type(value)(_wrap_constant(m, shown, v) for v in value)
+    if type(value) not in ATOMS:
+        m.world.anchor(value)
+    return value
+
+
+_OF_CONSTANTS = frozenset(
+    (
+        "array",
+        "asarray",
+        "arange",
+        "zeros",
+        "ones",
+        "full",
+        "eye",
+        "identity",
+        "linspace",
+        "logspace",
+        "geomspace",
+        "tri",
+        "hanning",
+        "hamming",
+        "blackman",
+        "kaiser",
+        "bartlett",
+        "tile",
+        "repeat",
+        "prod",
+        "sum",
+        "cumsum",
+        "concatenate",
+        "stack",
+        "meshgrid",
+        "indices",
+        "isscalar",
+        "promote_types",
+        "result_type",
+        "issubdtype",
+        "can_cast",
+        "broadcast_shapes",
+        "prod",
+        "max",
+        "min",
+        "argsort",
+        "argmax",
+        "argmin",
+        "isclose",
+        "allclose",
+        "array_equal",
+        "cumprod",
+        "diff",
+        "dot",
+        "outer",
+        "transpose",
+        "ravel",
+        "reshape",
+        "sqrt",
+        "round",
+        "around",
+    )
+)
+
+
+def _argument(m: Machine, value: Any) -> Any:
+    """A value as a node's argument: arrays by their tensors, dtypes by their names."""
+    import numpy
+
+    t = type(value)
+    if t is Array:
+        return value._tensor
+    if t in (list, tuple):
+        return t(_argument(m, v) for v in value)
+    if t is range:
+        return list(value)
+    if isinstance(value, numpy.dtype):
+        return value.name
+    if isinstance(value, type):
+        if issubclass(value, numpy.generic) or value in (int, float, bool, complex):
+            return numpy.dtype(value).name
+        raise Break("numpy", f"numpy is given the class {value.__name__}")
+    if isinstance(value, numpy.generic):  # a number whose dtype counts
+        real = torch.from_numpy(numpy.array(value))
+        return m.world.load_tensor(real, m.world.anchor(real))
+    if t is slice:
+        return slice(*(_argument(m, v) for v in (value.start, value.stop, value.step)))
+    if t in ATOMS or isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value
+    raise Break("numpy", f"numpy is given an object of type {t.__name__}")
+
+
+def _whole(value: Any) -> bool:
+    if type(value) is Array:
+        return not (value._tensor.dtype.is_floating_point or value._tensor.dtype.is_complex)
+    return not isinstance(value, (float, complex))
+
+
+def _check_values(name: str, args: list) -> None:
+    """Break where numpy looks at values: division of integers by zero, powers with negative exponents."""
+    last = name.rpartition(".")[2]
+    if last in _INTEGER_DIVISION and all(map(_whole, args[:2])):
+        divisor = args[0] if last.startswith("__r") else args[1]
+        if type(divisor) is not int or divisor == 0:
+            raise Break("numpy", "integers are divided, where numpy gives 0 for a division by 0")
+    if last in _POWERS and all(map(_whole, args[:2])):
+        exponent = args[0] if last == "__rpow__" else args[1]
+        if type(exponent) is not int or exponent < 0:
+            raise Break("numpy", "integers are raised to powers that may be negative, which numpy refuses")
+
+
+def _record(m: Machine, name: str, args: list, kwargs: dict, fn: Any = None) -> Any:
+    """One node for numpy's function `fn` (None: the method in `name`); its result as the program sees it."""
+    if len(args) > 1:
+        _check_values(name, args)
+    last = name.rpartition(".")[2]
+    given = [_argument(m, a) for a in args]
+    named = {k: _argument(m, v) for k, v in kwargs.items()}
+    try:
+        call = numpy_call(name)
+        sample = try_beside(
+            m.env,
+            fn if fn is not None else lambda first, *rest, **named: getattr(first, last)(*rest, **named),
+            call,
+            args,
+            kwargs,
+            given,
+            named,
+        )
+        result = tensor_calls.call_function(m, call, given, named)
+    except (Raised, AttributeError):  # numpy has its own errors and words
+        raise Break("numpy", f"numpy's {last} refuses what it is given, or torch has no translation of it") from None
+    if sample is None:
+        raise Break("numpy", f"torch's translation of numpy's {last} differs from numpy for such arguments")
+    return _wrapped(m, last, result, sample, args)
+
+
+def _wrapped(m: Machine, name: str, result: Any, like: Any, args: list) -> Any:
+    """A traced result as the program sees it; `like` is numpy's own result for arguments of the same kind."""
+    if isinstance(result, TraceTensor):
+        shares = any(type(a) is Array and a._tensor.tt_storage is result.tt_storage for a in args)
+        if shares != like.shares or not like.writeable:
+            if not shares or not like.writeable:
+                raise Break(
+                    "numpy", f"numpy's {name} gives a view of memory, which torch does not, or one that is read-only"
+                )
+            result = tensor_calls.call_method(m, result, "clone", [], {})
+        elif like.contiguous and not shares and not result.is_contiguous():
+            result = tensor_calls.call_method(m, result, "contiguous", [], {})
+        return make_array(
+            result, like.number, None, shares and like.shares and any(type(a) is Array and a._fixed for a in args)
+        )
+    if type(result) in (list, tuple):
+        return like.kind(_wrapped(m, name, v, w, args) for v, w in zip(result, like.parts))
+    if result is None or type(result) in ATOMS or isinstance(result, torch.SymInt):
+        return result
+    raise Break("numpy", f"numpy's {name} gives an object of type {type(result).__name__}")
+
+
+# --- what the program does with an array
+def _handler(name: str) -> Callable:
+    """Register what stands for the method `name` of Array, and make the method."""
+
+    def add(fn: Callable) -> Callable:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+        method.__name__, method.__qualname__, method.__module__ = name, f"Array.{name}", __name__
+        PYTHON_FUNCTIONS[(__name__, f"Array.{name}")] = fn
+        setattr(Array, name, method)
+        return fn
+
+    return add
+
+
+def _operand(m: Machine, value: Any) -> Any:
+    """The other operand, or NotImplemented where it is not numpy's to answer."""
+    import numpy
+
+    if type(value) is Array or isinstance(value, (int, float, complex, torch.SymInt, numpy.generic)):
+        return value
+    if type(value) is torch.SymFloat:
+        return float(value)
+    if isinstance(value, TraceTensor):
+        raise Break(
+            "numpy",
+            "an array and a tensor meet in one operation",
+            "convert one of them: torch.from_numpy(array) or tensor.numpy()",
+        )
+    if type(value) in (list, tuple):
+        return m.deep_plain(value)
+    raise Break("numpy", f"an array meets an object of type {type(value).__name__}")
+
+
+def _operator(m: Machine, a: Array, b: Any, *, name: str) -> Any:
+    b = _operand(m, b)
+    if name.startswith("__i") and name != "__invert__":
+        if a._number:
+            return NotImplemented  # numbers are replaced, not changed
+        _refuse_fixed(a, "output array")
+        _record(m, f"array.{name}", [a, b], {})
+        return a
+    return _record(m, f"array.{name}", [a, b], {})
+
+
+def _refuse_fixed(a: Array, what: str) -> None:
+    if a._fixed:
+        raise Raised(ValueError(f"{what} is read-only"))
+
+
+for _name in _BINARY:
+    for _form in ("__{}__", "__r{}__", "__i{}__"):
+        if _form != "__i{}__" or _name != "matmul":
+            _handler(_form.format(_name))(functools.partial(_operator, name=_form.format(_name)))
+for _name in _COMPARED:
+    _handler(_name)(functools.partial(_operator, name=_name))
+for _name in ("__neg__", "__pos__", "__abs__", "__invert__"):
+    _handler(_name)(lambda m, a, name=_name: _record(m, f"array.{name}", [a], {}))
+
+
+@_handler("__getitem__")
+def _get_item(m: Machine, a: Array, key: Any) -> Any:
+    key = m.deep_plain(key)
+    parts = key if isinstance(key, tuple) else (key,)
+    if any(k is True or k is False for k in parts) or a._number:
+        raise Break("numpy", "an array is indexed by a bool")
+    if any(type(k) is Array and k._tensor.dtype is torch.bool for k in parts):
+        raise Break("data_dependent_shape")
+    return _record(m, "array.__getitem__", [a, key], {})
+
+
+@_handler("__setitem__")
+def _set_item(m: Machine, a: Array, key: Any, value: Any) -> None:
+    key = m.deep_plain(key)
+    _refuse_fixed(a, "assignment destination")
+    m.graph.writes_to(a._tensor)
+    _record(m, "array.__setitem__", [a, key, _operand(m, value)], {})
+
+
+@_handler("__len__")
+def _length(m: Machine, a: Array) -> Any:
+    if a._tensor.dim() == 0:
+        raise Raised(
+            TypeError(
+                f"object of type '{array_class(a).__name__}' has no len()" if a._number else "len() of unsized object"
+            )
+        )
+    return a._tensor.shape[0]
+
+
+@_handler("__iter__")
+def _iterate(m: Machine, a: Array) -> Any:
+    if a._tensor.dim() == 0:
+        raise Raised(
+            TypeError(
+                f"'{array_class(a).__name__}' object is not iterable" if a._number else "iteration over a 0-d array"
+            )
+        )
+    return iter([_get_item(m, a, i) for i in range(int(a._tensor.shape[0]))])
+
+
+def _refuse(m: Machine, a: Array, *args: Any, why: str, kind: str = "numpy") -> Any:
+    raise Break(kind, why)
+
+
+for _name, _kind in (
+    ("__bool__", "data_dependent_branch"),
+    ("__int__", "item"),
+    ("__float__", "item"),
+    ("__complex__", "item"),
+    ("__index__", "item"),
+    ("__repr__", "print"),
+    ("__str__", "print"),
+    ("__format__", "print"),
+    ("__contains__", "data_dependent_branch"),
+    ("__divmod__", "numpy"),
+    ("__rdivmod__", "numpy"),
+    ("__round__", "numpy"),
+    ("__imatmul__", "numpy"),
+    ("__array__", "numpy"),
+):
+    _handler(_name)(functools.partial(_refuse, why=f"the values of an array are needed by {_name}", kind=_kind))
+
+
+@functools.cache
+def _methods() -> frozenset[str]:
+    import numpy
+    import torch._numpy as tnp
+
+    return frozenset(
+        n
+        for n in dir(tnp.ndarray)
+        if hasattr(numpy.ndarray, n)
+        and not n.startswith("_")
+        and n not in _DIFFERENT
+        and callable(getattr(tnp.ndarray, n))
+    )
+
+
+def _imaginary(m: Machine, a: Array) -> Array:
+    """`a.imag`: a view of complex numbers, zeros for others, which nobody may write to."""
+    if a._tensor.dtype.is_complex:
+        return _record(m, "imag", [a], {}, sys.modules["numpy"].imag)
+    t, order = a._tensor, tuple(reversed(range(a._tensor.dim())))
+    columns = not t.is_contiguous() and t.permute(order).is_contiguous()
+    zeros = tensor_calls.call_function(
+        m,
+        torch.zeros_like,
+        [tensor_calls.call_method(m, t, "permute", [order], {}) if columns else t],
+        {"memory_format": torch.contiguous_format},
+    )
+    return make_array(
+        tensor_calls.call_method(m, zeros, "permute", [order], {}) if columns else zeros, a._number, None, not a._number
+    )
+
+
+_PROPERTIES: dict[str, Callable] = {
+    "shape": lambda m, a: tuple(a._tensor.shape),
+    "ndim": lambda m, a: a._tensor.dim(),
+    "size": lambda m, a: a._tensor.numel(),
+    "itemsize": lambda m, a: a._tensor.element_size(),
+    "nbytes": lambda m, a: a._tensor.element_size() * a._tensor.numel(),
+    "strides": lambda m, a: tuple(s * a._tensor.element_size() for s in a._tensor.stride()),
+    "T": lambda m, a: (
+        _record(m, "array.transpose", [a], {}) if a._tensor.dim() != 1 else _record(m, "array.reshape", [a, -1], {})
+    ),
+    "real": lambda m, a: (
+        a if not a._tensor.dtype.is_complex else _record(m, "real", [a], {}, sys.modules["numpy"].real)
+    ),
+    "imag": _imaginary,
+}
+
+
+@_handler("__getattr__")
+def _attribute(m: Machine, a: Array, name: str) -> Any:
+    numpy = sys.modules["numpy"]
+    if name == "dtype":
+        m.world.anchor(array_dtype(a))
+        return array_dtype(a)
+    found = _PROPERTIES.get(name)
+    if found is not None:
+        return found(m, a)
+    if name == "tolist":
+        return m.getattr(a._tensor, name)
+    if name in _methods():
+        return types.MethodType(_method(name), a)
+    if hasattr(numpy.ndarray, name):
+        raise Break("numpy", f"{name} of an array is used")
+    raise Raised(
+        AttributeError(f"'{array_class(a).__module__}.{array_class(a).__name__}' object has no attribute '{name}'")
+    )
+
+
+@_handler("__setattr__")
+def _set_attribute(m: Machine, a: Array, name: str, value: Any) -> None:
+    raise Break("numpy", f"{name} of an array is set")
+
+
+@functools.cache
+def _method(name: str) -> types.FunctionType:
+    def run(m: Machine, a: Array, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("out") is not None:
+            raise Break("numpy", f"the method {name} of an array is given a place for its result")
+        return _record(
+            m, f"array.{name}", [a, *(m.deep_plain(v) for v in args)], {k: m.deep_plain(v) for k, v in kwargs.items()}
+        )
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    method.__name__, method.__qualname__, method.__module__ = name, f"Array.{name}", __name__
+    PYTHON_FUNCTIONS[(__name__, f"Array.{name}")] = run
+    return cast(types.FunctionType, method)

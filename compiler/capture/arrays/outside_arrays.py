@@ -1,0 +1,71 @@
+"""numpy arrays from outside: inputs of the graph, tensors over the arrays' own memory."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...graph.tensor import trace_tensor_like
+from ...guards import source as S
+from ...guards.guard import TensorSpec
+from .array_value import make_array
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["load_array"]
+
+
+def load_array(m: Machine, real: Any, source: S.Source, why: str) -> Any:
+    """The Array of an ndarray from outside, or None where a tensor cannot stand for it."""
+    world, numpy = m.world, sys.modules["numpy"]
+    if (
+        type(real) is not numpy.ndarray
+        or not real.flags.aligned
+        or not real.dtype.isnative
+        or any(s < 0 for s in real.strides)
+        or not real.flags.writeable
+    ):
+        return None
+    try:
+        tensor = torch.from_numpy(real)
+    except (TypeError, ValueError):
+        return None
+    if any(s % real.itemsize for s in real.strides):
+        return None
+    known = world.arrays.get(id(real))
+    if known is not None:
+        if known._source is not source:
+            world.guard(source, "ALIAS", known._source, "same array")
+        return known
+    world.guard(source, "TYPE", numpy.ndarray, why)
+    world.guard(S.attr(source, "dtype"), "ID", real.dtype, "dtype of an array")
+    world.guard(S.attr(source, "ndim"), "EQUALS", real.ndim, "dimensions of an array")
+    flags = S.attr(source, "flags")
+    world.guard(S.attr(flags, "writeable"), "ID", True, "an array that may be changed")
+    shape, dims = S.attr(source, "shape"), {}
+    for d, n in enumerate(real.shape):
+        size = world.load(n, S.item(shape, d), "size of an array")
+        if isinstance(size, torch.SymInt):
+            dims[d] = size
+    if real.flags.c_contiguous:
+        world.guard(S.attr(flags, "c_contiguous"), "ID", True, "layout of an array")
+    else:
+        for d, s in enumerate(real.strides):
+            world.guard(S.item(S.attr(source, "strides"), d), "EQUALS", s, "layout of an array")
+    trace = trace_tensor_like(tensor, world.env if dims else None, dims)
+    inner = S.array(source)
+    shape_, stride = (
+        tuple(world.env.to_expr(x) if isinstance(x, torch.SymInt) else int(x) for x in xs)
+        for xs in (trace.shape, trace.stride())
+    )
+    spec = TensorSpec(torch.Tensor, tensor.dtype, tensor.device, False, shape_, stride)
+    world.register(real, source)
+    world.register(tensor, inner)
+    world.tensors[id(tensor)] = trace
+    world.reals[id(trace)] = tensor
+    m.graph.add_input(tensor, trace, inner, spec, False)
+    made = world.arrays[id(real)] = world.register(make_array(trace, False, source), source)
+    return made

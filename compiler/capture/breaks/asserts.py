@@ -1,0 +1,45 @@
+"""Assertions on the values of tensors, `if bad: raise ...` among them: nodes of the graph. Where one does not hold, the
+call is run again as plain Python, which raises the program's own error. On an accelerator a failed check would end the
+process's use of it: there an assertion breaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tensors import tensor_calls
+from ..bytecode.opset import CONDITIONAL_JUMPS, JUMPS
+from ..machine.frame import Frame
+from ..machine.machine import Machine
+from ..numbers.tensor_reads import check, condition, is_read
+from ..machine.world import TraceTensor
+
+__all__ = ["asserted"]
+
+
+def asserted(m: Machine, f: Frame, v: Any, jumps_if: bool, target: int) -> bool | None:
+    """A jump to instruction `target` where the tensor `v` is `jumps_if`, with one side that only raises: a node says
+    that the other side is taken. Returns whether it is the jump's; None where both sides go on."""
+    if not is_read(v) and (type(v) is not TraceTensor or v.device.type != "cpu" or v.numel() != 1):
+        return None
+    jump = _only_raises(f, f.pc)
+    if not jump and not _only_raises(f, target):
+        return None
+    if is_read(v):
+        v = condition(m, v.node)
+    held = v if jump is jumps_if else tensor_calls.call_method(m, v, "logical_not", [], {})
+    check(m, held)
+    return jump
+
+
+def _only_raises(f: Frame, index: int) -> bool:
+    """Whether every way through the code from there ends in a raise statement, without a loop on it."""
+    while (ins := f.program[index][1]).op != "RAISE_VARARGS":
+        if ins.op in ("RETURN_VALUE", "RERAISE", "YIELD_VALUE", "FOR_ITER", "SEND", "SEND_POP"):
+            return False
+        if ins.op in JUMPS:
+            if ins.target.index <= index or ins.op in CONDITIONAL_JUMPS and not _only_raises(f, ins.target.index):
+                return False
+            index = index + 1 if ins.op in CONDITIONAL_JUMPS else ins.target.index
+        else:
+            index += 1
+    return True

@@ -1,0 +1,933 @@
+"""Attributes: the lookup that `object.__getattribute__` does, step by step, so that user code in it is interpreted and
+what was read from outside objects is guarded."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import sys
+import threading
+import types
+import weakref
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from ...guards import source as S
+from ...guards.source_values import Unreachable, load_attr
+from . import containers
+from ..tensors import tensor_attributes
+from ..machine.exceptions import traceback_at
+from ..machine.generators import InlineGenerator
+from .inline_policy import is_trusted_module
+from ..numbers.late_text import LateText, settled
+from .lookups import class_attribute
+from ..machine.signals import Break, Raised
+from ..tensors.tensor_subclasses import Subclassed, SuperOf
+from ..machine.world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute", "in_class_dict"]
+
+_NATIVE_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_CALLABLE_NATIVE = (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.BuiltinFunctionType,
+)
+_GETATTRIBUTES = (
+    object.__getattribute__,
+    types.ModuleType.__getattribute__,
+    types.MethodType.__getattribute__,
+    types.FunctionType.__getattribute__,
+    torch.Tensor.__getattribute__,
+    functools.partial.__getattribute__,
+    collections.defaultdict.__getattribute__,
+    collections.deque.__getattribute__,
+)
+_module_getattr = torch.nn.Module.__getattr__
+_module_setattr = torch.nn.Module.__setattr__
+_module_tables = ("_parameters", "_buffers", "_modules")
+_REGISTRATION_HOOKS = {
+    "_parameters": "_global_parameter_registration_hooks",
+    "_buffers": "_global_buffer_registration_hooks",
+    "_modules": "_global_module_registration_hooks",
+}
+_HEAP_TYPE = 1 << 9
+_NATIVE_MADE = (BaseException, tuple, type, types.FunctionType, str, int, float)
+_MADE_TYPES = (types.FunctionType, BaseException, types.SimpleNamespace, functools.partial)
+_property_types = (property, functools.cached_property)
+
+
+_lookup = class_attribute
+
+
+def _owner(cls: type, name: str) -> type:
+    """The class in the MRO that defines `name`."""
+    return next(base for base in cls.__mro__ if name in base.__dict__)
+
+
+def has_attribute(m: Machine, obj: Any, name: str) -> bool:
+    try:
+        get_attribute(m, obj, name)
+    except Raised as raised:
+        if isinstance(raised.exc, AttributeError):
+            return False
+        raise
+    return True
+
+
+def get_attribute(m: Machine, obj: Any, name: str) -> Any:
+    """`obj.name`. Raises Raised(AttributeError)."""
+    t = type(obj)
+    if t is TraceTensor:
+        return tensor_attributes.get_attribute(m, obj, name)
+    if t is Subclassed:
+        from ..tensors.subclass_calls import get_attribute as get
+
+        return get(m, obj, name)
+    if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)) and name != "node":
+        from .operators import specialize
+
+        obj = specialize(obj)  # methods of numbers ask for the number itself
+    if t is LateText:
+        obj = settled(obj)
+    if t in ATOMS or t is InlineGenerator or type(obj) in ATOMS:
+        return m.native(getattr, obj, name)
+    if isinstance(obj, types.ModuleType):
+        return _module_attribute(m, obj, name)
+    if isinstance(obj, type):
+        return _class_attribute(m, obj, name)
+    if t is super or t is SuperOf:
+        return _super_attribute(m, obj, name)
+    if (
+        name == "__class__"
+        and _lookup(t, name) is object.__dict__[name]
+        and not isinstance(_lookup(t, "__getattribute__"), types.FunctionType)
+    ):
+        return t
+    return _instance_attribute(m, obj, t, name)
+
+
+# --- Python modules
+def _module_attribute(m: Machine, module: types.ModuleType, name: str) -> Any:
+    world = m.world
+    written = world.pending.get(id(module.__dict__))
+    if written is not None and name in written:
+        return written[name]
+    source = world.anchor(module)
+    value = module.__dict__.get(name, MISSING)
+    if value is MISSING and type(module) is not types.ModuleType:
+        raw = _lookup(type(module), name)  # torch.backends.cudnn.enabled: a descriptor of the module's own class
+        getter = _lookup(type(raw), "__get__")
+        if type(raw) is property and raw.fget is not None:
+            return m.call(raw.fget, [module])
+        if raw is not MISSING and isinstance(getter, types.FunctionType):
+            world.anchor(raw)
+            return m.call(getter, [raw, module, type(module)])
+        custom = _lookup(type(module), "__getattr__")
+        if raw is MISSING and isinstance(custom, types.FunctionType):
+            world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
+            world.anchor(custom)
+            return m.call(custom, [module, name])
+    if value is MISSING:
+        custom = module.__dict__.get("__getattr__")
+        try:
+            value = m.native(getattr, module, name)  # a module's own __getattr__ (lazy imports) and __dict__
+        except Raised:
+            if isinstance(custom, types.FunctionType) and not is_trusted_module(module.__name__):
+                return _ask_module(m, module, source, name)
+            if not is_trusted_module(module.__name__):
+                world.guard(source, "HASATTR", (name, False), "missing attribute")
+            raise
+        if isinstance(value, (types.ModuleType, types.FunctionType, type)):
+            world.anchor(value)
+            return value
+        if isinstance(custom, types.FunctionType) and name not in module.__dict__ and not name.startswith("__"):
+            return _ask_module(m, module, source, name)
+    if (
+        is_trusted_module(module.__name__)
+        and isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType))
+        or isinstance(value, types.ModuleType)
+    ):
+        world.anchor(value)
+        if name in module.__dict__ and not isinstance(value, types.ModuleType):
+            world.guard(S.attr(source, name), "ID", value, "module attribute")  # people patch torch.nn.functional
+        return value
+    return world.load(value, S.attr(source, name), "module attribute")
+
+
+def _ask_module(m: Machine, module: types.ModuleType, source: Any, name: str) -> Any:
+    """What a module's own __getattr__ says: interpreted, so that what it reads is guarded; a guard cannot run it."""
+    m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
+    return m.call(m.getattr(module, "__getattr__"), [name])
+
+
+# --- classes
+def _class_attribute(m: Machine, cls: type, name: str) -> Any:
+    world = m.world
+    meta = type(cls)
+    if meta is not type and isinstance(_lookup(meta, "__getattribute__"), types.FunctionType):
+        raise Break(
+            "unknown_object",
+            f"the metaclass {meta.__name__} looks up attributes of classes by a __getattribute__ of its own",
+        )
+    meta_attr = _lookup(meta, name)
+    if meta_attr is not MISSING and meta is not type:
+        if type(meta_attr) is property:
+            return m.call(meta_attr.fget, [cls])
+    if (
+        name == "__dict__"
+        and id(cls) not in world.made
+        and not is_trusted_module(getattr(cls, "__module__", None) or "")
+    ):
+        own = cls.__dict__  # what is taken from it, or looked for in it, is relied on there
+        world.class_dicts[id(own)] = cls
+        world.keep.append(own)
+        return own
+    if name in ("__bases__", "__mro__", "mro", "__base__"):
+        world.rely_on_bases(cls)
+    if name in (
+        "__dict__",
+        "__mro__",
+        "__name__",
+        "__qualname__",
+        "__module__",
+        "__bases__",
+        "__class__",
+        "__doc__",
+        "__subclasses__",
+        "__basicsize__",
+        "__flags__",
+        "__base__",
+        "mro",
+        "__members__",
+        "__annotations__",
+    ):
+        value = m.native(getattr, cls, name)
+        if (
+            name in _OWN_WORDS
+            and cls.__flags__ & _HEAP_TYPE
+            and id(cls) not in world.made
+            and not is_trusted_module(cls.__dict__.get("__module__") or "")
+        ):
+            return world.load(value, S.attr(world.anchor(cls), name), "class attribute")
+        return value
+    raw = _lookup(cls, name)
+    if raw is MISSING:
+        if meta_attr is not MISSING:
+            if isinstance(meta_attr, types.FunctionType):
+                return types.MethodType(meta_attr, cls)
+            if hasattr(type(meta_attr), "__get__") or not meta.__flags__ & _HEAP_TYPE or id(meta) in world.made:
+                return m.native(getattr, cls, name)
+            return world.load(meta_attr, S.attr(world.anchor(meta), name), "attribute of a metaclass")
+        getter = _lookup(meta, "__getattr__")
+        if isinstance(getter, types.FunctionType):
+            return m.call(getter, [cls, name])
+        if cls.__flags__ & _HEAP_TYPE:  # classes of C stay as they are
+            world.guard(world.anchor(cls), "HASATTR", (name, False), "missing class attribute")
+        raise Raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+    made = id(cls) in world.made
+    if isinstance(raw, types.FunctionType):
+        return raw if made else _guarded_function(m, cls, name, raw)
+    if isinstance(raw, staticmethod):
+        fn = raw.__func__
+        return fn if made or not isinstance(fn, types.FunctionType) else _guarded_function(m, cls, name, fn)
+    if isinstance(raw, classmethod):
+        fn = raw.__func__
+        if isinstance(fn, property):  # up to Python 3.12 a classmethod of a property is a property of the class
+            return _property_of_class(m, cls, fn)
+        if isinstance(fn, types.FunctionType) and not made:
+            _guarded_function(m, cls, name, fn, S.attr(S.attr(world.anchor(cls), name), "__func__"))
+        return types.MethodType(fn, cls)
+    if _is_programs_native(m, cls, name, raw):
+        return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
+    if type(raw) in _CALLABLE_NATIVE or type(raw) in _NATIVE_DATA or type(raw) in _property_types:
+        return m.native(getattr, cls, name)
+    if isinstance(raw, enum.Enum) and isinstance(cls, enum.EnumMeta):
+        return world.register(raw, S.attr(world.anchor(cls), name))
+    if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
+        return world.register(cls.__members__[name], S.attr(world.anchor(cls), name))
+    getter = _lookup(type(raw), "__get__")
+    if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
+        return m.call(getter, [_descriptor(m, cls, raw), None, cls])
+    _refuse_odd_descriptor(raw, "__get__", getter)
+    if made:
+        return raw
+    owner = _owner(cls, name)
+    if is_trusted_module(owner.__module__ or "") and type(raw) in ATOMS:
+        return raw
+    if type(cls).__name__ == "pybind11_type" and type(raw) is cls:
+        world.anchor(raw)  # members of a native enum are fixed
+        return raw
+    if getter is not MISSING and not isinstance(raw, type):
+        world.anchor(raw)  # (an lru_cache, a compiled function: the lookup in the class is relied on)
+        return raw
+    return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
+
+
+_OWN_WORDS = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"))  # what may be set anew
+
+
+def in_class_dict(m: Machine, own: Any, name: Any) -> Any:
+    """What the dict of a class, which the program has, holds under a name; MISSING. It is relied on."""
+    cls = m.world.class_dicts[id(own)]
+    if type(name) is not str:
+        return MISSING
+    _lookup(cls, name)  # methods, descriptors and what is not there are relied on by that
+    value = own.get(name, MISSING)
+    if value is MISSING or name.startswith("__") or hasattr(type(value), "__get__"):
+        return value
+    return m.world.load(value, S.attr(m.world.anchor(cls), name), "class attribute")
+
+
+def _descriptor(m: Machine, cls: type, raw: Any) -> Any:
+    """An object in a class whose `__get__` is interpreted: what that reads of it is guarded."""
+    if id(cls) not in m.world.made and id(raw) not in m.world.created:
+        m.world.anchor(raw)
+    return raw
+
+
+def _refuse_odd_descriptor(raw: Any, name: str, method: Any) -> None:
+    """Break for a descriptor whose method is neither a plain function nor of C: a mock, a partial."""
+    if method is not MISSING and not isinstance(raw, type) and not isinstance(method, types.WrapperDescriptorType):
+        raise Break(
+            "unknown_object", f"a descriptor of class {type(raw).__name__} is used, whose {name} is no plain function"
+        )
+
+
+def _guarded_function(
+    m: Machine, cls: type, name: str, fn: types.FunctionType, source: Any = None
+) -> types.FunctionType:
+    """A method found on a class: relied on by its code. One guard per class, not per instance."""
+    world = m.world
+    if id(cls) in world.made:
+        return fn
+    owner = _owner(cls, name)
+    if not is_trusted_module(fn.__module__ or ""):
+        if source is None:
+            source = S.attr(world.anchor(owner), name)
+        world.guard_function(source, fn, "method")
+        if world.source_of(fn) is None:
+            world.register(fn, source)
+    else:
+        world.anchor(fn)
+    return fn
+
+
+def _is_programs_native(m: Machine, cls: type, name: str, raw: Any) -> bool:
+    """Whether this is a native function that a class of the program's has as an attribute: nothing binds it, and it may
+    be exchanged.
+    """
+    return (
+        type(raw) in BOUND_NATIVE
+        and id(cls) not in m.world.made
+        and not is_trusted_module(_owner(cls, name).__module__ or "")
+    )
+
+
+# --- super()
+def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
+    this, obj, start = proxy.__thisclass__, proxy.__self__, proxy.__self_class__
+    if name in ("__thisclass__", "__self__", "__self_class__", "__class__"):
+        return getattr(proxy, name)
+    mro = start.__mro__
+    m.world.rely_on_bases(start)
+    for base in mro[mro.index(this) + 1 :]:
+        _lookup(base, name)  # none of the classes in between may get it later
+        raw = base.__dict__.get(name, MISSING)
+        if raw is MISSING:
+            continue
+        if isinstance(raw, types.FunctionType):
+            _guarded_function(m, base, name, raw)
+            return raw if obj is start else types.MethodType(raw, obj)
+        if isinstance(raw, classmethod):
+            return types.MethodType(raw.__func__, start)
+        if isinstance(raw, staticmethod):
+            return raw.__func__
+        if isinstance(raw, property):
+            return m.call(raw.fget, [obj])
+        if _is_programs_native(m, base, name, raw):
+            return m.world.load(raw, S.attr(m.world.anchor(base), name), "class attribute")
+        if type(raw) in _CALLABLE_NATIVE:
+            if type(obj) is Subclassed and not isinstance(raw, types.BuiltinFunctionType):
+                return types.MethodType(raw, obj)
+            return (
+                raw
+                if isinstance(raw, types.BuiltinFunctionType)
+                else m.native(raw.__get__, None if obj is start else obj, start)
+            )
+        if type(raw) in _NATIVE_DATA:
+            if type(obj) is Subclassed:
+                return m.call(raw.__get__, [obj])
+            return m.native(raw.__get__, obj, start)
+        getter = _lookup(type(raw), "__get__")
+        if isinstance(getter, types.FunctionType):
+            return m.call(getter, [raw, obj, start])
+        if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
+            m.world.anchor(raw)
+            return m.native(raw.__get__, None if obj is start else obj, start)
+        return (
+            m.world.load(raw, S.attr(m.world.anchor(base), name), "class attribute")
+            if id(base) not in m.world.made
+            else raw
+        )
+    raise Raised(AttributeError(f"'super' object has no attribute '{name}'"))
+
+
+# --- instances
+def _instance_dict(obj: Any) -> dict | None:
+    try:
+        d = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return d if isinstance(d, dict) else None
+
+
+def _known_as_own(m: Machine, obj: Any) -> dict | None:
+    """The dict of an object whose attributes change: a name that leads to the dict itself must not read it as it
+    was.
+    """
+    own = _instance_dict(obj)
+    if own is not None:
+        m.world.dict_owners[id(own)] = obj
+    return own
+
+
+def _refuse_own_lookup(t: type) -> None:
+    """Break for objects of C that keep their attributes somewhere else: per thread, or in the object that they stand
+    for.
+    """
+    if issubclass(t, (threading.local, weakref.ProxyType, weakref.CallableProxyType)) and t is not threading.local:
+        raise Break(
+            "unknown_object",
+            f"an attribute of a {t.__name__} is used, which keeps it in its own way",
+            "read it outside of the compiled region",
+        )
+
+
+def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
+    _refuse_own_lookup(t)
+    if t is threading.local:
+        return _thread_attribute(m, obj, name)
+    if (
+        name in ("forward", "_orig_mod") and (original := t.__dict__.get("__tcompile_original__")) is not None
+    ):  # of a compiled module: modules.py
+        module = original_of(m, obj, original)
+        return module if name == "_orig_mod" else get_attribute(m, module, name)
+    custom = _lookup(t, "__getattribute__")
+    if isinstance(custom, types.FunctionType):
+        try:
+            return m.call(custom, [obj, name])
+        except Raised as raised:
+            if not isinstance(raised.exc, AttributeError):
+                raise
+            return _fallback(m, obj, t, name)
+    return _generic(m, obj, t, name, True)
+
+
+def _thread_attribute(m: Machine, obj: threading.local, name: str) -> Any:
+    """An attribute of a threading.local from outside: the one that this thread has, relied on as it is read again at
+    each call.
+    """
+    source, written = m.world.source_of(obj), m.world.pending.get(id(obj), {})
+    value = written[name] if name in written else getattr(obj, name, MISSING)
+    if name in written and value is not MISSING:
+        return value
+    if source is None or value is MISSING or name.startswith("__"):
+        raise Break(
+            "unknown_object",
+            f"the attribute {name!r} of a threading.local is used, which this thread may lack",
+            "read it outside of the compiled region",
+        )
+    return m.world.load(value, S.attr(source, name), "attribute of a threading.local")
+
+
+def original_of(m: Machine, compiled: Any, original: Any) -> Any:
+    """The module behind one that this compiler compiled, reached by the same path; `original` is the class's
+    __tcompile_original__.
+    """
+    module = m.world.register(original.__func__(compiled), m.world.anchor(compiled))
+    m.world.originals.add(id(module))
+    return module
+
+
+def generic_attribute(m: Machine, obj: Any, name: str) -> Any:
+    """object.__getattribute__(obj, name), without the class's own __getattribute__ and __getattr__."""
+    return _generic(m, obj, type(obj), name, False)
+
+
+def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
+    world = m.world
+    source = world.source_of(obj)
+    if (
+        source is None
+        and t.__flags__ & _HEAP_TYPE
+        and id(obj) not in world.created
+        and not isinstance(obj, _NATIVE_MADE)
+        and _instance_dict(obj) is not None
+    ):
+        source = world.anchor(obj)  # native code gave it: what is read of it is guarded
+    raw = _lookup(t, name)
+    if raw is not MISSING:
+        kind = type(raw)
+        if issubclass(kind, property) and kind.__get__ is property.__get__:
+            if raw.fget is None:
+                raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no getter"))
+            return _or_fallback(m, obj, t, name, fallback, lambda: _call_property(m, obj, t, name, raw))
+        if kind in _NATIVE_DATA:
+            return _or_fallback(m, obj, t, name, fallback, lambda: _native_data(m, obj, source, name))
+        if (
+            isinstance(obj, enum.Enum)
+            and name in ("name", "value")
+            and raw is enum.Enum.__dict__[name]
+            and f"_{name}_" in obj.__dict__
+        ):
+            return _generic(m, obj, t, f"_{name}_", fallback)
+        if _lookup(kind, "__set__") is not MISSING and kind is not functools.cached_property:
+            getter = _lookup(kind, "__get__")
+            if isinstance(getter, types.FunctionType):
+                return _or_fallback(m, obj, t, name, fallback, lambda: m.call(getter, [_descriptor(m, t, raw), obj, t]))
+            _refuse_odd_descriptor(raw, "__get__", getter)
+            return _native_data(m, obj, source, name)
+    written = world.pending.get(id(obj))
+    if written is not None and name in written:
+        value = written[name]
+        if value is not MISSING:
+            return value
+        d: dict | None = None
+    else:
+        d = _instance_dict(obj)
+    if d is not None:
+        containers.refuse_late_items(m, d)
+        value = d.get(name, MISSING)
+        if value is not MISSING:
+            if source is None:
+                return value
+            return world.load(value, _member_source(source, t, name), "attribute")
+    if raw is not MISSING:
+        return _or_fallback(m, obj, t, name, fallback, lambda: _bind(m, obj, t, name, raw, source))
+    if t is types.MethodType:
+        return m.getattr(obj.__func__, name)
+    if fallback:
+        return _fallback(m, obj, t, name)
+    raise Raised(_missing(m, obj, t, name))
+
+
+def _or_fallback(m: Machine, obj: Any, t: type, name: str, fallback: bool, read: Callable[[], Any]) -> Any:
+    """What a descriptor gives; the class's __getattr__ is asked where that raises AttributeError."""
+    try:
+        return read()
+    except Raised as raised:
+        if (
+            fallback
+            and isinstance(raised.exc, AttributeError)
+            and isinstance(_lookup(t, "__getattr__"), types.FunctionType)
+        ):
+            return _fallback(m, obj, t, name)
+        raise
+
+
+def _reads_own_code(t: type) -> bool:
+    """Whether a guard cannot read attributes of such objects by getattr without running the class's own code."""
+    return _lookup(t, "__getattribute__") not in _GETATTRIBUTES
+
+
+def _member_source(source: Any, t: type, name: str) -> Any:
+    """The Source of an attribute that lies in the instance's __dict__."""
+    if _reads_own_code(t):
+        return S.dict_value(S.attr(source, "__dict__"), name)
+    return S.attr(source, name)
+
+
+def _guard_absent(m: Machine, obj: Any, t: type, source: Any, name: str) -> None:
+    """Rely on an attribute's absence: from the instance only, where the class has it."""
+    if name == "__dict__":
+        return  # the type decides whether there is one
+    d = _instance_dict(obj)
+    custom = _lookup(t, "__getattr__")
+    if _reads_own_code(t) or (isinstance(custom, types.FunctionType) and custom is not _module_getattr):
+        if d is not None:
+            m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
+    else:
+        m.world.guard(source, "HASATTR", (name, False), "missing attribute")
+
+
+def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
+    source = m.world.source_of(obj)
+    if source is not None and (m.world.pending.get(id(obj)) or {}).get(name) is not MISSING:
+        _guard_absent(m, obj, t, source, name)
+    return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
+
+
+def _property_of_class(m: Machine, cls: type, raw: property) -> Any:
+    if sys.version_info >= (3, 13) or not isinstance(raw.fget, types.FunctionType):
+        raise Break("unsupported", "a classmethod of something else than a function is used")
+    if not is_trusted_module(raw.fget.__module__ or ""):
+        m.world.anchor(raw.fget)
+    return m.call(raw.fget, [cls])
+
+
+def _call_property(m: Machine, obj: Any, t: type, name: str, raw: property) -> Any:
+    if isinstance(raw.fget, types.FunctionType):
+        if not is_trusted_module(raw.fget.__module__ or "") and id(t) not in m.world.made:
+            if is_trusted_module(
+                getattr(t, "__module__", None) or ""
+            ):  # what is found in other classes a CLASS guard relies on
+                m.world.guard(S.attr(m.world.anchor(_owner(t, name)), name), "ID", raw, "property")
+            m.world.anchor(raw.fget)
+    return m.call(raw.fget, [obj])
+
+
+def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
+    """A slot, or an attribute that C code computes."""
+    if name == "__traceback__" and source is None and isinstance(obj, BaseException):
+        return obj.__traceback__ or traceback_at(m.trails.get(id(obj), ()))
+    written = m.world.pending.get(id(obj))
+    if written is not None and name in written:
+        return written[name]
+    if source is None and isinstance(obj, types.FunctionType) and id(obj) not in m.world.created:
+        source = m.world.anchor(obj)
+    try:
+        value = m.native(object.__getattribute__ if _object_reads(type(obj)) else getattr, obj, name)
+    except Raised as raised:
+        if source is not None and isinstance(raised.exc, AttributeError):  # an empty slot
+            if _object_reads(type(obj)):
+                raise Break(
+                    "unknown_object",
+                    f"a slot of a {type(obj).__name__} is empty, whose class looks up attributes in its own way",
+                ) from None
+            m.world.guard(source, "HASATTR", (name, False), "missing attribute")
+        raise
+    if source is None or (isinstance(obj, IMMUTABLE) and type(value) in ATOMS):
+        return value
+    if isinstance(obj, types.FunctionType) and name == "__code__":
+        m.world.identity(obj)
+    if isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)) and (
+        name == "__code__"
+        or source.root.kind == "const"
+        and (isinstance(obj, types.BuiltinFunctionType) or is_trusted_module(obj.__module__ or ""))
+    ):
+        if type(value) in ATOMS:
+            return value
+        if isinstance(value, (types.CodeType, types.ModuleType)):
+            return value
+    if name == "__dict__":
+        m.world.dict_owners[id(value)] = obj
+    elif not _guards_read(obj, name):
+        raise Break(
+            "unknown_object",
+            f"{name} of a {type(obj).__name__} is read, whose class looks up attributes in its own way",
+            "read it outside of the compiled region",
+        )
+    return m.world.load(value, S.attr(source, name), "attribute")
+
+
+def _guards_read(obj: Any, name: str) -> bool:
+    """Whether guards can read the attribute, which is there."""
+    try:
+        load_attr(obj, name)
+    except Unreachable:
+        return False
+    return True
+
+
+def _object_reads(t: type) -> bool:
+    """Whether getattr would run Python code of the class's."""
+    return isinstance(_lookup(t, "__getattr__"), types.FunctionType) or isinstance(
+        _lookup(t, "__getattribute__"), types.FunctionType
+    )
+
+
+def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> Any:
+    """A class attribute read through an instance."""
+    world = m.world
+    if (
+        source is not None
+        and not isinstance(raw, types.FunctionType)
+        and _instance_dict(obj) is not None
+        and (hasattr(type(raw), "__get__") or _reads_own_code(t))
+    ):
+        world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")
+    if isinstance(raw, types.FunctionType):
+        if (
+            source is not None
+            and not is_trusted_module(raw.__module__ or "")
+            and _instance_dict(obj) is not None
+            or (source is not None and name == "forward")
+        ):
+            # also sees a function put into the instance's own __dict__ later
+            _guarded_function(m, t, name, raw)
+            if _reads_own_code(t):
+                _guard_absent(m, obj, t, source, name)
+            elif name == "forward" and id(obj) in world.originals:
+                world.guard(
+                    S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class"
+                )  # the compiled module has one of its own
+            elif not name.startswith("__"):
+                world.guard(S.attr(S.attr(source, name), "__func__"), "WEAK_ID", weakref.ref(raw), "method")
+        else:
+            if (
+                source is not None
+                and _instance_dict(obj) is not None
+                and not is_trusted_module(_owner(t, name).__module__ or "")
+            ):
+                world.guard(
+                    S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class"
+                )  # a function of torch's that the class holds
+            _guarded_function(m, t, name, raw)
+        return types.MethodType(raw, obj)
+    if isinstance(raw, staticmethod):
+        return (
+            _guarded_function(m, t, name, raw.__func__)
+            if isinstance(raw.__func__, types.FunctionType)
+            else raw.__func__
+        )
+    if isinstance(raw, classmethod):
+        fn = raw.__func__
+        if isinstance(fn, types.FunctionType):
+            _guarded_function(m, t, name, fn, S.attr(S.attr(world.anchor(t), name), "__func__"))
+        return types.MethodType(fn, t)
+    if type(raw) in _CALLABLE_NATIVE and not _is_programs_native(m, t, name, raw):
+        return m.native(lambda: raw.__get__(obj, t)) if not isinstance(raw, types.BuiltinFunctionType) else raw
+    if type(raw) is functools.cached_property:
+        value = m.call(raw.func, [obj])
+        _store(m, obj, name, value)
+        return value
+    getter = _lookup(type(raw), "__get__")
+    if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
+        return m.call(getter, [_descriptor(m, t, raw), obj, t])
+    _refuse_odd_descriptor(raw, "__get__", getter)
+    if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
+        return m.native(lambda: raw.__get__(obj, t))
+    if source is not None:
+        if not _reads_own_code(t):
+            return world.load(raw, S.attr(source, name), "class attribute")
+        _guard_absent(m, obj, t, source, name)
+    if id(t) in world.made or type(raw) in ATOMS and is_trusted_module(t.__module__ or ""):
+        return raw
+    return world.load(raw, S.attr(world.anchor(t), name), "class attribute")
+
+
+def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
+    """The class's __getattr__."""
+    custom = _lookup(t, "__getattr__")
+    if custom is _module_getattr:
+        return _module_member(m, obj, t, name)
+    if isinstance(custom, types.FunctionType):
+        _guarded_function(m, t, "__getattr__", custom)
+        source = m.world.source_of(obj)
+        if source is not None and name not in (m.world.pending.get(id(obj)) or {}):
+            _guard_absent(m, obj, t, source, name)
+        return m.call(custom, [obj, name])
+    raise Raised(_missing(m, obj, t, name))
+
+
+def _module_member(m: Machine, module: torch.nn.Module, t: type, name: str) -> Any:
+    """A parameter, buffer or submodule of an nn.Module."""
+    own, source = module.__dict__, m.world.source_of(module)
+    for table in _module_tables:
+        members = _module_table(m, module, table)
+        if members is None:
+            continue
+        if members is own.get(table) and id(members) not in m.world.shadows:
+            if name in members:
+                return (
+                    members[name] if source is None else m.world.load(members[name], S.attr(source, name), table[1:-1])
+                )
+        elif m.world.is_outside(members):  # exchanged, read or written in this frame: as it is by now
+            if containers.contains(m, members, name):
+                return containers.get_item(m, members, name)
+        elif name in members:
+            return members[name]
+    raise Raised(_missing(m, module, t, name))
+
+
+def _module_table(m: Machine, module: torch.nn.Module, table: str) -> Any:
+    """The module's `_parameters`, `_buffers` or `_modules` as the program sees it; None where there is none yet."""
+    written = m.world.pending.get(id(module))
+    return written[table] if written is not None and table in written else module.__dict__.get(table)
+
+
+# --- writing
+def _store(m: Machine, obj: Any, name: str, value: Any) -> None:
+    """Into the instance itself: at once where it was made inside, else into the effect log."""
+    if not m.world.is_outside(obj):
+        if not isinstance(obj, _MADE_TYPES) and id(obj) not in m.world.created:
+            raise Break("mutation", f"an attribute of a {type(obj).__name__} of unknown origin is set")
+        m.native(object.__setattr__, obj, name, value)
+        return
+    _known_as_own(m, obj)
+    m.world.pending.setdefault(id(obj), {})[name] = value
+    m.effects.set_attribute(obj, name, value)
+
+
+def set_in_dict(m: Machine, obj: Any, own: dict, name: Any, value: Any) -> None:
+    """`obj.__dict__[name] = value`: past __setattr__ and descriptors, which read it from there."""
+    if (
+        type(name) is not str
+        or isinstance(obj, (type, types.ModuleType, types.FunctionType))
+        or name in _module_tables
+        or isinstance(_lookup(type(obj), name), _NATIVE_DATA)
+    ):
+        raise Break("mutation", f"`{name}` is written to the __dict__ of a {type(obj).__name__}")
+    m.world.pending.setdefault(id(obj), {})[name] = value
+    m.effects.method(own, dict, "__setitem__", [name, value], {})
+
+
+def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`."""
+    t = type(obj)
+    world = m.world
+    if t is TraceTensor:
+        tensor_attributes.set_attribute(m, obj, name, value)
+        return
+    if t is Subclassed:
+        from ..tensors.subclass_calls import set_attribute as set_
+
+        set_(m, obj, name, value)
+        return
+    if isinstance(obj, types.ModuleType):
+        world.anchor(obj)
+        world.pending.setdefault(id(obj.__dict__), {})[name] = value
+        m.effects.set_attribute(obj, name, value)
+        return
+    if isinstance(obj, type):
+        if id(obj) in world.made:
+            m.native(setattr, obj, name, value)
+            return
+        raise Break("mutation", f"an attribute of the class {obj.__name__} is set")
+    _refuse_own_lookup(t)
+    if t is threading.local:
+        if m.world.source_of(obj) is None or name.startswith("__"):
+            raise Break("unknown_object", "an attribute of a threading.local made inside is set")
+        m.world.pending.setdefault(id(obj), {})[name] = value
+        m.effects.set_attribute(obj, name, value)
+        return
+    custom = _lookup(t, "__setattr__")
+    if custom is _module_setattr:
+        _set_module_attribute(m, obj, name, value)
+        return
+    if isinstance(custom, types.FunctionType):
+        m.call(custom, [obj, name, value])
+        return
+    generic_set(m, obj, name, value)
+
+
+def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
+    """object.__setattr__(obj, name, value)."""
+    t = type(obj)
+    if t is Subclassed:
+        from ..tensors.subclass_calls import store_attribute
+
+        store_attribute(m, obj, name, value)
+        return
+    raw = _lookup(t, name)
+    if raw is not MISSING:
+        if isinstance(raw, property) and type(raw).__set__ is property.__set__:
+            if raw.fset is None:
+                raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no setter"))
+            m.call(raw.fset, [obj, value])
+            return
+        setter = _lookup(type(raw), "__set__")
+        if isinstance(setter, types.FunctionType):
+            m.call(setter, [raw, obj, value])
+            return
+        _refuse_odd_descriptor(raw, "__set__", setter)
+    if name in ("__class__", "__dict__") and m.world.is_outside(obj):
+        raise Break("mutation", f"{name} of an object from outside is set")
+    if (
+        isinstance(obj, torch.nn.Module)
+        and m.world.is_outside(obj)
+        and "_parameters" in obj.__dict__
+        and any(_is_member(m, obj, name, table) for table in _module_tables)
+    ):
+        raise Break("mutation", f"`{name}` of a module is set past its __setattr__")
+    if m.world.is_outside(obj) and raw is MISSING and _instance_dict(obj) is None:
+        raise Raised(AttributeError(f"'{t.__name__}' object has no attribute '{name}'"))
+    _store(m, obj, name, value)
+
+
+def _set_module_attribute(m: Machine, module: torch.nn.Module, name: str, value: Any) -> None:
+    d = module.__dict__
+    if not m.world.is_outside(module):
+        if isinstance(value, torch.nn.Parameter) or isinstance(m.world.reals.get(id(value)), torch.nn.Parameter):
+            raise Break("module_construction", "a module is made that holds a parameter")
+        m.native(torch.nn.Module.__setattr__, module, name, value)
+        return
+    if "_parameters" not in d:
+        raise Break("module_construction", f"{type(module).__name__} is being constructed")
+    real = m.world.reals.get(id(value)) if type(value) is TraceTensor else value
+    wanted = (
+        "_parameters"
+        if isinstance(real, torch.nn.Parameter)
+        else "_modules"
+        if isinstance(value, torch.nn.Module)
+        else None
+    )
+    table = next((table for table in _module_tables if _is_member(m, module, name, table)), None)
+    if wanted is None and table is None and not isinstance(real, torch.nn.Buffer):
+        generic_set(m, module, name, value)
+        return
+    if table is None and wanted is not None and not has_attribute(m, module, name):
+        m.world.guard(S.attr(m.world.sources[id(module)], "__dict__"), "LACKS", name, "missing attribute")
+        table = wanted
+    fits = value is None or (wanted is not None if table != "_buffers" else type(value) is TraceTensor)
+    if (
+        table is None
+        or not fits
+        or table != (wanted or table)
+        or m.truth(m.getattr(torch.nn.modules.module, _REGISTRATION_HOOKS[table]))
+    ):
+        raise Break("mutation", f"`{name}` of a module is replaced")
+    containers.mutate(m, m.getattr(module, table), "__setitem__", [name, value], {})
+
+
+def _is_member(m: Machine, module: torch.nn.Module, name: str, table: str) -> bool:
+    members = _module_table(m, module, table)
+    return name in (containers.plain(m, members) if id(members) in m.world.shadows else members)
+
+
+def delete_attribute(m: Machine, obj: Any, name: str) -> None:
+    """`del obj.name`."""
+    custom = _lookup(type(obj), "__delattr__")
+    if isinstance(custom, types.FunctionType) and not isinstance(obj, torch.nn.Module):
+        m.call(custom, [obj, name])
+        return
+    generic_delete(m, obj, name)
+
+
+def generic_delete(m: Machine, obj: Any, name: str) -> None:
+    """object.__delattr__(obj, name)."""
+    t = type(obj)
+    if isinstance(obj, (type, types.ModuleType, torch.nn.Module, TraceTensor, Subclassed)):
+        raise Break("mutation", "an attribute is deleted")
+    raw = _lookup(t, name)
+    if isinstance(raw, property) and type(raw).__delete__ is property.__delete__:
+        if raw.fdel is None:
+            raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no deleter"))
+        m.call(raw.fdel, [obj])
+        return
+    if raw is not MISSING:
+        deleter = _lookup(type(raw), "__delete__")
+        if isinstance(deleter, types.FunctionType):
+            m.call(deleter, [_descriptor(m, t, raw), obj])
+            return
+        _refuse_odd_descriptor(raw, "__delete__", deleter)
+    if not m.world.is_outside(obj):
+        m.native(object.__delattr__, obj, name)
+        return
+    own = _known_as_own(m, obj)
+    if (
+        not isinstance(raw, types.MemberDescriptorType)
+        and name not in m.world.pending.get(id(obj), ())
+        and name not in (own or ())
+    ):
+        raise Break("mutation", f"`{name}` is deleted, which the object itself does not have")
+    generic_attribute(m, obj, name)
+    m.world.pending.setdefault(id(obj), {})[name] = MISSING
+    m.effects.delete_attribute(obj, name)

@@ -1,0 +1,861 @@
+"""Native functions and classes: which are computed during capture, and how their arguments are prepared for it.
+
+A native function is called during capture only where it is known to be pure. What it gets are inside values: outside
+containers are read (and guarded) first, callables become callbacks into the interpreter, tensors never reach it.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import functools
+import inspect
+import itertools
+import logging
+import math
+import operator
+import re
+import sys
+import types
+import warnings
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from ...guards.state import AUTOCAST_DEVICES, flag_name, read_field
+from ...guards.source_values import is_constant
+from . import containers
+from .callables import FUNCTIONS, KEEPS_TEXTS, function, python_function, own_class_method
+from ..tensors import tensor_calls
+from ..machine.generators import InlineGenerator
+from .identity import subclasses
+from ..numbers.late_text import LateText, join_texts, made_late, settled
+from ..machine.signals import Break, Raised
+from ..tensors.tensor_subclasses import answers_calls
+from ..library.watched_warnings import keeps_warnings
+from ..machine.world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = [
+    "made_by_native",
+    "search",
+    "call_native",
+    "call_native_method",
+    "is_logging",
+    "log_effect",
+]
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def made_by_native(m: Machine, value: Any) -> Any:
+    """Remember where a native iterator was made: a break that would have to carry it goes there."""
+    m.origins[id(value)] = m.root_index
+    m.world.keep.append(value)
+    return value
+
+
+# --- pure native functions, called on plain values
+PURE = set(
+    (
+        ord,
+        chr,
+        hex,
+        bin,
+        oct,
+        math.sqrt,
+        *(f for f in vars(math).values() if callable(f)),
+        operator.index,
+        sys.intern,
+        re.escape,
+        sys.getdefaultencoding,
+        torch._C._get_tracing_state,
+    )
+)
+
+
+_OF_INTEGERS = frozenset(
+    (math.gcd, math.lcm, math.comb, math.perm, math.factorial, math.isqrt, math.prod, math.fsum, math.dist)
+)
+
+
+def _is_pure(fn: Any) -> bool:
+    """Whether `fn` is in PURE; foreign callables (a ctypes function) may not even be hashable."""
+    try:
+        return fn in PURE
+    except TypeError:
+        return False
+
+
+def is_of_torch(fn: Any, owner: Any) -> bool:
+    module = getattr(fn, "__module__", None) or ""
+    if module.partition(".")[0] == "torch":
+        return True
+    name = (
+        owner.__module__ if isinstance(owner, type) else owner.__name__ if isinstance(owner, types.ModuleType) else ""
+    )
+    return (name or "").partition(".")[0] == "torch"
+
+
+_QUERY_PREFIXES = (
+    "_get_",
+    "get_",
+    "is_",
+    "_is_",
+    "_has",
+    "has_",
+    "_len_",
+    "are_",
+    "_are_",
+    "__set_forward",
+    "promote_types",
+    "can_cast",
+    "result_type",
+    "_jit_",
+    "_cuda_is",
+    "_cuda_getDevice",
+    "_log_api_usage_once",
+    "_dispatch",
+    "_show_config",
+    "_mps_is",
+    "_parse_to",
+)
+
+
+def run_handler(handler: Callable, m: Machine, args: list, kwargs: dict) -> Any:
+    """A builtin as its handler does it. Arguments that the handler has no place for are for the builtin itself to
+    refuse or to take.
+    """
+    try:
+        return handler(m, *args, **kwargs)
+    except TypeError as e:
+        if e.__traceback__ is None or e.__traceback__.tb_next is not None:  # raised inside, not by the call
+            raise
+    raise Break("c_call", "a builtin is called with arguments that capture does not know")
+
+
+_HOLDING = frozenset(
+    ("append", "appendleft", "extend", "insert", "setdefault", "__setitem__", "update", "format", "join")
+)
+
+
+def _settled(fn: Any, owner: Any, args: list, kwargs: dict) -> tuple[list, dict]:
+    """Arguments of native code, which would look into a text that holds numbers which vary: the text itself, unless it
+    is only to be held.
+    """
+    if isinstance(owner, (list, dict, collections.deque, str)) and getattr(fn, "__name__", "") in _HOLDING:
+        return args, kwargs
+    return [settled(a) for a in args], {k: settled(v) for k, v in kwargs.items()}
+
+
+def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
+    """A builtin function, or a builtin method bound to `owner`."""
+    try:
+        handler = FUNCTIONS.get(fn)
+    except TypeError:
+        handler = None
+    if m.late_texts and handler not in KEEPS_TEXTS:
+        args, kwargs = _settled(fn, owner, args, kwargs)
+    if is_of_torch(fn, owner) and (m.devices.entered or m.devices.left):
+        kwargs = m.devices.named(fn, kwargs)
+    if handler is not None:
+        return run_handler(handler, m, args, kwargs)
+    if isinstance(owner, (types.ModuleType, type(None))) or isinstance(owner, type):
+        if isinstance(owner, type) and not is_of_torch(fn, owner):
+            return _class_function(m, fn, owner, args, kwargs)
+        if is_of_torch(fn, owner):
+            return call_torch_function(m, fn, args, kwargs)
+        if _is_pure(fn):
+            return pure(m, fn, args, kwargs)
+        if type(fn) in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+            return _getter(m, fn, args)
+        module = getattr(fn, "__module__", None) or getattr(owner, "__name__", "") or ""
+        kind = {
+            "time": "time",
+            "random": "random_python",
+            "_random": "random_python",
+            "io": "io",
+            "_io": "io",
+            "posix": "io",
+            "numpy": "numpy",
+            "ctypes": "c_call",
+            "_ctypes": "c_call",
+        }.get(module.partition(".")[0], "c_call")
+        if kind == "numpy" or type(fn).__module__ == "numpy":
+            from ..arrays.numpy_arrays import call_numpy
+
+            return call_numpy(m, fn, args, kwargs)
+        name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
+        where = f"the native function {module + '.' if module else ''}{name} is called"
+        raise Break(
+            kind,
+            where + ", which capture knows nothing about" if kind == "c_call" else where if kind == "numpy" else "",
+        )
+    return call_native_method(m, fn, owner, args, kwargs)
+
+
+def lacks_arguments(fn: Any, args: list, kwargs: dict) -> bool:
+    """Whether native code refuses a call for the number and the names of its arguments."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return not args and not kwargs
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False
+
+
+def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    from .elements import as_index, as_number
+    from .operators import native_operation, python_method
+
+    if tensor_calls.holds_tensor(args):
+        raise Break(
+            "item",
+            f"{fn.__name__}() needs the value of a tensor",
+            f"use torch.{fn.__name__}" if hasattr(torch, fn.__name__) else "",
+        )
+    if len(args) == 1 and type(args[0]) not in ATOMS:
+        method = python_method(type(args[0]), f"__{fn.__name__}__")
+        if method is not None:
+            return m.call(method, [args[0]])
+    args = [
+        (
+            as_number(m, m.deep_plain(a))
+            if getattr(fn, "__module__", "") == "math" and fn not in _OF_INTEGERS
+            else as_index(m, m.deep_plain(a))
+        )
+        for a in args
+    ]
+    if fn in _OF_INTEGERS and any(
+        isinstance(a, (list, tuple)) and not all(type(v) in ATOMS or isinstance(v, _SYMBOLIC) for v in a) for a in args
+    ):
+        raise Break("c_call", f"{fn.__name__}() of objects")
+    return native_operation(m, functools.partial(fn, **kwargs) if kwargs else fn, *args)
+
+
+def _getter(m: Machine, fn: Any, args: list) -> Any:
+    from .operators import get_item
+
+    if (source := m.world.source_of(fn)) is not None:
+        m.world.guard(source, "ID", fn, "which items or attributes are taken")
+    _, parts = fn.__reduce__()[:2]
+    if type(fn) is operator.itemgetter:
+        items = [get_item(m, args[0], p) for p in parts]
+    elif type(fn) is operator.attrgetter:
+        items = []
+        for p in parts:
+            value = args[0]
+            for name in p.split("."):
+                value = m.getattr(value, name)
+            items.append(value)
+    else:
+        return _call_named(m, fn, args)
+    return items[0] if len(items) == 1 else tuple(items)
+
+
+def _call_named(m: Machine, fn: Any, args: list) -> Any:
+    """operator.methodcaller(name, *arguments, **named)(object)."""
+    maker, parts = fn.__reduce__()[:2]
+    name, named = (maker.args[0], maker.keywords) if isinstance(maker, functools.partial) else (parts[0], {})
+    given = list(parts) if isinstance(maker, functools.partial) else list(parts[1:])
+    return m.call(m.getattr(args[0], name), given, dict(named))
+
+
+def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) -> Any:
+    """Static and class methods of native classes: dict.fromkeys, str.maketrans, chain.from_iterable, object.__new__,
+    ...
+    """
+    from .elements import settle_keys
+
+    name = fn.__name__
+    if (own := own_class_method(fn, owner)) is not None:
+        return run_handler(own, m, [owner, *args], kwargs)
+    if owner in (datetime.date, datetime.datetime, decimal.Decimal) and name not in (
+        "now",
+        "today",
+        "utcnow",
+        "__new__",
+    ):
+        return m.native(fn, *[m.deep_plain(a) for a in args], **kwargs)
+    if owner in (datetime.date, datetime.datetime) and name != "__new__":
+        raise Break("time")
+    if name == "__new__":
+        from .classes import new_object
+
+        if not args or not isinstance(args[0], type):
+            raise Raised(TypeError(f"{owner.__name__}.__new__(X): X is not a type object"))
+        if owner is object or args[0].__new__ is object.__new__:
+            return new_object(m, *args)
+        if issubclass(owner, (tuple, str, int, float, frozenset, list, dict, set)):
+            obj = m.native(
+                owner.__new__,
+                args[0],
+                *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args[1:]],
+                **kwargs,
+            )
+            return m.world.create(obj)
+        raise Break("c_call", f"{owner.__name__}.__new__ is called")
+    if name == "fromkeys" and issubclass(owner, dict):
+        keys = list(m.iterate(args[0]))
+        settle_keys(m, keys)
+        return m.native(owner.fromkeys, keys, *args[1:], **kwargs)
+    if owner is itertools.chain and name == "from_iterable":
+        return made_by_native(m, itertools.chain.from_iterable(map(m.iterate, m.iterate(args[0]))))
+    if owner in (str, int, float, bytes):
+        return m.native(fn, *[m.deep_plain(a) for a in args], **kwargs)
+    if name == "__subclasses__":
+        return subclasses(m, args[0] if owner is type else owner)
+    if name in ("mro", "__subclasshook__", "__subclasscheck__", "__instancecheck__"):
+        return m.native(fn, *args)
+    if name == "__init_subclass__":
+        return None
+    return call_native_method(m, fn, owner, args, kwargs)
+
+
+# --- torch
+def call_torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    try:
+        if fn in tensor_calls.FACTORIES:
+            return tensor_calls.call_factory(m, fn, args, kwargs)
+    except TypeError as exc:
+        raise Break("unknown_object") from exc
+    name = getattr(fn, "__name__", "")
+    if (made := tensor_calls.of_numbers(m, fn, args, kwargs)) is not NotImplemented:
+        return made
+    if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
+        return tensor_calls.call_function(m, fn, args, kwargs)
+    if name.startswith(_QUERY_PREFIXES):
+        args = [m.deep_plain(a) for a in args]
+        value = m.native(fn, *args, **kwargs)
+        flag = flag_name(fn, args) if not kwargs else None
+        if flag is not None and is_constant(value):
+            m.world.state(flag, m.flags_before.get(flag, value))
+        return value
+    if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"):
+        raise Break("rng_state")
+    args = [m.deep_plain(a) for a in args]
+    if (
+        any(tensor_calls.holds_tensor(a) for a in args)
+        or not name.startswith("_")
+        and (answers_calls(args) or answers_calls(kwargs.values()))
+    ):
+        return tensor_calls.call_function(m, fn, args, kwargs)
+    if any(type(v) is torch._C._InferenceMode for v in (getattr(fn, "__self__", None), *args)):
+        raise Break("inference_mode")
+    raise Break(
+        "setting" if name.startswith(("_set_", "set_")) else "c_call",
+        f"the function torch.{name} is called, which changes or reads state that capture does not follow",
+    )
+
+
+def _initial(m: Machine, field: str, present: Any) -> Any:
+    if m.backward_of and field == "grad_mode" and not m.frames[-1].library:
+        raise Break(
+            "autograd_function", f"the backward of {m.backward_of} asks for grad mode, which create_graph decides"
+        )
+    m.world.state(field, m.initial_state[field] if field in m.initial_state else read_field(field))
+    return present
+
+
+for _fn, _field in (
+    (torch.is_grad_enabled, "grad_mode"),
+    (torch.is_inference_mode_enabled, "inference_mode"),
+    (torch.get_default_dtype, "default_dtype"),
+    (torch.get_num_threads, "num_threads"),
+    (torch._C._get_float32_matmul_precision, "matmul_precision"),
+    (torch._C._get_cublas_allow_tf32, "matmul_precision"),
+    (torch._C._get_cudnn_allow_tf32, "matmul_precision"),
+    (torch.is_anomaly_enabled, "anomaly"),
+    (torch._C._get_cublas_allow_fp16_reduced_precision_reduction, "matmul_precision"),
+    (torch._C._get_cublas_allow_bf16_reduced_precision_reduction, "matmul_precision"),
+):
+    FUNCTIONS[_fn] = lambda m, fn=_fn, field=_field: _initial(m, field, fn())
+for _name in (
+    "is_autocast_enabled",
+    "get_autocast_dtype",
+    "is_autocast_cache_enabled",
+    "get_autocast_gpu_dtype",
+    "get_autocast_cpu_dtype",
+    "is_autocast_cpu_enabled",
+    "is_any_autocast_enabled",
+    "_is_any_autocast_enabled",
+):
+    for _home in (torch, torch._C):
+        if (_fn := getattr(_home, _name, None)) is not None and isinstance(_fn, types.BuiltinFunctionType):
+            FUNCTIONS[_fn] = lambda m, *a, fn=_fn: _autocast_state(m, fn, a)
+
+
+def _autocast_state(m: Machine, fn: Any, args: tuple) -> Any:
+    """What autocast is told or told of: relied on as it was when the frame began."""
+    m.world.state("autocast", m.initial_state["autocast"])
+    flag = flag_name(fn, args)
+    if flag in _AUTOCAST_FLAGS:
+        m.world.state(flag, m.flags_before.get(flag, fn(*args)))
+    return fn(*args)
+
+
+_AUTOCAST_FLAGS = (
+    "torch.is_autocast_cache_enabled",
+    "torch.get_autocast_gpu_dtype",
+    "torch.get_autocast_cpu_dtype",
+    *(f"torch.get_autocast_dtype:{d}" for d in AUTOCAST_DEVICES),
+)
+_UNDEPRECATED = {
+    "torch.get_autocast_gpu_dtype": "torch.get_autocast_dtype:cuda",
+    "torch.get_autocast_cpu_dtype": "torch.get_autocast_dtype:cpu",
+}  # no warnings
+_STATE_CHANGES = [
+    getattr(home, name)
+    for home, name in (
+        (torch._C, "_set_grad_enabled"),
+        (torch, "set_autocast_enabled"),
+        (torch, "set_autocast_dtype"),
+        (torch, "set_autocast_cache_enabled"),
+        (torch, "autocast_increment_nesting"),
+        (torch, "autocast_decrement_nesting"),
+        (torch, "clear_autocast_cache"),
+        (torch, "set_autocast_cpu_enabled"),
+        (torch, "set_autocast_cpu_dtype"),
+        (torch, "set_autocast_gpu_dtype"),
+    )
+    if hasattr(home, name)
+]
+
+
+def _state_change(m: Machine, fn: Callable, *args: Any, **kwargs: Any) -> Any:
+    """grad mode and autocast: changed for real while capture goes on, and in the graph for the nodes that follow."""
+    if kwargs:
+        raise Break("unsupported", f"{fn.__name__} with keywords")
+    if _AUTOCAST_FLAGS[0] not in m.flags_before:
+        m.flags_before.update({n: read_field(_UNDEPRECATED.get(n, n)) for n in _AUTOCAST_FLAGS})
+    m.state_changed = True
+    result = m.native(fn, *args)
+    if fn is torch._C._set_grad_enabled:
+        m.world.state("grad_mode", m.initial_state["grad_mode"])
+    else:
+        m.world.state("autocast", m.initial_state["autocast"])
+    m.graph.record_state(fn, args)
+    return result
+
+
+for _fn in _STATE_CHANGES:
+    FUNCTIONS[_fn] = functools.partial(lambda m, *a, fn, **k: _state_change(m, fn, *a, **k), fn=_fn)
+
+
+def _flag(m: Machine, fn: Any) -> Any:
+    value = fn()
+    m.world.state(flag_name(fn, ()), value)
+    return value
+
+
+FUNCTIONS[sys.getrecursionlimit] = lambda m: _flag(m, sys.getrecursionlimit)
+
+
+@function(torch._C._log_api_usage_once)
+def _log_api_usage(m: Machine, *args: Any) -> None:
+    return None
+
+
+# --- native methods
+_INSIDE_TYPES = (
+    list,
+    dict,
+    tuple,
+    set,
+    frozenset,
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    complex,
+    range,
+    slice,
+    collections.deque,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    types.MappingProxyType,
+    re.Pattern,
+    re.Match,
+    torch.dtype,
+    torch.device,
+    *_SYMBOLIC,
+    types.GenericAlias,
+    collections.OrderedDict,
+    torch.finfo,
+    torch.iinfo,
+    decimal.Decimal,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.timezone,
+)
+_ITERATORS = (
+    type(iter([])),
+    type(iter(())),
+    type(iter({})),
+    type(iter(range(0))),
+    type(iter("")),
+    zip,
+    map,
+    filter,
+    enumerate,
+    reversed,
+    itertools.chain,
+    itertools.count,
+    itertools.repeat,
+    itertools.islice,
+    type(iter(set())),
+)
+
+
+def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
+    """A method that a C class defines, on `owner`."""
+    from . import attributes
+
+    name = fn.__name__
+    world = m.world
+    if m.late_texts:
+        owner = settled(owner)
+        args, kwargs = _settled(fn, owner, args, kwargs)
+    t = type(owner)
+    if (source := world.source_of(fn)) is not None and t in ATOMS and source.root.kind != "local":
+        world.guard(source, "ID", fn, "a bound method from outside")
+    elif source is not None and not world.is_outside(owner):
+        raise Break(
+            "unknown_object",
+            f"a bound method {t.__name__}.{name} that came from outside is called",
+            f"pass the {t.__name__} itself",
+        )
+    if (
+        world.is_outside(owner)
+        and containers.base_of(owner) is not None
+        and not isinstance(owner, torch.Size)
+        and name not in ("__setattr__", "__getattribute__", "__init__")
+    ):
+        return containers.call_method(m, owner, name, args, kwargs)
+    if id(owner) in world.class_dicts:
+        if name not in ("get", "__getitem__", "__contains__") or kwargs or not 1 <= len(args) <= 2:
+            containers.refuse_class_dict(m, owner)
+        found = attributes.in_class_dict(m, owner, args[0])
+        if name == "__contains__":
+            return found is not MISSING
+        if found is MISSING and name == "__getitem__":
+            raise Raised(KeyError(args[0]))
+        return found if found is not MISSING else args[1] if len(args) > 1 else None
+    if name == "__call__" and isinstance(owner, type):
+        from .classes import construct
+
+        return construct(m, owner, args, kwargs)
+    if name == "__setattr__":
+        attributes.generic_set(m, owner, *args)
+        return None
+    if name == "__getattribute__":
+        return attributes.generic_attribute(m, owner, *args)
+    if name == "__delattr__":
+        attributes.generic_delete(m, owner, *args)
+        return None
+    if name == "__init__" and getattr(fn, "__objclass__", None) is object:
+        return None
+    if name in ("__instancecheck__", "__subclasscheck__") and isinstance(owner, type):
+        return world.is_instance(args[0], owner) if name == "__instancecheck__" else issubclass(args[0], owner)
+    if isinstance(owner, _SYMBOLIC):
+        from .operators import native_operation
+
+        return native_operation(m, functools.partial(_bound(fn, owner), **kwargs), *args)
+    if isinstance(owner, InlineGenerator):
+        return m.native(getattr(owner, name), *args, **kwargs)
+    if t is property and name in ("setter", "getter", "deleter"):
+        return m.native(_bound(fn, owner), *args)
+    if isinstance(owner, torch.device) and name in ("__enter__", "__exit__"):
+        return m.devices.enter(owner) if name == "__enter__" else m.devices.leave()
+    if (
+        isinstance(owner, _INSIDE_TYPES)
+        and not world.is_outside(owner)
+        or isinstance(owner, (str, int, float, torch.Size, re.Pattern))
+    ):
+        return _inside_method(m, fn, owner, name, args, kwargs)
+    native_iterator = isinstance(owner, _ITERATORS) or t.__module__ == "builtins" and t.__name__.endswith("iterator")
+    if native_iterator and not world.is_outside(owner) and name in ("__next__", "__iter__", "__length_hint__"):
+        return owner if name == "__iter__" else m.native(getattr(owner, name))
+    if name in ("__eq__", "__ne__") and getattr(t, name) is getattr(object, name):
+        same = owner is args[0]
+        return (same if name == "__eq__" else not same) if same else NotImplemented
+    if name == "__hash__" and t.__hash__ is object.__hash__:
+        raise Break("unsupported", "an object's identity is used as a hash")
+    if isinstance(owner, BaseException) and not world.is_outside(owner):
+        return m.native(_bound(fn, owner), *args, **kwargs)
+    if isinstance(owner, (types.FunctionType, types.MethodType)) and name == "__call__":
+        return m.call(owner, args, kwargs)
+    if isinstance(owner, types.FunctionType) and name == "__get__":
+        return types.MethodType(owner, args[0]) if args[0] is not None else owner
+    if (
+        isinstance(owner, (types.GetSetDescriptorType, types.MemberDescriptorType))
+        and name == "__get__"
+        and args
+        and args[0] is not None
+        and inspect.getattr_static(m.world.type_of(args[0]), owner.__name__, None) is owner
+    ):
+        return m.getattr(args[0], owner.__name__)
+    if isinstance(owner, type) and name == "__subclasses__":
+        return subclasses(m, owner)
+    if isinstance(owner, type) and name in ("mro", "__prepare__"):
+        return m.native(getattr(owner, name), *args)
+    if isinstance(owner, type) and name == "__or__":
+        return m.native(operator.or_, owner, args[0])
+    import random
+
+    if isinstance(owner, random.Random):
+        raise Break("random_python")
+    if isinstance(owner, torch.Generator):
+        raise Break("rng_state")
+    if isinstance(owner, (torch.UntypedStorage, torch.TypedStorage)):
+        raise Break("storage")
+    if t.__module__ in ("_io", "io") or name in ("write", "flush", "read"):
+        raise Break("io")
+    if t.__module__.partition(".")[0] == "numpy":
+        raise Break("numpy", "a numpy object is used")
+    raise Break("c_call", f"the native method {t.__name__}.{name} is called, which capture knows nothing about")
+
+
+_TAKES_ITERABLE = frozenset(
+    (
+        "extend",
+        "__iadd__",
+        "join",
+        "union",
+        "intersection",
+        "difference",
+        "issubset",
+        "issuperset",
+        "isdisjoint",
+        "symmetric_difference",
+        "difference_update",
+        "intersection_update",
+        "extendleft",
+    )
+)
+
+
+def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwargs: dict) -> Any:
+    """A method of a container made inside, or of an immutable value."""
+    from .elements import as_index, as_key, items, settle_keys, spelled
+    from .operators import hashed
+
+    if (
+        name in ("format", "join")
+        and type(owner) is str
+        and (late := made_late(m, getattr(str, name), (owner, *args), kwargs)) is not None
+    ):
+        return late
+    if isinstance(owner, (dict, set, frozenset)) and args and name in _TAKES_KEY:
+        args = [hashed(args[0]), *args[1:]]
+        settle_keys(m, args[:1], owner)
+    if isinstance(owner, dict):
+        if name == "get" and len(args) >= 1:
+            return owner[args[0]] if m.native(lambda: args[0] in owner) else (args[1] if len(args) > 1 else None)
+        if name in ("update", "__init__", "__ior__"):
+            from ..machine.handlers_data import as_mapping
+
+            source = args[0] if args else {}
+            value = m.plain(source)
+            if not isinstance(value, dict):
+                if hasattr(type(value), "keys"):
+                    value = as_mapping(m, value)
+                else:
+                    value = [tuple(m.iterate(pair)) for pair in m.iterate(value)]
+                    settle_keys(m, [pair[0] for pair in value if pair], owner)
+            args = [value]
+    elif name in _TAKES_ITERABLE or name == "update":
+        args = [items(m, a) if not isinstance(a, (set, frozenset)) else m.plain(a) for a in args]
+        if isinstance(owner, (set, frozenset)):
+            for a in args:
+                settle_keys(m, a, owner)
+    elif name == "__init__":
+        args = [list(m.iterate(a)) for a in args]
+    elif name == "sort" and isinstance(owner, list):
+        from .builtin_functions import sorted_
+
+        owner[:] = sorted_(m, owner, **kwargs)
+        return None
+    elif name in ("index", "count", "remove", "__contains__", "__eq__", "__ne__", "__add__", "__lt__"):
+        if (
+            name in ("index", "remove", "__contains__", "count")
+            and isinstance(owner, (list, tuple, collections.deque))
+            and args
+        ):
+            return search(m, owner, name, args)
+        args = [m.deep_plain(a) for a in args]
+    elif isinstance(owner, (str, bytes, re.Pattern)):
+        if name == "format" and isinstance(owner, str):
+            return m.native(
+                _bound(fn, owner), *[spelled(m, a) for a in args], **{k: spelled(m, v) for k, v in kwargs.items()}
+            )
+        args = [m.callback(a) if callable(a) and type(a) not in ATOMS else m.deep_plain(a) for a in args]
+        kwargs = {
+            k: m.callback(v) if callable(v) and type(v) not in ATOMS else m.deep_plain(v) for k, v in kwargs.items()
+        }
+    if isinstance(owner, (str, bytes)) or name in ("insert", "pop", "rotate") and not isinstance(owner, (dict, set)):
+        args = [as_index(m, a) for a in args[:1]] + (
+            args[1:] if name == "insert" else [as_index(m, a) for a in args[1:]]
+        )
+    elif isinstance(owner, slice):
+        owner, args = as_key(m, owner), [as_index(m, a) for a in args]
+        fn = getattr(owner, name)
+    if any(isinstance(a, torch.SymInt) for a in args) and not isinstance(owner, (list, dict, set, collections.deque)):
+        args = [int(a) if isinstance(a, torch.SymInt) else a for a in args]
+    return m.native(_bound(fn, owner), *args, **kwargs)
+
+
+_TAKES_KEY = frozenset(
+    ("get", "pop", "setdefault", "__contains__", "__getitem__", "__setitem__", "add", "discard", "remove")
+)
+
+
+def search(m: Machine, owner: Any, name: str, args: list, missing: str = "") -> Any:
+    """index, remove, count and `in` of an inside sequence: elements are compared one by one. `missing` is the error's
+    text, if it is not that of the method."""
+    from .elements import as_index
+    from .operators import compare
+
+    wanted = args[0]
+    where: Any = range(len(owner))
+    if name == "index" and len(args) > 1:
+        bounds = [as_index(m, a) for a in args[1:]]
+        where = range(*m.native(slice(bounds[0], bounds[1] if len(bounds) > 1 else None).indices, len(owner)))
+    found = 0
+    for i in where:
+        if i >= len(owner):
+            break
+        v = owner[i]
+        if v is wanted or m.truth(compare(m, "==", v, wanted)):
+            if name == "remove":
+                del owner[i]
+                return None
+            if name != "count":
+                return True if name == "__contains__" else i
+            found += 1
+    if name in ("count", "__contains__"):
+        return found if name == "count" else False
+    if missing:
+        raise Raised(ValueError(missing))
+    base = next(b for b in (list, tuple, collections.deque) if isinstance(owner, b))
+    return m.native(getattr(base(), name), wanted)  # the error, in the words of an empty one
+
+
+def _bound(fn: Any, owner: Any) -> Any:
+    """A native method bound to its owner, past what a subclass overrides."""
+    return fn if isinstance(fn, BOUND_NATIVE) else fn.__get__(owner)
+
+
+# --- effects
+_EFFECT_VALUES = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type,
+    torch.dtype,
+    torch.device,
+    torch.SymInt,
+    torch.SymFloat,
+    LateText,
+)
+
+
+def _effect_value(m: Machine, value: Any) -> Any:
+    value = m.deep_plain(value)
+    if isinstance(value, TraceTensor):
+        raise Break("print", "a tensor is printed or logged")
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple, torch.Size):
+        return type(value)(_effect_value(m, v) for v in value) if type(value) is not torch.Size else value
+    if type(value) is dict:
+        return {k: _effect_value(m, v) for k, v in value.items()}
+    if isinstance(value, _EFFECT_VALUES) or isinstance(value, Warning):
+        return value
+    raise Break("print", f"an object of type {type(value).__name__} is printed or logged")
+
+
+_SAYING = frozenset(("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log"))
+
+
+def is_logging(fn: Any) -> bool:
+    name = getattr(fn, "__name__", "")
+    return (
+        name in ("warning_once", "info_once", "warn_once", "_warn_once")
+        or name in _SAYING
+        and fn.__module__ == "logging"
+    )
+
+
+def log_effect(m: Machine, fn: Any, args: list, kwargs: dict) -> None:
+    """A call whose purpose is its effect (logging, warnings): done after the graph has run, from the lines that the
+    program called it on.
+    """
+    if getattr(fn, "__name__", "") == "exception" or kwargs.get("exc_info"):
+        raise Break("c_call", "the exception that is being handled is logged, with its traceback")
+    args = [a if i == 0 and isinstance(a, logging.Logger) else _effect_value(m, a) for i, a in enumerate(args)]
+    kwargs = {k: _effect_value(m, v) for k, v in kwargs.items()}
+    level, frames = kwargs.get("stacklevel", 1), m.frames
+    if type(level) is int and level > len(frames):
+        kwargs["stacklevel"] = level + 1  # the entry is a frame, too
+    m.effects.call(
+        fn, args, kwargs, [(f.position(), f.scope) for f in frames[-max(level, 1) if type(level) is int else 0 :]]
+    )
+
+
+@function(torch._C._is_torch_function_enabled)
+def _is_torch_function_enabled(m: Machine) -> bool:
+    return not m.functions_off  # relied on as it was when the frame began, as every frame relies on it
+
+
+@function(warnings.warn)
+@python_function(("warnings", "warn"), ("_py_warnings", "warn"))
+def warn_(m: Machine, *args: Any, **kwargs: Any) -> None:
+    if keeps_warnings(m):
+        raise Break("c_call", "a warning is given where warnings.catch_warnings(record=True) keeps it in a list")
+    if any(f.program[f.pc - 1][1].handler is not None for f in m.frames):
+        for entry in m.iterate(m.getattr(warnings, "filters")):  # relied on
+            if next(m.iterate(entry)) == "error":
+                raise Break(
+                    "c_call", "a warning that may be raised as an exception is given inside of a try or with statement"
+                )
+    if len(args) > 2:  # warn(message, category, stacklevel, source)
+        kwargs.update(zip(("stacklevel", "source"), args[2:]))
+    log_effect(m, warnings.warn, list(args[:2]), kwargs)
+
+
+@function(warnings._filters_mutated)  # type: ignore[attr-defined]
+def filters_mutated(m: Machine) -> None:
+    """Filters of warnings change: an effect, in order with the warnings."""
+    m.effects.call(warnings._filters_mutated, [], {})  # type: ignore[attr-defined]
+
+
+@function(print)
+def print_(m: Machine, *args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
+    from .operators import to_text
+
+    streams = [s for s in (sys.stdout, sys.stderr) if s is file]
+    if file is not None and (not streams or m.world.source_of(file) is None):
+        raise Break("io", "print to a file")
+    texts = [to_text(m, a, "str") for a in args]
+    named = {"end": end} if end not in ("\n", None) else {}
+    if streams:
+        named["file"] = file
+    if m.truth(flush):
+        named["flush"] = True
+    between = " " if sep is None else sep
+    m.effects.call(print, [join_texts([part for text in texts for part in (between, text)][1:])], named)
+
+
+KEEPS_TEXTS.update((print_, warn_))

@@ -1,0 +1,106 @@
+"""functools.lru_cache and cache: what such a function gives is what its cache holds.
+
+A value that never changes is asked for now, as the program does at this place, and again by each call of the entry,
+which runs plainly where it is another by then. What may change (a tensor, a list, an object) is one and the same for
+everybody who asks: the function is called where it stands.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ...guards import source as S
+from ...guards.source import UnlikeNumber
+from ...guards.source_values import const_equal, is_constant
+from . import builtin_calls
+from .inline_policy import is_trusted_module
+from .operators import hashed
+from ..machine.signals import Break, Raised
+from ..machine.world import ATOMS, constant_only
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["call_cached", "asked_again"]
+
+
+def call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """fn(*args, **kwargs) of a functools.lru_cache."""
+    inner = fn.__wrapped__
+    if builtin_calls.is_logging(inner):
+        m.world.anchor(fn)
+        return builtin_calls.log_effect(m, fn, args, kwargs)
+    source = m.world.source_of(fn) or m.world.anchor(fn)
+    if is_trusted_module(
+        getattr(inner, "__module__", None) or ""
+    ):  # what torch and the standard library cache are functions of their arguments
+        if isinstance(inner, types.FunctionType) and m.world.source_of(inner) is None:
+            m.world.register(inner, S.attr(source, "__wrapped__"))
+        return m.call(inner, args, kwargs)
+    m.world.guard(source, "ID", fn, "cached function")
+    if isinstance(inner, types.FunctionType) and m.world.source_of(inner) is None:
+        m.world.register(inner, S.attr(source, "__wrapped__"))
+    return _ask(m, fn, getattr(inner, "__qualname__", repr(inner)), args, kwargs)
+
+
+def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
+    """The value that the cache has, or gets now."""
+    given = [_key(m, a) for a in args], {k: _key(m, v) for k, v in kwargs.items()}
+    if m.effects or len(m.graph.scopes) > 1 or m.graph.written:
+        raise Break("c_call", f"the cached function {name} is called after effects that it may see")
+    before = len(m.effects.entries)
+    try:
+        result = m.call(
+            fn.__wrapped__, args, kwargs
+        )  # to see whether it has effects: whether and when those happen depends on its cache
+    except Raised:
+        raise Break("c_call", f"the cached function {name} raises") from None
+    new = [e for e in m.effects.entries[before:] if e is not None]
+    if new and result is None and all(e.kind == "call" for e in new) and not m.graph.written:
+        del m.effects.entries[before:]  # it only prints or logs: the cache decides, when the entry runs
+        return builtin_calls.log_effect(m, fn, args, kwargs)
+    if new or m.graph.written:
+        raise Break("c_call", f"the cached function {name} has side effects: whether they happen depends on its cache")
+    if fn.cache_parameters()["maxsize"] == 0:
+        raise Break("c_call", f"the cached function {name} caches nothing")
+    try:
+        value = fn(*given[0], **given[1])
+    except Exception:
+        raise Break("c_call", f"the cached function {name} raises") from None
+    if not is_constant(value):
+        raise Break(
+            "c_call",
+            f"the cached function {name} gives a {type(value).__name__}, which its cache holds and others may change",
+            "call it before the compiled region, and pass what it gives",
+        )
+    m.cached.append((fn, *given, value))
+    if isinstance(value, (tuple, type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+        m.world.anchor(value)
+    return value
+
+
+def _key(m: Machine, value: Any) -> Any:
+    """An argument that the cache may look up: a constant, or an object from outside by its identity, which is relied
+    on.
+    """
+    value = hashed(value)
+    if type(value) in ATOMS or type(value) is tuple and constant_only(value):
+        return value
+    if isinstance(value, type):
+        m.world.anchor(value)
+        return value
+    source = m.world.source_of(value)
+    if source is not None and type(value).__hash__ is object.__hash__ and type(value).__weakrefoffset__:
+        m.world.guard(source, "WEAK_ID", weakref.ref(value), "argument of a cached function")
+        return value
+    raise Break("c_call", f"a cached function is called with a {type(value).__name__}")
+
+
+def asked_again(fn: Any, known: Any, /, *args: Any, **kwargs: Any) -> None:
+    """Ask a cache for what was relied on. Raises UnlikeNumber where it gives something else by now."""
+    value = fn(*args, **kwargs)
+    if value is not known and not const_equal(value, known):
+        raise UnlikeNumber("the cache of a function gives something else than it gave")

@@ -1,0 +1,424 @@
+"""Calls: what a callable is decides whether it is interpreted, recorded, computed now, logged as an effect, or a
+break.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import reprlib
+import types
+import weakref
+from typing import TYPE_CHECKING, Any, Iterable
+
+import torch
+
+from ...guards import source as S
+from ...guards.weak import Weak
+from ...runtime.dispatch import Dispatcher
+from . import attributes, builtin_calls, callables, classes, modules, operators
+from ..library import optimizers
+from ..tensors import subclass_calls, tensor_calls
+from ..library.backward_reads import refuse_operator
+from .caches import call_cached
+from ..tensors.exchanged import relies_on_parts
+from ..library.functional_transforms import Transformed, call_object, jacobian_wrapper
+from ..machine.generators import InlineGenerator, PythonIterator
+from .inline_policy import (
+    CONSTANT_BY_NAME,
+    is_disabled,
+    is_leaf_function,
+    is_trusted_module,
+    known_constant_functions,
+    runs_code,
+)
+from ..machine.nesting import passes_on
+from ..machine.signals import Break, Plainly, Raised
+from ..library.torch_marks import is_allowed_in_graph, marked_call
+from ..machine.world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["call", "call_python", "interpret", "bind"]
+
+_CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
+_TRANSFORMS = torch.func.jacrev.__code__.co_filename
+_LRU = type(functools.lru_cache(lambda: None))
+_OPTIMIZERS = optimizers.OWNERS
+_RECURSIVE_REPRS = frozenset(
+    (
+        reprlib.recursive_repr()(repr).__code__,
+        *(  # type: ignore[arg-type]
+            f(repr).__code__ for f in (getattr(dataclasses, "_recursive_repr", None),) if f is not None
+        ),
+    )
+)
+_LEGACY_TYPE = type(torch.FloatTensor)
+_OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+@passes_on
+def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """fn(*args, **kwargs) of the program."""
+    t = type(fn)
+    if m.subclassed and (result := subclass_calls.call(m, fn, args, kwargs)) is not NotImplemented:
+        return result
+    if t is types.FunctionType:
+        return _call_function(m, fn, args, kwargs)
+    if t is types.MethodType:
+        if m.world.is_outside(fn) and not isinstance(fn.__self__, _OPTIMIZERS):
+            owner, function = m.getattr(fn, "__self__"), m.getattr(fn, "__func__")
+            return call(m, function, [owner, *args], kwargs)
+        owner = fn.__self__
+        if isinstance(owner, (InlineGenerator, PythonIterator)):
+            return m.native(fn, *args, **kwargs)
+        if isinstance(owner, _OPTIMIZERS):
+            return optimizers.call_method(m, owner, fn, args, kwargs)
+        if type(owner) is TraceTensor and getattr(TraceTensor, fn.__name__, None) is fn.__func__:
+            return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
+        return call(m, fn.__func__, [owner, *args], kwargs)
+    if t in BOUND_NATIVE:
+        constant = known_constant_functions().get(id(fn))
+        if constant is not None:
+            return constant[1]
+        owner = native_owner(fn)
+        if type(owner) is TraceTensor:
+            return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
+        try:
+            return builtin_calls.call_native(m, fn, owner, args, kwargs)
+        except IndexError as error:  # an argument that is not there
+            if error is m.escaped or not builtin_calls.lacks_arguments(fn, args, kwargs):
+                raise
+            return m.native(fn, *args, **kwargs)  # raises the TypeError
+    if t is _LEGACY_TYPE and not fn.is_cuda:
+        return tensor_calls.call_legacy_constructor(m, fn.dtype, args, kwargs)
+    if isinstance(fn, type):
+        return classes.instantiate(m, fn, args, kwargs)
+    if t is types.MethodDescriptorType or t is types.WrapperDescriptorType:
+        return _call_descriptor(m, fn, args, kwargs)
+    if t is functools.partial:
+        return _call_partial(m, fn, args, kwargs)
+    if isinstance(fn, torch.nn.Module):
+        return modules.call_module(m, fn, args, kwargs)
+    if isinstance(fn, _OPS):
+        refuse_operator(
+            m,
+            fn,
+            torch.is_grad_enabled()
+            and any(isinstance(a, TraceTensor) and a.requires_grad for a in (*args, *kwargs.values())),
+        )
+        return tensor_calls.call_function(m, fn, args, kwargs)
+    if isinstance(fn, torch._ops.HigherOrderOperator):
+        return call_higher_order(m, fn, args, kwargs)
+    if t is _LRU:
+        return call_cached(m, fn, args, kwargs)
+    if t is weakref.ReferenceType:
+        return _call_weakref(m, fn)
+    if t is Transformed:
+        return call_object(m, fn, args, kwargs)
+    if t is Dispatcher:  # a function compiled by this compiler: captured with the rest
+        return _call_original(m, fn, fn.__wrapped__, args, kwargs)
+    if t is torch.jit.ScriptFunction:
+        original = getattr(fn, "_torchdynamo_inline", None)
+        if original is None:
+            raise Break(
+                "unsupported", "a function of torch.jit is called", "call the Python function that it was made from"
+            )
+        return _call_original(m, fn, original, args, kwargs)
+    if t is InlineGenerator:
+        raise Raised(TypeError("'generator' object is not callable"))
+    if t.__name__ == "builtin_function_or_method" or t in (types.ClassMethodDescriptorType,):
+        return builtin_calls.call_native(m, fn, None, args, kwargs)
+    method = attributes._lookup(t, "__call__")
+    if isinstance(method, types.FunctionType):
+        if is_allowed_in_graph(fn) and hasattr(fn, "__name__"):  # what nodes are printed by
+            return _call_opaque(m, fn, args, kwargs)
+        return call(m, attributes._guarded_function(m, t, "__call__", method), [fn, *args], kwargs)
+    if method is MISSING:
+        raise Raised(TypeError(f"'{t.__name__}' object is not callable"))
+    if method is not MISSING and isinstance(method, torch.nn.Module):
+        return call(m, method, args, kwargs)
+    return builtin_calls.call_native(m, fn, None, args, kwargs)
+
+
+def call_higher_order(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """An operator of torch whose operands are functions, called as an object: torch.ops.higher_order.cond."""
+    handler = callables.PYTHON_FUNCTIONS.get(("torch.ops.higher_order", fn.name()))
+    if handler is None:
+        raise Break("higher_order", f"torch.ops.higher_order.{fn.name()} is called")
+    return builtin_calls.run_handler(handler, m, args, kwargs)
+
+
+@passes_on
+def _call_original(m: Machine, fn: Any, original: Any, args: list, kwargs: dict) -> Any:
+    """Calling a compiled or scripted function: the function that it was made from, which is fixed with it."""
+    if m.world.is_outside(fn):
+        m.world.guard(m.world.sources[id(fn)], "ID", fn, "compiled function")
+    return call(m, original, args, kwargs)
+
+
+def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """An unbound method of a C class: torch.Tensor.add(x, y), list.append(l, v), object.__setattr__(o, n, v)."""
+    if not args:
+        raise Raised(TypeError(f"unbound method {fn.__name__}() needs an argument"))
+    owner = args[0]
+    if type(owner) is TraceTensor:
+        return tensor_calls.call_method(m, owner, fn.__name__, args[1:], kwargs)
+    return builtin_calls.call_native_method(m, fn, owner, args[1:], kwargs)
+
+
+def _call_opaque(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """A callable that torch.compiler.allow_in_graph marked, as one call in the graph."""
+    m.world.guard(m.world.source_of(fn) or m.world.anchor(fn), "ID", fn, "callable allowed in graphs")
+    return tensor_calls.call_function(m, fn, args, kwargs)
+
+
+def _call_weakref(m: Machine, ref: Any) -> Any:
+    """ref(): a reference from outside is relied on by identity, and so is its target, which lives on or is gone for
+    good.
+    """
+    target, world = ref(), m.world
+    if m.referenced:
+        raise Plainly(
+            "lifetime",
+            "a weak reference is asked after an object was let go of",
+            "ask before, or outside of the compiled region",
+        )
+    if not world.is_outside(ref):  # made inside (weak_reference), to an object from outside
+        return target
+    world.guard(world.sources[id(ref)], "ID", ref, "weak reference")
+    if target is None:
+        return None
+    source = world.source_of(target)
+    if source is None:
+        return world.load(target, S.const(Weak(target)), "target of a weak reference")
+    world.guard(source, "WEAK_ID", weakref.ref(target), "target of a weak reference")
+    return world.tensors.get(id(target), target)
+
+
+@passes_on
+def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -> Any:
+    if m.world.is_outside(fn):
+        function = m.getattr(fn, "func")
+        first, named = list(m.iterate(m.getattr(fn, "args"))), dict(m.plain(m.getattr(fn, "keywords")))
+    else:
+        function, first, named = fn.func, list(fn.args), dict(fn.keywords)
+    return call(m, function, [*first, *args], {**named, **kwargs})
+
+
+@passes_on
+def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+    constant = known_constant_functions().get(id(fn))
+    if constant is not None:
+        return constant[1]
+    module = fn.__module__ or ""
+    named = CONSTANT_BY_NAME.get((module, fn.__name__), MISSING)
+    if named is not MISSING:
+        return named
+    replaced = callables.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
+    if replaced is not None:
+        return builtin_calls.run_handler(
+            replaced, m, [fn, *args] if replaced in callables.TAKES_FUNCTION else args, kwargs
+        )
+    if fn.__code__.co_filename == _TRANSFORMS and (transformed := jacobian_wrapper(m, fn)) is not None:
+        return call_object(m, transformed, args, kwargs)
+    if fn.__dict__ and (result := marked_call(m, fn, args, kwargs)) is not NotImplemented:
+        return result
+    if fn.__code__ in _RECURSIVE_REPRS and hasattr(fn, "__wrapped__"):
+        return call(m, fn.__wrapped__, args, kwargs)  # what it adds is a stop for objects that contain themselves
+    if is_disabled(fn):
+        raise Break("disabled", f"{fn.__qualname__} is marked to stay uncompiled")
+    trusted = is_trusted_module(module)
+    if trusted:
+        if builtin_calls.is_logging(fn):
+            return builtin_calls.log_effect(m, fn, args, kwargs)
+        if (
+            is_leaf_function(fn)
+            and (tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs))
+            and not any(map(runs_code, (*args, *kwargs.values())))
+            and not (
+                module == "torch.nn.functional" and any(type(a) is torch.SymFloat for a in (*args, *kwargs.values()))
+            )
+            and relies_on_parts(m, fn)
+        ):
+            return tensor_calls.call_function(m, fn, args, kwargs)
+        kind = callables.BREAK_MODULES.get(module)
+        if kind is not None and not (module == "torch.nn.init" and fn.__name__.startswith(("_calculate", "calculate"))):
+            raise Break(kind)
+    elif fn.__name__ in ("warning_once", "info_once"):
+        return builtin_calls.log_effect(m, fn, args, kwargs)
+    elif module.partition(".")[0] == "numpy":
+        from ..arrays.numpy_arrays import call_numpy
+
+        return call_numpy(m, fn, args, kwargs)
+    elif (
+        module.startswith("triton.runtime.")
+        and fn.__qualname__.endswith((".run", ".warmup"))
+        and fn.__qualname__ != "Heuristics.run"
+    ):
+        raise Break("triton_kernel")
+    return call_python(m, fn, args, kwargs)
+
+
+@passes_on
+def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+    """Interpret a Python function."""
+    world = m.world
+    code = fn.__code__
+    if code in m.opaque:
+        return _call_opaque(m, fn, args, kwargs)
+    source = world.source_of(fn)
+    if source is None and id(fn) not in world.created:
+        source = world.anchor(fn)
+    if source is not None and not is_trusted_module(fn.__module__ or ""):
+        world.guard_function(source, fn, "function")
+    if code.co_flags & 0x380:
+        raise Break("async", "a coroutine or async generator is called")
+    slots = bind(m, fn, args, kwargs)
+    if m.opts.library is None:
+        return m.call_code(code, m.scope_of(fn.__globals__), fn, slots)
+    return _follow(m, fn, slots)
+
+
+@passes_on
+def _follow(m: Machine, fn: types.FunctionType, slots: dict[int, Any]) -> Any:
+    """Interpret a function as far as the policy goes: a call into a library is followed unless it is left alone, and
+    given up where it runs for long before any tensor work."""
+    code, library = fn.__code__, m.opts.library
+    if m.following is not None:
+        if m.instructions > m.following[0] and m.graph.calls == m.following[1]:
+            raise Break("library", "it runs for long without tensor work")
+    elif library.is_library(code):
+        if library.left_alone(code):
+            raise Break(
+                "library", f"{fn.__qualname__} is library code that is left to Python: {library.left_alone(code)}"
+            )
+        patience = library.instructions if _has_tensor(slots.values()) else library.instructions_without
+        m.following = m.instructions + patience, m.graph.calls
+        try:
+            return m.call_code(code, m.scope_of(fn.__globals__), fn, slots)
+        finally:
+            m.following = None
+    return m.call_code(code, m.scope_of(fn.__globals__), fn, slots)
+
+
+def _has_tensor(values: Iterable[Any]) -> bool:
+    """Whether a call's parameters, or what containers among them show first, are tensors."""
+    for v in values:
+        inside = v if type(v) in (tuple, list) else v.values() if type(v) is dict else ()
+        if isinstance(v, TraceTensor) or any(isinstance(x, TraceTensor) for x in itertools.islice(inside, 16)):
+            return True
+    return False
+
+
+def interpret(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """Interpret a function of capture's own, or of a module that is taken to stay as it is: nothing is guarded."""
+    return m.call_code(fn.__code__, m.scope_of(fn.__globals__), fn, bind(m, fn, args, kwargs))
+
+
+def _default(m: Machine, fn: types.FunctionType, index: int) -> Any:
+    defaults = fn.__defaults__
+    assert defaults is not None
+    value = defaults[index]
+    source = m.world.source_of(fn)
+    if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
+        return value
+    return m.world.load(value, S.default(source, index), "default argument")
+
+
+def _kwdefault(m: Machine, fn: types.FunctionType, name: str) -> Any:
+    value = fn.__kwdefaults__[name]
+    source = m.world.source_of(fn)
+    if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
+        return value
+    return m.world.load(value, S.kwdefault(source, name), "default argument")
+
+
+def _too_many(fn: types.FunctionType, given: int, keyword_only: int) -> str:
+    """CPython's message for too many positional arguments."""
+    n, optional = fn.__code__.co_argcount, len(fn.__defaults__ or ())
+    takes = f"from {n - optional} to {n}" if optional else str(n)
+    also = (
+        f" positional argument{'s' * (given != 1)} (and {keyword_only} keyword-only"
+        f" argument{'s' * (keyword_only != 1)})"
+        if keyword_only
+        else ""
+    )
+    return (
+        f"{fn.__qualname__}() takes {takes} positional argument{'s' * (optional > 0 or n != 1)} but {given}{also} "
+        f"{'was' if given == 1 and not keyword_only else 'were'} given"
+    )
+
+
+def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[int, Any]:
+    """Arguments to local slots, as CPython binds them. TypeError of the program where they do not fit."""
+    code = fn.__code__
+    n, nkw = code.co_argcount, code.co_kwonlyargcount
+    names = code.co_varnames
+    slots: dict[int, Any] = {}
+    given = len(args)
+    flags = code.co_flags
+    total = n + nkw
+    for i in range(min(given, n)):
+        slots[i] = args[i]
+    if flags & _CO_VARARGS:
+        slots[total] = tuple(args[n:])
+    elif given > n:
+        raise Raised(TypeError(_too_many(fn, given, sum(name in kwargs for name in names[n:total]))))
+    extra: dict[str, Any] = {}
+    if kwargs:
+        posonly = code.co_posonlyargcount
+        params = names[:total]
+        for k, v in kwargs.items():
+            try:
+                i = params.index(k, posonly)
+            except ValueError:
+                if not flags & _CO_VARKEYWORDS:
+                    raise Raised(TypeError(f"{fn.__qualname__}() got an unexpected keyword argument '{k}'")) from None
+                extra[k] = v
+                continue
+            if i in slots:
+                raise Raised(TypeError(f"{fn.__qualname__}() got multiple values for argument '{k}'"))
+            slots[i] = v
+    if flags & _CO_VARKEYWORDS:
+        slots[total + (1 if flags & _CO_VARARGS else 0)] = extra
+    if len(slots) < total + bool(flags & _CO_VARARGS) + bool(flags & _CO_VARKEYWORDS):
+        defaults = fn.__defaults__ or ()
+        first = n - len(defaults)
+        missing: list[str] = []
+        missing_keywords: list[str] = []
+        for i in range(n):
+            if i not in slots:
+                if i < first:
+                    missing.append(names[i])
+                else:
+                    slots[i] = _default(m, fn, i - first)
+        kwdefaults = fn.__kwdefaults__ or {}
+        for i in range(n, total):
+            if i not in slots:
+                if names[i] in kwdefaults:
+                    slots[i] = _kwdefault(m, fn, names[i])
+                else:
+                    missing_keywords.append(names[i])
+        for kind, absent in (("positional", missing), ("keyword-only", missing_keywords)):
+            if absent:
+                raise Raised(
+                    TypeError(
+                        f"{fn.__qualname__}() missing {len(absent)} required {kind}"
+                        f" argument{'s' if len(absent) > 1 else ''}: " + _listed(absent)
+                    )
+                )
+    return slots
+
+
+def _listed(names: list[str]) -> str:
+    """'a', 'b', and 'c', as CPython writes it."""
+    quoted = [repr(n) for n in names]
+    if len(quoted) <= 2:
+        return " and ".join(quoted)
+    return ", ".join(quoted[:-1]) + ", and " + quoted[-1]
+
+
+callables.FUNCTIONS.update(operators.OPERATOR_FUNCTIONS)

@@ -1,0 +1,283 @@
+"""Making instances, and classes."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import types
+import typing
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import builtin_calls, callables
+from ..tensors import tensor_calls
+from ..machine.generators import InlineGenerator
+from .inline_policy import is_trusted_module
+from .lifetimes import refuse_finalizer, refuse_reference
+from .lookups import class_attribute
+from ..machine.signals import Break, Raised
+from ..machine.world import ATOMS, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["instantiate", "build_class", "make_class", "made_inside"]
+
+
+_lookup = class_attribute
+
+
+def construct_subclass(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    from ..tensors.subclass_calls import construct as construct_
+
+    return construct_(m, cls, args, kwargs)
+
+
+def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    """cls(*args, **kwargs)."""
+    special = callables.CLASSES.get(cls)
+    if special is not None:
+        return builtin_calls.run_handler(special, m, args, kwargs)
+    if isinstance(cls, enum.EnumMeta):
+        if len(args) != 1 or kwargs:
+            raise Break("unsupported", "an enum is made")
+        member = m.native(cls, args[0])
+        if not isinstance(member, enum.Enum):  # a flag that lets go of what it does not know gives a number
+            return member
+        from ...guards import source as S
+
+        by_value = cls._value2member_map_ if type(args[0]) in ATOMS else {}
+        if by_value.get(args[0]) is member and id(cls) not in m.world.made:  # (an enum may be told other values)
+            return m.world.load(
+                member, S.dict_value(S.attr(m.world.anchor(cls), "_value2member_map_"), args[0]), "member of an enum"
+            )
+        known = member.name in cls.__members__ if isinstance(member.name, str) else False  # else a combination of flags
+        return m.world.register(member, S.attr(m.world.anchor(cls), member.name) if known else S.const(member))
+    if (
+        cls in (torch.nn.ModuleList, torch.nn.Sequential)
+        and all(not tensor_calls.holds_tensor(a) for a in args)
+        and not kwargs
+    ):
+        # grouping modules that exist changes none of them; slices of a ModuleList do this
+        return m.world.create(
+            m.native(cls, *[m.native(list, m.iterate(a)) if cls is torch.nn.ModuleList else a for a in args])
+        )
+    if cls.__module__ in ("numpy", "numpy._core.getlimits", "numpy.core.getlimits") and cls.__name__ in (
+        "finfo",
+        "iinfo",
+        "dtype",
+    ):
+        return m.world.create(m.native(cls, *[m.deep_plain(a) for a in args]))
+    if cls.__module__ == "torch.return_types" and len(args) == 1 and not kwargs:
+        return m.native(cls, list(m.iterate(args[0])))
+    if issubclass(cls, weakref.ref):
+        refuse_reference(f"a {cls.__name__}")
+    if issubclass(cls, torch.nn.Module):
+        return _make_module(m, cls, args, kwargs)
+    if cls is torch.Tensor:
+        return tensor_calls.call_legacy_constructor(m, None, args, kwargs)
+    if issubclass(cls, torch.Tensor):
+        if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
+            raise Break("parameter", f"a {cls.__name__} is made")
+        return construct_subclass(m, cls, args, kwargs)
+    if issubclass(cls, torch.autograd.Function):  # Function().apply(x): an instance that only names its class
+        obj = m.world.create(m.native(cls.__new__, cls))
+        m.call(_lookup(cls, "__init__"), [obj, *args], kwargs)
+        return obj
+    if issubclass(cls, BaseException):
+        return _make_exception(m, cls, args, kwargs)
+    meta_call = _lookup(type(cls), "__call__")
+    if isinstance(meta_call, types.FunctionType):
+        return m.call(meta_call, [cls, *args], kwargs)
+    return construct(m, cls, args, kwargs)
+
+
+def _make_module(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    """A module without parameters (an activation, a loss): nothing but Python, so its __init__ is interpreted. What
+    makes a Parameter breaks there."""
+    new = cls.__new__
+    if (
+        new is not object.__new__
+        and not isinstance(new, types.FunctionType)
+        or type(cls) is not type
+        or issubclass(cls, _NATIVE_MODULES)
+    ):
+        raise Break("module_construction", f"a {cls.__name__} is constructed")
+    return construct(m, cls, args, kwargs)
+
+
+_NATIVE_MODULES = (torch.jit.ScriptModule, torch.fx.GraphModule)
+
+
+def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    """type.__call__: __new__, then __init__."""
+    new, init = _lookup(cls, "__new__"), _lookup(cls, "__init__")
+    new = new.__func__ if isinstance(new, staticmethod) else new
+    if isinstance(new, types.FunctionType):
+        if (
+            hasattr(cls, "_fields")
+            and issubclass(cls, tuple)
+            and "__new__" in cls.__dict__
+            and new.__module__.startswith("namedtuple")
+        ):
+            return m.native(cls, *args, **kwargs)
+        obj = m.call(new, [cls, *args], kwargs)
+        if not isinstance(obj, cls):
+            return obj
+    else:
+        obj = _native_new(m, cls, args, kwargs, init)
+    if isinstance(init, types.FunctionType):
+        given = m.call(init, [obj, *args], kwargs)
+        if given is not None:
+            raise Raised(TypeError(f"__init__() should return None, not '{m.world.type_of(given).__name__}'"))
+    elif init is not MISSING and init is not object.__init__ and isinstance(obj, (list, dict, set)):
+        m.native(init, obj, *[m.plain(a) if not isinstance(a, InlineGenerator) else a for a in args], **kwargs)
+    return obj
+
+
+def _native_new(m: Machine, cls: type, args: list, kwargs: dict, init: Any) -> Any:
+    """An instance by the C __new__ of a base class."""
+    heap = bool(cls.__flags__ & (1 << 9))
+    if not heap and cls not in _PLAIN_CLASSES:
+        raise Break("c_call", f"an instance of the native class {cls.__module__}.{cls.__name__} is made")
+    if heap and isinstance(_lookup(cls, "__del__"), types.FunctionType):
+        if not is_trusted_module(cls.__module__ or ""):
+            refuse_finalizer(cls)
+        raise Break(
+            "rebuild",
+            f"an instance of {cls.__name__} is made, whose __del__ runs when the last reference goes",
+            "release what it holds in a with statement, or make it outside of the compiled region",
+        )
+    if cls.__new__ is object.__new__:
+        if (args or kwargs) and init is object.__init__:
+            raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
+        obj = m.native(object.__new__, cls)
+    elif issubclass(cls, (dict, list, set)) and heap or cls in _PLAIN_CLASSES:
+        obj = m.native(cls.__new__, cls)
+    elif issubclass(cls, (tuple, str, int, float, frozenset)):
+        obj = m.native(cls.__new__, cls, *[m.plain(a) for a in args], **kwargs)
+    elif issubclass(cls, torch.utils._python_dispatch.TorchDispatchMode) or issubclass(
+        cls, torch.overrides.TorchFunctionMode
+    ):
+        raise Break("unsupported", "a dispatch or function mode is made")
+    else:
+        raise Break("c_call", f"an instance of {cls.__module__}.{cls.__name__} is made by native code")
+    return m.world.create(obj)
+
+
+_PLAIN_CLASSES = frozenset((object, collections.OrderedDict, types.SimpleNamespace))
+
+
+def _make_exception(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    new, init = _lookup(cls, "__new__"), _lookup(cls, "__init__")
+    if isinstance(new, (types.FunctionType, staticmethod)):
+        raise Break("unsupported", "an exception class with its own __new__ is instantiated")
+    if not isinstance(init, types.FunctionType):
+        return m.native(cls, *args, **kwargs)
+    exc = m.native(cls.__new__, cls, *args)
+    m.call(init, [exc, *args], kwargs)
+    return exc
+
+
+def new_object(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
+    """object.__new__(cls), or a builtin base's, called explicitly."""
+    if not isinstance(cls, type):
+        raise Raised(TypeError("object.__new__(X): X is not a type object"))
+    if issubclass(cls, (torch.Tensor, *_NATIVE_MODULES)):
+        raise Break("module_construction")
+    obj = m.native(object.__new__, cls)
+    return m.world.create(obj)
+
+
+def build_class(m: Machine, body: Any, name: str, /, *given: Any, metaclass: Any = None, **kwargs: Any) -> Any:
+    """`class name(*bases): ...` inside a captured function."""
+    bases = m.native(types.resolve_bases, given) if _all_known(given) else given
+    meta = metaclass if metaclass is not None else type
+    if isinstance(meta, type):
+        meta = (
+            m.native(types.prepare_class, name, bases, {"metaclass": meta, **kwargs})[0]
+            if _all_classes(bases)
+            else meta
+        )
+    check_class(m, meta, bases)
+    namespace = m.native(meta.__prepare__, name, bases, **kwargs)
+    _run_body(m, body, namespace)
+    if bases is not given and bases != given:
+        namespace["__orig_bases__"] = given
+    return make_class(m, meta, name, bases, namespace, kwargs)
+
+
+def _all_known(values: tuple) -> bool:
+    """Whether no code of the user's runs where these are resolved to classes: classes, and typing's own aliases of
+    them.
+    """
+    return all(
+        isinstance(v, type)
+        or type(v).__module__ in ("typing", "types")
+        or isinstance(v, types.FunctionType)
+        and v.__module__ == "typing"
+        for v in values
+    )
+
+
+def _all_classes(bases: tuple) -> bool:
+    return all(isinstance(b, type) for b in bases)
+
+
+def check_class(m: Machine, meta: Any, bases: tuple) -> None:
+    """Break where making the class runs code of the user's, or makes something that capture does not follow."""
+    if not isinstance(meta, type) or not is_trusted_module(meta.__module__ or "") or not _all_classes(bases):
+        raise Break("class_definition", "a class with a metaclass of its own is defined")
+    for base in bases:
+        if issubclass(base, (torch.nn.Module, torch.Tensor, torch.autograd.Function)):
+            raise Break("class_definition", f"a subclass of {base.__name__} is defined")
+        hook = _lookup(base, "__init_subclass__")
+        if isinstance(hook, classmethod) and not is_trusted_module(getattr(hook.__func__, "__module__", None) or ""):
+            raise Break("class_definition", "a class whose base has __init_subclass__ is defined")
+
+
+def make_class(m: Machine, meta: type, name: str, bases: tuple, namespace: dict, kwargs: dict) -> Any:
+    """The class itself, made natively; what descriptors do with their names is interpreted."""
+    named: dict[str, Any] = {}
+    for key, value in list(namespace.items()):
+        if isinstance(value, TraceTensor):
+            raise Break("class_definition", "a class that holds a tensor is defined")
+        hook = _lookup(type(value), "__set_name__")
+        if isinstance(hook, types.FunctionType) and not is_trusted_module(hook.__module__ or ""):
+            if meta is not type:
+                raise Break(
+                    "class_definition", "a class with a metaclass and a descriptor that has __set_name__ is defined"
+                )
+            named[key] = value
+            namespace[key] = None  # keeps its place; type.__new__ would run the hook natively
+    cls = m.native(meta, name, bases, namespace, **kwargs)
+    made_inside(m, cls)
+    for key, value in named.items():
+        type.__setattr__(cls, key, value)
+    for key, value in named.items():
+        m.call(m.getattr(value, "__set_name__"), [cls, key])
+    return cls
+
+
+def made_inside(m: Machine, cls: type) -> type:
+    """A class that native code made for the program (namedtuple, dataclass with slots)."""
+    m.world.made[id(cls)] = cls
+    m.origins[id(cls)] = m.root_index
+    m.world.keep.append(cls)
+    return cls
+
+
+def _run_body(m: Machine, body: Any, namespace: dict) -> Any:
+    return m.call_code(body.__code__, m.scope_of(body.__globals__), body, {}, namespace)
+
+
+def _build_class_entry(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
+    return build_class(m, *args, **kwargs)
+
+
+callables.FUNCTIONS[builtins.__build_class__] = _build_class_entry
+callables.FUNCTIONS[object.__new__] = new_object
+_ = (ATOMS, tensor_calls, typing)

@@ -1,0 +1,784 @@
+"""Lists, tuples, dicts and sets from outside: read lazily under guards, changed through shadows and the effect log.
+
+A *shadow* is an inside copy of an outside container, made when the whole of it is read or when it is changed in a way
+that depends on its content. Later reads and writes go to the shadow; the same writes, in order, are in the effect log
+and are done on the real container after the graph has run. `lst.append(x)` and `d[k] = v` need no read, so they make no
+guard.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import operator
+import types
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from ...guards import source as S
+from ...guards.source_values import is_constant, plain_key
+from ...guards.weak import reference
+from ..library import polyfills
+from ..machine.generators import InlineGenerator, PythonIterator
+from ..numbers.late_text import LateText, settled
+from .outside_iterators import OutsideIterator, is_native_iterator, outside_iterator
+from ..machine.signals import Break, Raised
+from ..tensors.tensor_subclasses import Subclassed
+from ..machine.world import ATOMS, MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = [
+    "plain",
+    "deep_plain",
+    "iterate",
+    "length",
+    "get_item",
+    "contains",
+    "mutate",
+    "call_method",
+    "keys_of",
+    "BUILTIN_TYPES",
+    "MUTABLE",
+    "base_of",
+]
+
+MUTABLE = frozenset((list, dict, set, collections.OrderedDict, collections.defaultdict, collections.deque, bytearray))
+BUILTIN_TYPES = frozenset(
+    (
+        list,
+        dict,
+        tuple,
+        set,
+        frozenset,
+        collections.OrderedDict,
+        collections.defaultdict,
+        collections.deque,
+        str,
+        bytes,
+        bytearray,
+        range,
+        slice,
+        types.FunctionType,
+        types.MethodType,
+        types.ModuleType,
+        types.BuiltinFunctionType,
+        torch.Size,
+        TraceTensor,
+        LateText,
+        InlineGenerator,
+        PythonIterator,
+        OutsideIterator,
+        torch.SymInt,
+        torch.SymFloat,
+        torch.SymBool,
+        type,
+        object,
+        property,
+        staticmethod,
+        classmethod,
+        types.MappingProxyType,
+        types.CodeType,
+        types.CellType,
+    )
+)
+_CONTAINER_BASES = (list, tuple, collections.OrderedDict, dict, set, frozenset, collections.deque)
+
+
+_SEQUENCES = (list, tuple, collections.deque)
+
+
+class Shadow:
+    """What capture knows of an outside container that it has read whole or written to."""
+
+    __slots__ = ("value", "blind", "keys", "changed")
+
+    def __init__(self) -> None:
+        self.value: Any = None  # the inside copy; None until it is needed
+        self.blind: list[tuple[str, list]] = []  # writes done without reading
+        self.keys: dict | None = None  # a dict's keys, where they were iterated over without reading the values
+        self.changed = False  # written to, so that the container itself is not what the program sees
+
+
+def base_of(obj: Any) -> type | None:
+    """The builtin container type that holds the content of `obj`, or None for other objects."""
+    for base in _CONTAINER_BASES:
+        if isinstance(obj, base):
+            return base
+    return None
+
+
+def _shadow(m: Machine, obj: Any) -> Shadow:
+    shadow = m.world.shadows.get(id(obj))
+    if shadow is None:
+        shadow = m.world.shadows[id(obj)] = Shadow()
+    return shadow
+
+
+def _written_attributes(m: Machine, obj: Any) -> dict[str, Any]:
+    """Where `obj` is the __dict__ of an object: the attributes that were written to and are not in it yet."""
+    owner = m.world.dict_owners.get(id(obj))
+    return m.world.pending.get(
+        id(obj if owner is None else owner), {}
+    )  # the globals of a module are written by their dict
+
+
+def _refuse_late_attributes(m: Machine, obj: Any) -> None:
+    if _written_attributes(m, obj):
+        raise Break("mutation", "the __dict__ of an object with pending changes is read")
+
+
+def refuse_late_items(m: Machine, own: dict) -> None:
+    """Break where `own`, in which an object's attributes lie, was changed by a name that leads to the dict itself."""
+    shadow = m.world.shadows.get(id(own))
+    if shadow is not None and shadow.changed:
+        raise Break("mutation", "an attribute is read from a dict with pending changes")
+
+
+# Keys that compare by identity, or without code of the program's, and that are what they are for as long as they live.
+_LASTING_KEYS = (
+    type,
+    enum.Enum,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.ModuleType,
+    TypeVar,
+)
+
+
+def _check_keys(keys: tuple) -> tuple:
+    for k in keys:
+        t = type(k)
+        if not (t in ATOMS or isinstance(k, _LASTING_KEYS) or t is tuple or t is torch.Size):
+            raise Break("unknown_object", f"a dict from outside has a key of type {t.__name__}")
+    return keys
+
+
+def keys_of(m: Machine, obj: dict) -> tuple:
+    """The keys of an outside dict as they are now, guarded."""
+    _refuse_late_attributes(m, obj)
+    shadow = m.world.shadows.get(id(obj))
+    if shadow is not None and (shadow.value is not None or shadow.blind):
+        return tuple(_read(m, obj))
+    source = m.world.sources[id(obj)]
+    keys = _check_keys(
+        tuple(dict.keys(obj))
+        if not isinstance(obj, collections.OrderedDict)
+        else tuple(collections.OrderedDict.keys(obj))
+    )
+    m.world.guard(source, "DICT_KEYS", keys, "keys of a dict")
+    return keys
+
+
+def key_view(m: Machine, obj: dict) -> dict:
+    """A dict with the keys of an outside dict, in step with what the program does to them; its values mean nothing
+    unless it is the shadow itself."""
+    shadow = _shadow(m, obj)
+    if shadow.value is not None:
+        return shadow.value
+    if shadow.keys is None:
+        shadow.keys = dict.fromkeys(keys_of(m, obj))
+    return shadow.keys
+
+
+def _follow(view: dict, keys: Any) -> None:
+    """Add to and remove from `view` what makes it hold `keys`; it is not touched where it does already."""
+    for key in [k for k in view if k not in keys]:
+        del view[key]
+    for key in keys:
+        view.setdefault(key)
+
+
+def _read(m: Machine, obj: Any) -> Any:
+    """The shadow of an outside container, with all of its content loaded."""
+    _refuse_late_attributes(m, obj)
+    shadow = _shadow(m, obj)
+    if shadow.value is not None:
+        return shadow.value
+    world = m.world
+    source = world.sources[id(obj)]
+    base = base_of(obj)
+    if base in _SEQUENCES:
+        world.guard(source, "LEN", base.__len__(obj), "length of a sequence")
+        items = [world.load(v, S.item(source, i), "element") for i, v in enumerate(base.__iter__(obj))]
+        if base is list:
+            value: Any = items
+        elif base is collections.deque:
+            world.guard(
+                S.attr(source, "maxlen"), "ID" if obj.maxlen is None else "EQUALS", obj.maxlen, "room of a deque"
+            )
+            value = collections.deque(items, obj.maxlen)
+        elif type(obj) is tuple:
+            value = tuple(items)
+        elif hasattr(obj, "_fields"):
+            value = tuple.__new__(type(obj), items)
+        else:
+            value = tuple(items)
+    elif base is dict or base is collections.OrderedDict:
+        keys = _check_keys(tuple(base.keys(obj)))
+        world.guard(source, "DICT_KEYS", keys, "keys of a dict")
+        loaded = {k: world.load(base.__getitem__(obj, k), S.dict_value(source, k), "dict value") for k in keys}
+        if base is collections.OrderedDict:
+            value = collections.OrderedDict(loaded)
+        elif isinstance(obj, collections.defaultdict):
+            value = collections.defaultdict(obj.default_factory, loaded)
+        else:
+            value = loaded
+    elif base is frozenset:
+        _check_keys(tuple(frozenset.__iter__(obj)))
+        world.guard(source, "EQUALS" if is_constant(obj) else "ID", obj, "a frozenset")
+        value = obj
+    else:
+        elements = _check_keys(tuple(set.__iter__(obj)))
+        world.guard(source, "DICT_KEYS", elements, "elements of a set")
+        value = set.copy(obj)  # a copy iterates as the set does, most of the time
+        if tuple(value) != elements:
+            raise Break(
+                "unsupported",
+                "a set from outside is read whose copy iterates in another order",
+                "use a frozenset or a tuple",
+            )
+    shadow.value = value
+    if base is not frozenset and base is not tuple:
+        world.shadowed[id(value)] = obj
+    for name, args in shadow.blind:
+        _apply(m, value, name, args, {})
+    shadow.blind = []
+    return value
+
+
+def plain(m: Machine, value: Any) -> Any:
+    """An outside container as its shadow; everything else as it is."""
+    if type(value) in ATOMS or id(value) not in m.world.sources:
+        return value
+    return _read(m, value) if base_of(value) is not None and not isinstance(value, torch.Size) else value
+
+
+def refuse_class_dict(m: Machine, value: Any) -> None:
+    """Break where the dict of a class is read as a whole: which names there are no guard can say."""
+    if id(value) in m.world.class_dicts:
+        raise Break("unknown_object", "the dict of a class is read as a whole", "read the attributes by their names")
+
+
+def deep_plain(m: Machine, value: Any) -> Any:
+    """`value` with every outside container in it replaced by an inside copy."""
+    if type(value) in ATOMS or type(value) is TraceTensor:
+        return value
+    value = plain(m, value)
+    t = type(value)
+    if t is types.MappingProxyType:
+        refuse_class_dict(m, value)
+    if t is list:
+        return [deep_plain(m, v) for v in value]
+    if t is tuple:
+        return tuple(deep_plain(m, v) for v in value)
+    if t is dict:
+        return {k: deep_plain(m, v) for k, v in value.items()}
+    base = base_of(value)
+    if base is None or base in (set, frozenset) or t is torch.Size:
+        return value
+    keys = list(base.keys(value)) if issubclass(base, dict) else range(base.__len__(value))
+    before = [base.__getitem__(value, k) for k in keys]
+    parts = [deep_plain(m, v) for v in before]
+    if all(p is v for p, v in zip(parts, before)):
+        return value
+    if t is collections.deque:
+        return collections.deque(parts, value.maxlen)
+    if t is collections.defaultdict:
+        return collections.defaultdict(value.default_factory, zip(keys, parts))
+    if t in (collections.OrderedDict, collections.Counter):
+        return t(dict(zip(keys, parts)))
+    if base is tuple:
+        return tuple.__new__(t, parts)
+    raise Break("unknown_object", f"native code reads a {t.__name__} that holds containers from outside")
+
+
+def iterate(m: Machine, value: Any) -> Any:
+    """iter(value) as a native iterator over stack values."""
+    t = type(value)
+    world = m.world
+    if t is TraceTensor:
+        if value.dim() == 0:
+            raise Raised(TypeError("iteration over a 0-d tensor"))
+        from ..tensors.tensor_calls import call_method
+
+        return iter(call_method(m, value, "unbind", [0], {}))
+    if t is Subclassed:
+        if m.call(m.getattr(value, "dim"), []) == 0:
+            raise Raised(TypeError("iteration over a 0-d tensor"))
+        return iter(m.call(m.getattr(value, "unbind"), [0]))
+    if t in (list, tuple, dict, set, frozenset, collections.OrderedDict, collections.defaultdict):
+        if id(value) in world.sources:
+            if isinstance(value, dict):
+                return iter(key_view(m, value))
+            return iter(_read(m, value))
+        return iter(value)
+    if t is LateText:
+        return iter(settled(value))
+    if t in (str, bytes, range, InlineGenerator, PythonIterator, OutsideIterator) or isinstance(value, torch.Size):
+        return iter(value)
+    if t is types.MappingProxyType:
+        refuse_class_dict(m, value)
+    if isinstance(value, enum.EnumMeta):
+        if id(value) not in world.made:
+            plain(
+                m, world.load(value._member_names_, S.attr(world.anchor(value), "_member_names_"), "members of an enum")
+            )
+            return iter(
+                [
+                    world.load(
+                        value._member_map_[name],
+                        S.dict_value(S.attr(world.anchor(value), "_member_map_"), name),
+                        "member of an enum",
+                    )
+                    for name in value._member_names_
+                ]
+            )
+        members = list(value)
+        for member in members:
+            world.register(member, S.attr(world.anchor(value), member.name))
+        return iter(members)
+    from .operators import python_method
+
+    method = python_method(t, "__iter__")
+    if method is not None:
+        result = m.call(method, [value])
+        if python_method(type(result), "__next__") is not None:
+            return PythonIterator(m, result, m.root_index)
+        if not hasattr(given := world.type_of(result), "__next__"):
+            raise Raised(TypeError(f"iter() returned non-iterator of type '{given.__name__}'"))
+        return iterate(m, result)
+    if python_method(t, "__next__") is not None:
+        return PythonIterator(m, value, m.root_index)
+    if base_of(value) is not None:
+        return iterate_subclass(m, value)
+    if not hasattr(t, "__iter__") and python_method(t, "__getitem__") is not None:
+        from .calls import interpret
+
+        return interpret(m, polyfills.items_by_index, [value], {})
+    if id(value) in world.sources and is_native_iterator(value):
+        return outside_iterator(m, value)
+    if id(value) in world.sources and not isinstance(value, (type, types.ModuleType)):
+        raise Break(
+            "unknown_object", f"an object of type {t.__name__} from outside is iterated over", "make it a list first"
+        )
+    return m.native(iter, value)
+
+
+def iterate_subclass(m: Machine, value: Any) -> Any:
+    """Instances of subclasses of the builtin containers that did not change __iter__."""
+    if id(value) in m.world.sources:
+        return iter(key_view(m, value)) if isinstance(value, dict) else iter(_read(m, value))
+    return m.native(iter, value)
+
+
+def length(m: Machine, obj: Any) -> int:
+    """len() of an outside container."""
+    _refuse_late_attributes(m, obj)
+    shadow = m.world.shadows.get(id(obj))
+    if shadow is not None and (shadow.value is not None or shadow.blind):
+        return len(_read(m, obj))
+    base = base_of(obj)
+    assert base is not None
+    n = base.__len__(obj)
+    m.world.guard(m.world.sources[id(obj)], "LEN", n, "length")
+    return n
+
+
+def get_item(m: Machine, obj: Any, key: Any) -> Any:
+    """obj[key] of an outside container."""
+    world = m.world
+    base = base_of(obj)
+    if base is None or base in (set, frozenset):
+        raise Break("unknown_object", f"an item of an object of type {type(obj).__name__} from outside is read")
+    if type(key) is str and key in (written := _written_attributes(m, obj)):
+        if written[key] is MISSING:
+            raise Raised(KeyError(key))
+        return written[key]
+    shadow = world.shadows.get(id(obj))
+    if shadow is not None and shadow.value is None and shadow.blind and base is dict:
+        for name, args in reversed(shadow.blind):
+            if name == "__setitem__" and args[0] is key or type(args[0]) is type(key) and args[0] == key:
+                return args[1]
+    if isinstance(key, (torch.SymInt, torch.SymBool)):
+        key = int(key)
+    if type(key) is TraceTensor:
+        from ..library.optimizers import state_of
+
+        return state_of(m, obj, key)
+    if shadow is None or shadow.value is None and (not shadow.blind or base is dict and _untouched(shadow, key)):
+        source = world.sources[id(obj)]
+        if base in _SEQUENCES:
+            if type(key) is int:
+                try:
+                    return world.load(base.__getitem__(obj, key), S.item(source, key), "element")
+                except IndexError as exc:
+                    world.guard(source, "LEN", base.__len__(obj), "index out of range")
+                    raise Raised(exc) from None
+        elif type(key) in ATOMS or isinstance(key, _LASTING_KEYS):
+            if dict.__contains__(obj, key):
+                return world.load(dict.__getitem__(obj, key), S.dict_value(source, key), "dict value")
+            _lacks(m, obj, key, "missing key")
+            return _missing(m, obj, key)
+    value = _read(m, obj)
+    if isinstance(value, dict) and key not in value:
+        return _missing(m, obj, key)
+    return m.native(operator.getitem, value, key)
+
+
+def _untouched(shadow: Shadow, key: Any) -> bool:
+    """Whether the writes so far, done without reading, left what a dict has under a plain key."""
+    return type(key) in ATOMS and not any(type(args[0]) in ATOMS and args[0] == key for _, args in shadow.blind)
+
+
+def _lacks(m: Machine, obj: dict, key: Any, why: str) -> None:
+    """Rely on an outside dict's not having a key: on all of its keys where a guard that holds this one weakly could not
+    look for it.
+    """
+    if plain_key(key) or reference(key) is key:
+        m.world.guard(m.world.sources[id(obj)], "LACKS", key, why)
+    else:
+        keys_of(m, obj)
+
+
+def _missing(m: Machine, obj: dict, key: Any) -> Any:
+    from .operators import python_method
+
+    method = python_method(type(obj), "__missing__")
+    if method is not None:
+        return m.call(method, [obj, key])
+    if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
+        value = m.call(m.getattr(obj, "default_factory"), [])
+        mutate(m, obj, "__setitem__", [key, value], {})
+        return value
+    raise Raised(KeyError(key))
+
+
+def contains(m: Machine, obj: Any, item: Any) -> bool | None:
+    """`item in obj` for an outside dict or set; None where the caller should compare elements."""
+    base = base_of(obj)
+    if base is dict or base is collections.OrderedDict:
+        if isinstance(item, TraceTensor):
+            raise Break("unknown_object", "a tensor is looked up in a dict from outside")
+        if type(item) is str and item in (written := _written_attributes(m, obj)):
+            return written[item] is not MISSING
+        shadow = m.world.shadows.get(id(obj))
+        if (shadow is None or (shadow.value is None and not shadow.blind)) and (
+            type(item) in ATOMS or isinstance(item, _LASTING_KEYS)
+        ):
+            if not dict.__contains__(obj, item):
+                _lacks(m, obj, item, "key in a dict")
+                return False
+            m.world.load(dict.__getitem__(obj, item), S.dict_value(m.world.sources[id(obj)], item), "key in a dict")
+            return True
+        return m.native(lambda: item in keys_of(m, obj))
+    if base in (set, frozenset):
+        return m.native(lambda: item in _read(m, obj))
+    return None
+
+
+# --- methods
+_READS: dict[type, set[str]] = {
+    list: {
+        "copy",
+        "index",
+        "count",
+        "__len__",
+        "__getitem__",
+        "__contains__",
+        "__iter__",
+        "__eq__",
+        "__add__",
+        "__mul__",
+        "__reversed__",
+        "__ne__",
+    },
+    tuple: {
+        "index",
+        "count",
+        "__len__",
+        "__getitem__",
+        "__contains__",
+        "__iter__",
+        "__eq__",
+        "__add__",
+        "__mul__",
+        "__ne__",
+        "__hash__",
+    },
+    dict: {
+        "get",
+        "keys",
+        "values",
+        "items",
+        "copy",
+        "__len__",
+        "__getitem__",
+        "__contains__",
+        "__iter__",
+        "__eq__",
+        "__or__",
+        "__ne__",
+        "__reversed__",
+    },
+    collections.deque: {
+        "copy",
+        "index",
+        "count",
+        "__len__",
+        "__getitem__",
+        "__contains__",
+        "__iter__",
+        "__eq__",
+        "__add__",
+        "__mul__",
+        "__reversed__",
+        "__ne__",
+    },
+    set: {
+        "copy",
+        "union",
+        "intersection",
+        "difference",
+        "issubset",
+        "issuperset",
+        "isdisjoint",
+        "symmetric_difference",
+        "__len__",
+        "__contains__",
+        "__iter__",
+        "__eq__",
+        "__or__",
+        "__and__",
+        "__sub__",
+    },
+}
+_READS[collections.OrderedDict] = _READS[dict]
+_READS[frozenset] = _READS[set]
+_WRITES: dict[type, set[str]] = {
+    list: {
+        "append",
+        "extend",
+        "insert",
+        "pop",
+        "remove",
+        "clear",
+        "sort",
+        "reverse",
+        "__setitem__",
+        "__delitem__",
+        "__iadd__",
+        "__imul__",
+    },
+    collections.deque: {
+        "append",
+        "appendleft",
+        "extend",
+        "extendleft",
+        "insert",
+        "pop",
+        "popleft",
+        "remove",
+        "clear",
+        "reverse",
+        "rotate",
+        "__setitem__",
+        "__delitem__",
+        "__iadd__",
+    },
+    dict: {"__setitem__", "__delitem__", "pop", "popitem", "update", "clear", "setdefault", "__ior__"},
+    set: {
+        "add",
+        "discard",
+        "remove",
+        "pop",
+        "clear",
+        "update",
+        "__ior__",
+        "__iand__",
+        "__isub__",
+        "__ixor__",
+        "difference_update",
+        "intersection_update",
+        "symmetric_difference_update",
+    },
+}
+_WRITES[collections.OrderedDict] = _WRITES[dict] | {"move_to_end"}
+
+
+_STRUCTURAL = frozenset(
+    (
+        "__dict__",
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "__annotations__",
+        "__kwdefaults__",
+    )
+)
+
+
+def _apply(m: Machine, value: Any, name: str, args: list, kwargs: dict) -> Any:
+    """A native method of an inside container, with iterables made native."""
+    if name in ("extend", "extendleft", "__iadd__", "update", "__ior__") and args:
+        args = [_native_argument(m, a) for a in args]
+    if name == "sort" and kwargs.get("key") is not None:
+        kwargs = {**kwargs, "key": m.callback(kwargs["key"])}
+    base = base_of(value)
+    return m.native(getattr(base if base is not None else type(value), name), value, *args, **kwargs)
+
+
+def _native_argument(m: Machine, value: Any) -> Any:
+    value = plain(m, value)
+    if isinstance(value, dict):
+        return value
+    return list(iterate(m, value)) if not isinstance(value, (list, tuple, str, set, frozenset)) else value
+
+
+def mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
+    """A method that changes an outside container: now on its shadow, after the graph on itself."""
+    result = _mutate(m, obj, name, args, kwargs)
+    shadow = m.world.shadows.get(id(obj))
+    if shadow is not None and shadow.keys is not None and shadow.value is not None:
+        _follow(shadow.keys, shadow.value)
+    return result
+
+
+def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
+    base = base_of(obj)
+    if base is None or name not in _WRITES.get(base, ()):
+        raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
+    source = m.world.sources[id(obj)]
+    below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
+    owner = m.world.dict_owners.get(id(obj))
+    if owner is not None and name == "__setitem__":
+        from .attributes import set_in_dict
+
+        set_in_dict(m, owner, obj, *args)
+        return None
+    if owner is not None and name == "update" and not args and kwargs:
+        for key, value in kwargs.items():
+            _mutate(m, obj, "__setitem__", [key, value], {})
+        return None
+    if owner is not None or (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
+        raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
+    shadow = _shadow(m, obj)
+    shadow.changed = True
+    if name in ("extend", "extendleft", "__iadd__", "update") and args:
+        args = [_native_argument(m, args[0]), *args[1:]]
+    if name == "remove" and base in _SEQUENCES:
+        from .builtin_calls import search
+
+        missing = (
+            "list.remove(x): x not in list"
+            if base is list
+            else f"{m.native(repr, deep_plain(m, args[0]))} is not in deque"
+        )
+        return mutate(m, obj, "__delitem__", [search(m, _read(m, obj), "index", args, missing)], {})
+    if name == "setdefault":
+        key = args[0]
+        if contains(m, obj, key):
+            return get_item(m, obj, key)
+        name, args = "__setitem__", [key, args[1] if len(args) > 1 else None]
+        mutate(m, obj, name, args, {})
+        return args[1]
+    blind = shadow.value is None and (
+        (base in _SEQUENCES and name in ("append", "appendleft", "extend", "__iadd__"))
+        or (base is dict and name == "__setitem__" and (type(args[0]) in ATOMS or id(args[0]) in m.world.reals))
+    )
+    if blind:
+        if shadow.keys is not None:
+            shadow.keys.setdefault(args[0])
+        shadow.blind.append((name, args))
+        result = obj if name == "__iadd__" else None
+    else:
+        value = _read(m, obj)
+        if name == "sort":
+            before = dict(kwargs)
+            result = _apply(m, value, name, args, before)
+            m.effects.method(obj, base, "__setitem__", [slice(None), list(value)], {})
+            return result
+        if name == "pop" and base is not set:
+            result = _apply(m, value, name, args, kwargs)
+            if base in _SEQUENCES or isinstance(value, dict):
+                m.effects.method(obj, base, name, args, kwargs)
+            return result
+        result = _apply(m, value, name, args, kwargs)
+        if name in _INPLACE_METHODS:
+            result = obj
+    m.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
+    return result
+
+
+# in-place operators, and the method that does the same
+_INPLACE_METHODS = {
+    "__iadd__": "extend",
+    "__ior__": "update",
+    "__imul__": "__imul__",
+    "__iand__": "intersection_update",
+    "__isub__": "difference_update",
+    "__ixor__": "symmetric_difference_update",
+}
+
+
+def inplace(m: Machine, obj: Any, text: str, other: Any) -> Any:
+    """obj += other and the like, for an outside container."""
+    name = {
+        "+=": "__iadd__",
+        "|=": "__ior__",
+        "*=": "__imul__",
+        "&=": "__iand__",
+        "-=": "__isub__",
+        "^=": "__ixor__",
+    }.get(text)
+    base = base_of(obj)
+    if base is None or name not in _WRITES.get(base, ()) or isinstance(other, torch.Tensor):
+        raise Break("mutation", f"{text} on an object from outside")
+    if name == "__iadd__" and not hasattr(type(other), "__iter__") and not hasattr(type(other), "__getitem__"):
+        raise Raised(TypeError(f"'{type(other).__name__}' object is not iterable"))
+    if base is set and not isinstance(other, (set, frozenset)):
+        raise Raised(
+            TypeError(f"unsupported operand type(s) for {text}: '{type(obj).__name__}' and '{type(other).__name__}'")
+        )
+    mutate(m, obj, name, [other], {})
+    return obj
+
+
+def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
+    """A builtin container's own method, called on an outside one."""
+    base = base_of(obj)
+    if base is None:
+        raise Break("unknown_object", f"{type(obj).__name__}.{name} is called on an object from outside")
+    if base in (dict, set, frozenset, collections.OrderedDict) or name in ("index", "count", "remove", "__contains__"):
+        for key in args[:1]:
+            m.world.identity(key)
+    if name in _WRITES.get(base, ()):
+        return mutate(m, obj, name, args, kwargs)
+    if name not in _READS.get(base, ()):
+        raise Break("c_call", f"{base.__name__}.{name} is called on an object from outside")
+    if name == "__len__":
+        return length(m, obj)
+    if name == "__getitem__":
+        return get_item(m, obj, args[0])
+    if name == "__iter__":
+        return iter(key_view(m, obj)) if isinstance(obj, dict) else iter(_read(m, obj))
+    if isinstance(obj, dict):
+        if name == "get":
+            default = args[1] if len(args) > 1 else None
+            return get_item(m, obj, args[0]) if contains(m, obj, args[0]) else default
+        if name == "__contains__":
+            return contains(m, obj, args[0])
+        if name == "keys":
+            return key_view(m, obj).keys()
+    elif name in ("__contains__", "index", "count") and base in _SEQUENCES:
+        from .builtin_calls import search
+
+        return search(m, _read(m, obj), name, args)
+    args = [deep_plain(m, a) for a in args]
+    return m.native(getattr(base, name), _read(m, obj), *args, **kwargs)

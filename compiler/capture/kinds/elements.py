@@ -1,0 +1,353 @@
+"""What builtin containers do with their elements in C: hash and compare keys, compare sequences element by element,
+take indices, make text.
+
+Where an element's class defines the method in Python, the interpreter must run it: native code would do its effects
+while capture goes on, and read what no guard then watches.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any, Iterable
+
+import torch
+
+from . import containers
+from ..machine.generators import InlineGenerator
+from .identity import TEXTS
+from .inline_policy import is_trusted_module
+from ..numbers.late_text import settled
+from ..machine.signals import Break, Raised
+from ..machine.world import ATOMS, TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = [
+    "settle_keys",
+    "equal_sequences",
+    "order_sequences",
+    "equal_dicts",
+    "as_index",
+    "as_number",
+    "as_key",
+    "hint_length",
+    "items",
+    "with_own_text",
+    "Spelled",
+    "spelled",
+]
+
+_KEY_METHODS = ("__hash__", "__eq__")
+
+
+def _own(value: Any, *names: str) -> bool:
+    """Whether the class of `value` defines one of these methods in Python, in a module of the user's."""
+    from .operators import python_method
+
+    t = type(value)
+    if t in ATOMS or t is TraceTensor:
+        return False
+    return any(
+        method is not None and not is_trusted_module(getattr(method, "__module__", None) or "")
+        for method in (python_method(t, name) for name in names)
+    )
+
+
+def asks_back(value: Any) -> bool:
+    """Whether torch's functions, given this value for a number or a sequence, run Python code of its class to find out
+    which.
+    """
+    return not isinstance(value, torch.Tensor) and _own(
+        value, "__index__", "__float__", "__len__", "__getitem__", "__iter__"
+    )
+
+
+# --- keys
+def settle_keys(m: Machine, keys: Iterable, present: Iterable = ()) -> None:
+    """Keys are about to be hashed, and compared with those that are `present`, by native code: interpret their methods
+    first, so that what they read is guarded. Methods with side effects break."""
+    special = [k for k in map(m.world.identity, _flat(keys)) if _own(k, *_KEY_METHODS)]
+    if not special:
+        return
+    for key in special:
+        for name in _KEY_METHODS:
+            if _own(key, name) and not _only_reads(type(key), name):
+                raise Break(
+                    "unsupported",
+                    f"keys are hashed and compared by {type(key).__name__}.{name}, which may do more than read"
+                    " attributes",
+                    "let __hash__ and __eq__ only read attributes, or use plain keys",
+                )
+    before = len(m.effects.entries), len(m.graph.graph.nodes)
+    others = [k for k in _flat(present) if type(k) not in ATOMS]
+    for i, key in enumerate(special):
+        if _own(key, "__hash__"):
+            m.call(m.getattr(key, "__hash__"), [])
+        for other in (*others, *special[:i]):
+            if other is not key and m.native(hash, other) == m.native(hash, key):
+                from .operators import compare
+
+                m.truth(compare(m, "==", other, key))
+    if (len(m.effects.entries), len(m.graph.graph.nodes)) != before:
+        raise Break(
+            "unsupported",
+            f"hashing or comparing keys of class {type(special[0]).__name__} has side effects, or computes with"
+            " tensors",
+            "let __hash__ and __eq__ only read attributes",
+        )
+
+
+_PURE_CALLS = frozenset(
+    (
+        "hash",
+        "isinstance",
+        "type",
+        "tuple",
+        "frozenset",
+        "len",
+        "str",
+        "repr",
+        "getattr",
+        "sorted",
+        "super",
+        "NotImplemented",
+        "id",
+        "int",
+        "__eq__",
+        "__hash__",
+        "lower",
+        "upper",
+        "casefold",
+        "items",
+        "keys",
+        "values",
+        "__class__",
+    )
+)
+_WRITES = frozenset(
+    (
+        "STORE_ATTR",
+        "STORE_SUBSCR",
+        "STORE_GLOBAL",
+        "STORE_DEREF",
+        "STORE_NAME",
+        "DELETE_ATTR",
+        "DELETE_SUBSCR",
+        "DELETE_GLOBAL",
+        "IMPORT_NAME",
+        "YIELD_VALUE",
+        "MAKE_FUNCTION",
+        "LOAD_DEREF",
+    )
+)
+
+
+def _only_reads(cls: type, name: str) -> bool:
+    """Whether a method does nothing but read attributes, compare and hash: native code may run it, and the interpreter
+    beforehand.
+    """
+    from ..machine.machine import program_of
+    from .operators import python_method
+
+    fn = python_method(cls, name)
+    if not isinstance(fn, types.FunctionType):
+        return False
+    for _handler, ins in program_of(fn.__code__)[1]:
+        if ins.op in _WRITES or ins.op == "LOAD_METHOD" and ins.arg not in _PURE_CALLS:
+            return False
+        if ins.op == "LOAD_GLOBAL" and ins.arg not in _PURE_CALLS and not isinstance(fn.__globals__.get(ins.arg), type):
+            return False
+    return True
+
+
+def _flat(keys: Iterable) -> Iterable:
+    for key in keys:
+        if type(key) is tuple:
+            yield from _flat(key)
+        else:
+            yield key
+
+
+# --- sequences and dicts
+def _interpreted(values: Iterable) -> bool:
+    """Whether comparing these values needs the interpreter."""
+    return any(
+        type(v) not in ATOMS
+        and (isinstance(v, (list, tuple, dict, TraceTensor)) or _own(v, "__eq__", "__lt__", "__gt__"))
+        for v in values
+    )
+
+
+def _same(m: Machine, a: Any, b: Any) -> bool:
+    from .operators import compare
+
+    return a is b or m.truth(compare(m, "==", a, b))
+
+
+def equal_sequences(m: Machine, a: Any, b: Any) -> bool | None:
+    """`a == b` of two lists or two tuples, or None where native code can do it."""
+    a, b = m.plain(a), m.plain(b)
+    if not _interpreted(a) and not _interpreted(b):
+        return None
+    return len(a) == len(b) and all(_same(m, x, y) for x, y in zip(a, b))
+
+
+def order_sequences(m: Machine, text: str, a: Any, b: Any) -> Any:
+    """`a < b` and the like of two lists or two tuples, or None where native code can do it."""
+    from .operators import compare
+
+    a, b = m.plain(a), m.plain(b)
+    if not _interpreted(a) and not _interpreted(b):
+        return None
+    for x, y in zip(a, b):
+        if not _same(m, x, y):
+            return compare(m, text, x, y)
+    return compare(m, text, len(a), len(b))
+
+
+def equal_dicts(m: Machine, a: Any, b: Any) -> bool | None:
+    """`a == b` of two dicts, or None where native code can do it."""
+    a, b = m.plain(a), m.plain(b)
+    if not _interpreted(a.values()) and not _interpreted(b.values()):
+        return None
+    return len(a) == len(b) and all(k in b and _same(m, v, b[k]) for k, v in a.items())
+
+
+# --- indices
+def as_index(m: Machine, value: Any) -> Any:
+    """An index as an int, where its class says so by a method of its own."""
+    if type(value) not in ATOMS and not isinstance(value, (int, torch.SymInt)) and _own(value, "__index__"):
+        number = m.call(m.getattr(value, "__index__"), [])
+        if not isinstance(number, int):
+            raise Raised(TypeError(f"__index__ returned non-int (type {type(number).__name__})"))
+        return number
+    return value
+
+
+def as_number(m: Machine, value: Any) -> Any:
+    """An argument of a native function of numbers, where its class says by methods of its own which number it is."""
+    for name, convert in (("__float__", float), ("__index__", int)):
+        if type(value) not in ATOMS and _own(value, name):
+            return m.call(m.getattr(value, name), []) if convert is float else as_index(m, value)
+    return value
+
+
+def hint_length(m: Machine, value: Any) -> None:
+    """list(value) and tuple(value) ask how long it is, for room."""
+    if type(value) is InlineGenerator and value.measured is not None and not value.finished:
+        m.call(len, [value.measured])
+    elif _own(value, "__len__", "__length_hint__"):
+        name = "__len__" if _own(value, "__len__") else "__length_hint__"
+        try:
+            m.call(m.getattr(value, name), [])
+        except Raised as raised:
+            if not isinstance(raised.exc, TypeError):
+                raise
+
+
+def items(m: Machine, value: Any) -> list:
+    """What list(value) holds; the iterator is made first, then the length is asked for."""
+    iterator = m.iterate(value)
+    hint_length(m, value)
+    return m.native(list, iterator)
+
+
+def as_key(m: Machine, key: Any) -> Any:
+    """The key of a sequence's item: an index or a slice."""
+    if type(key) is slice:
+        parts = [as_index(m, v) for v in (key.start, key.stop, key.step)]
+        return slice(*parts) if any(p is not v for p, v in zip(parts, (key.start, key.stop, key.step))) else key
+    return as_index(m, key)
+
+
+# --- text
+class Spelled:
+    """Stands for an object in `%` and str.format: what it is made into is interpreted."""
+
+    __slots__ = ("machine", "value")
+
+    def __init__(self, machine: Machine, value: Any):
+        self.machine, self.value = machine, value
+
+    def _run(self, function: Any, *args: Any) -> Any:
+        from ..machine.generators import natively
+
+        return settled(natively(self.machine, self.machine.call, function, [self.value, *args]))
+
+    def __str__(self) -> str:
+        return self._run(str)
+
+    def __repr__(self) -> str:
+        return self._run(repr)
+
+    def __format__(self, spec: str) -> str:
+        return self._run(format, spec)
+
+    def __int__(self) -> int:
+        return self._run(int)
+
+    def __float__(self) -> float:
+        return self._run(float)
+
+    def __index__(self) -> int:
+        return as_index(self.machine, self.value)
+
+    def __getattr__(self, name: str) -> Any:
+        from ..machine.generators import natively
+
+        return spelled(self.machine, natively(self.machine, self.machine.getattr, self.value, name))
+
+    def __getitem__(self, key: Any) -> Any:
+        from ..machine.generators import natively
+        from .operators import get_item
+
+        return spelled(self.machine, natively(self.machine, get_item, self.machine, self.value, key))
+
+
+def with_own_text(m: Machine, value: Any) -> Any:
+    """A container as native repr() may take it: elements whose classes make their text in Python are interpreted."""
+    from .operators import mro_lookup, python_method
+
+    t = type(value)
+    if t in ATOMS:
+        return value
+    if t in (list, tuple):
+        parts = [with_own_text(m, v) for v in value]
+        return t(parts) if any(p is not v for p, v in zip(parts, value)) else value
+    if t is dict:
+        pairs = [(with_own_text(m, k), with_own_text(m, v)) for k, v in value.items()]
+        return dict(pairs) if any(p is not k or q is not v for (p, q), (k, v) in zip(pairs, value.items())) else value
+    if t in (set, frozenset):
+        if any(with_own_text(m, v) is not v for v in value):
+            raise Break("unsupported", "a set of objects that make their own text is made into text")
+        return value
+    if python_method(t, "__repr__") is not None or t in TEXTS:
+        return Spelled(m, value)
+    base = containers.base_of(value)
+    within = (
+        ()
+        if base is None or t is torch.Size
+        else base.values(value)
+        if issubclass(base, dict)
+        else base.__iter__(value)
+    )
+    if any(with_own_text(m, v) is not v for v in within):
+        raise Break("unsupported", f"a {t.__name__} of objects that make their own text is made into text")
+    if isinstance(m.world.pin(value), functools.partial) and m.world.is_outside(value):
+        raise Break("unknown_object", "the text of a functools.partial from outside is made")
+    if mro_lookup(t, "__repr__") is object.__dict__["__repr__"]:
+        return Spelled(m, value)
+    return value
+
+
+def spelled(m: Machine, value: Any) -> Any:
+    """`value` as an argument of native formatting."""
+    if (
+        type(value) in ATOMS
+        or isinstance(value, (str, int, float, complex, torch.SymInt))
+        and not _own(value, "__str__", "__format__", "__repr__")
+    ):
+        return int(value) if isinstance(value, torch.SymInt) else value
+    return Spelled(m, value)

@@ -1,0 +1,93 @@
+"""What an object's identity, or all that lives beside it, decides: id(), the text of objects that have none of their
+own, the subclasses of a class.
+
+Of an object from outside the address is a number like any other that the entry reads: guarded by its value, and a
+symbol once it changed. Of an object made inside nobody knows it yet: a break.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+from ...guards import source as S
+from ..arrays.array_value import Array
+from .inline_policy import is_trusted_module
+from ..numbers.late_text import LateText, join_texts, made_late
+from ..machine.signals import Break
+from ..tensors.tensor_subclasses import Subclassed
+from ..machine.world import TraceTensor
+
+if TYPE_CHECKING:
+    from ...guards.source import Source
+    from ..machine.machine import Machine
+
+__all__ = ["address", "default_text", "TEXTS", "subclasses"]
+
+
+def _source(m: Machine, value: Any) -> tuple[Any, Source | None]:
+    """(the object itself, how it is reached)"""
+    if type(value) is Array:
+        return value, value._source
+    if type(value) is TraceTensor:
+        value = m.world.reals.get(id(value), value)
+    return value, m.world.source_of(value)
+
+
+def address(m: Machine, value: Any) -> Any:
+    """`id(value)`"""
+    real, source = _source(m, value)
+    if source is None or type(value) is Subclassed or id(value) in m.world.originals:
+        raise Break(
+            "address", "the address of an object is read by id()", "compare by `is`, or key a dict by the object itself"
+        )
+    if source.root.kind == "const" and source.base is None:  # held by the entry
+        return id(real)
+    if type(value) is Array:
+        raise Break("address")
+    return m.world.load(id(real), S.asked(source, id), "its id is read")
+
+
+def default_text(m: Machine, value: Any) -> str | LateText:
+    """What object.__repr__ says of an object."""
+    if m.world.source_of(value) is None or id(value) in m.world.originals:
+        raise Break("address", "an object's address is made into text")
+    n = address(m, value)
+    kind = object.__repr__(value).rpartition(" at ")[0]
+    late = made_late(m, _with_address, (kind, n))
+    return _with_address(kind, n) if late is None else late
+
+
+def _function_text(m: Machine, fn: types.FunctionType) -> str | LateText:
+    if m.world.source_of(fn) is None:
+        raise Break("address", "an object's address is made into text")
+    kind, n = f"<function {m.getattr(fn, '__qualname__')}", address(m, fn)
+    late = made_late(m, _with_address, (kind, n))
+    return _with_address(kind, n) if late is None else late
+
+
+def _method_text(m: Machine, method: types.MethodType) -> str | LateText:
+    from .operators import to_text
+
+    name = m.getattr(m.getattr(method, "__func__"), "__qualname__")
+    return join_texts([f"<bound method {name} of ", to_text(m, m.getattr(method, "__self__"), "repr"), ">"])
+
+
+TEXTS: dict[type, Callable[[Any, Any], str | LateText]] = {
+    types.FunctionType: _function_text,
+    types.MethodType: _method_text,
+}
+
+
+def _with_address(kind: str, n: int) -> str:
+    return f"{kind} at {n:#x}>"
+
+
+def subclasses(m: Machine, cls: type) -> list[type]:
+    """`cls.__subclasses__()`: relied on, since every class statement may change it."""
+    found = m.native(cls.__subclasses__)
+    if is_trusted_module(cls.__module__ or ""):
+        return found
+    source = S.asked(m.world.source_of(cls) or m.world.anchor(cls), type.__subclasses__)
+    m.world.guard(source, "LEN", len(found), "its subclasses are listed")
+    return [m.world.load(c, S.item(source, i), "subclass") for i, c in enumerate(found)]

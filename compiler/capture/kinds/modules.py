@@ -1,0 +1,101 @@
+"""Calling nn.Modules: hooks are looked at, then `forward` is interpreted. A module is never a leaf."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from ...guards import source as S
+from . import attributes
+from ..machine.nesting import passes_on
+from ..machine.signals import Break, Skip
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["call_module"]
+
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+_nn = torch.nn.modules.module
+_wrapped_call = torch.nn.Module.__call__
+_call_impl = torch.nn.Module._call_impl
+
+
+def _path_of(m: Machine, module: torch.nn.Module) -> str:
+    """`layers.0.attention`, from the way the module was reached."""
+    source = m.world.source_of(module)
+    if source is None:
+        return type(module).__name__
+    parts = []
+    for step in source.path()[1:]:
+        if step.kind == "attr" and step.key not in ("_modules", "__self__"):
+            parts.append(str(step.key))
+        elif step.kind in ("item", "dict"):
+            parts.append(str(step.key))
+    root = source.root
+    if root.kind == "local" and root.key[1] != "self":
+        parts.insert(0, root.key[1])
+    elif root.kind in ("global", "closure"):
+        parts.insert(0, root.key if isinstance(root.key, str) else root.key[1])
+    return ".".join(parts)
+
+
+@passes_on
+def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -> Any:
+    """module(*args, **kwargs)."""
+    t = type(module)
+    call = attributes._lookup(t, "__call__")
+    original = t.__dict__.get("__tcompile_original__")
+    if original is not None:  # a module compiled by this compiler: captured with the rest
+        return call_module(m, attributes.original_of(m, module, original), args, kwargs)
+    if m.opts.leaf:
+        raise Break("library", f"{t.__name__} is called: that module is compiled by itself")
+    if isinstance(module, LazyModuleMixin) and "_initialize_hook" in module.__dict__:
+        raise Skip(f"{t.__name__} learns its shapes from this call", quiet=True)
+    outer = m.module_path
+    m.module_path = _path_of(m, module)
+    try:
+        if call is not _wrapped_call:
+            if not isinstance(call, types.FunctionType):
+                raise Break("unsupported", f"{t.__name__}.__call__ is not a Python function")
+            return m.call(attributes._guarded_function(m, t, "__call__", call), [module, *args], kwargs)
+        if id(t) not in m.world.made:
+            m.world.guard(S.attr(m.world.anchor(t), "__call__"), "ID", call, "modules are called as they always are")
+        if module.__dict__.get("_compiled_call_impl") is not None:
+            raise Break("unsupported", "the module was compiled by torch.compile already")
+        if attributes._lookup(t, "_call_impl") is not _call_impl:
+            return m.call(types.MethodType(call, module), args, kwargs)
+        if _no_hooks(m, module):
+            return m.call(m.getattr(module, "forward"), args, kwargs)
+        return m.call(types.MethodType(torch.nn.Module._call_impl, module), args, kwargs)
+    finally:
+        m.module_path = outer
+
+
+def _no_hooks(m: Machine, module: torch.nn.Module) -> bool:
+    """True where no hook runs on this call, which is then relied on."""
+    world = m.world
+    d = module.__dict__
+    source = world.source_of(module)
+    for name in _HOOKS:
+        if d[name]:
+            return False
+    for name in _GLOBAL_HOOKS:
+        if getattr(_nn, name):
+            return False
+    if source is not None:
+        for name in _HOOKS:
+            world.guard(attributes._member_source(source, type(module), name), "LEN", 0, "module hooks")
+    anchor = world.anchor(_nn)
+    for name in _GLOBAL_HOOKS:
+        world.guard(S.attr(anchor, name), "LEN", 0, "global module hooks")
+    return True

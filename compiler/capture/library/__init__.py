@@ -1,0 +1,1 @@
+"""Parts of torch and of the standard library that capture knows."""

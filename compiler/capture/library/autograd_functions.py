@@ -1,0 +1,287 @@
+"""Custom torch.autograd.Functions: forward and backward are both captured.
+
+Where no gradient is asked for, forward is captured as any code, with grad mode off as eager has it. Else it becomes one
+AutogradFunctionCall: forward's body runs in the graph, and backward's, captured now on gradients of the results'
+shapes, when gradients come.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import Function, FunctionCtx, once_differentiable
+
+from ...graph.higher_order import AutogradFunctionCall
+from ...graph.torch_modes import autocast_off
+from ..tensors import tensor_calls
+from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, open_body, record_call, stand_in
+from ..kinds.callables import class_method, python_function
+from ..kinds.inline_policy import is_trusted_module
+from ..machine.signals import Break, Raised
+from ..machine.world import TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["apply_function"]
+
+
+class CapturedContext(FunctionCtx):
+    """The `ctx` that forward and backward get while they are captured: what they put on it are plain attributes."""
+
+    def __init__(self) -> None:
+        self.needs_input_grad: tuple = ()
+        self.materialize_grads = True
+        self.to_save: tuple = ()
+        self.saved_tensors: tuple = ()
+        self.output_grad_dtypes: tuple | None = None  # torch 2.14's set_output_grad_dtype
+
+
+_is_default_setup = Function.setup_context
+
+
+@class_method(Function, "apply")  # from torch 2.14 on `apply` is native
+@python_function(("torch.autograd.function", "Function.apply"))
+def apply_function(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
+    """cls.apply(*args)."""
+    if not (isinstance(cls, type) and issubclass(cls, Function)):
+        raise Raised(TypeError("apply() is called on a subclass of torch.autograd.Function"))
+    if kwargs and not _takes_keywords():
+        raise Break(
+            "autograd_function", "a custom autograd function is applied with keywords", "pass its arguments by position"
+        )
+    if _has_setup(cls):
+        args = _with_defaults(m, m.getattr(cls, "forward"), args, kwargs)
+    elif kwargs:
+        forward = m.getattr(cls, "forward")
+        code = forward.__code__
+        names = code.co_varnames[: code.co_argcount][len(args) + 1 :]
+        if set(names[: len(kwargs)]) != set(kwargs):
+            raise Break(
+                "autograd_function",
+                "a custom autograd function is applied with keywords",
+                "pass its arguments by position",
+            )
+        args = (*args, *(kwargs[n] for n in names[: len(kwargs)]))
+    args = tuple(m.deep_plain(a) for a in args)
+    if torch._C._are_functorch_transforms_active():
+        raise Break("autograd_function", "a custom autograd function is applied inside a transform of torch.func")
+    needs = tuple(isinstance(a, TraceTensor) and a.requires_grad for a in args)
+    if not (torch.is_grad_enabled() and any(needs)):
+        return _without_gradient(m, cls, args, needs)
+    return _with_gradient(m, cls, args, needs)
+
+
+@functools.cache
+def _takes_keywords() -> bool:
+    """Whether this torch passes keywords on to forward; older ones refuse them."""
+    try:
+        _Kept.apply(value=None)
+    except TypeError:
+        return False
+    return True
+
+
+class _Kept(Function):
+    @staticmethod
+    def forward(ctx: Any, value: Any) -> Any:
+        return value
+
+
+def _with_defaults(m: Machine, forward: Any, args: tuple, kwargs: dict) -> tuple:
+    """The arguments in forward's order, its defaults among them: a setup_context is given all of them."""
+    from ..kinds.calls import bind
+
+    code = forward.__code__ if isinstance(forward, types.FunctionType) else None
+    if code is None or code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
+        raise Break(
+            "autograd_function",
+            "a custom autograd function's forward takes keywords",
+            "let it take its arguments by position",
+        )
+    slots = bind(m, forward, list(args), kwargs)
+    return (*(slots[i] for i in range(code.co_argcount)), *slots.get(code.co_argcount, ()))
+
+
+def _has_setup(cls: type) -> bool:
+    return cls.setup_context is not _is_default_setup
+
+
+def _run_forward(m: Machine, cls: type, ctx: CapturedContext, args: tuple) -> Any:
+    forward = m.getattr(cls, "forward")
+    if not _has_setup(cls):
+        return m.call(forward, [ctx, *args])
+    result = m.call(forward, list(args))
+    m.call(m.getattr(cls, "setup_context"), [ctx, tuple(args), result])
+    return result
+
+
+def _context(m: Machine, needs: tuple) -> CapturedContext:
+    ctx = m.world.create(CapturedContext())
+    ctx.needs_input_grad = needs
+    return ctx
+
+
+def _without_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
+    was = torch.is_grad_enabled()
+    off = torch._C._set_grad_enabled
+    if was:
+        m.call(off, [False])
+    result = _run_forward(m, cls, ctx := _context(m, needs), args)
+    if was:
+        m.call(off, [True])
+    dirty = {id(t) for t in getattr(ctx, "dirty_tensors", ())}
+    given = {id(a) for a in args}
+
+    def fresh(value: Any) -> Any:
+        if isinstance(value, TraceTensor) and id(value) in given and id(value) not in dirty:
+            return tensor_calls.call_method(
+                m, tensor_calls.call_method(m, value, "detach", [], {}), "view_as", [value], {}
+            )
+        return value
+
+    return tuple(fresh(v) for v in result) if type(result) is tuple else fresh(result)
+
+
+def _with_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
+    graph = m.graph
+    ctx = _context(m, needs)
+    tensors = [a for a in args if isinstance(a, TraceTensor)]
+    outer = [graph.arg(t) for t in tensors]
+    with open_body(m) as forward:
+        for i, t in enumerate(tensors):
+            add_parameter(m, forward, t, f"arg{i}")
+        with grad_mode(False):
+            result = _run_forward(m, cls, ctx, args)
+            results = list(result) if isinstance(result, tuple) else [result]
+            made = [r for r in results if isinstance(r, TraceTensor)]
+            if not made:
+                raise Break("autograd_function", "a custom autograd function returns no tensor")
+            if len({id(r) for r in made}) != len(made):
+                raise Break("autograd_function", "a custom autograd function returns one tensor twice")
+            produced = [graph.arg(r) for r in made]
+            backward, has_grad, once = _backward(m, cls, ctx, args, results, made)
+        kept = list(backward.lifted)
+        forward.graph.output((*produced, *kept))
+    inputs = list(forward.lifted)
+    position = {id(t): i for i, t in reversed(list(enumerate(made)))}
+    dirty = [next(i for i, t in enumerate(tensors) if t is d) for d in getattr(ctx, "dirty_tensors", ())]
+    call = AutogradFunctionCall(
+        f"autograd_function_{cls.__name__}",
+        as_module(forward, f"{cls.__name__}_forward"),
+        backward.graph_module,
+        len(made),
+        [*has_grad, *[False] * len(inputs)],
+        [position[id(t)] for t in getattr(ctx, "non_differentiable", ()) if id(t) in position],
+        dirty,
+        once,
+        backward.refusal,
+    )
+    del outer
+    for i in dirty:
+        graph.writes_to(tensors[i])
+    out = iter(record_call(m, call, tensors, inputs))
+    final = [next(out) if isinstance(r, TraceTensor) else r for r in results]
+    for old, new in zip(results, final):
+        _redirect(ctx, old, new)
+    return tuple(final) if isinstance(result, tuple) else final[0]
+
+
+def _redirect(ctx: Any, old: Any, new: Any) -> None:
+    """What user code kept on ctx is the result as the caller has it."""
+    for name, value in list(ctx.__dict__.items()):
+        if value is old and old is not new:
+            ctx.__dict__[name] = new
+
+
+class _Backward:
+    """The captured backward: its graph, the nodes of forward's body that it needs, and what autograd says of its result
+    where that is wrong.
+    """
+
+    def __init__(self, graph_module: torch.fx.GraphModule, lifted: list[torch.fx.Node], refusal: str):
+        self.graph_module, self.lifted, self.refusal = graph_module, lifted, refusal
+
+
+def _gradient_dtypes(ctx: CapturedContext, results: list, made: list[TraceTensor]) -> list[torch.dtype]:
+    """In which dtype backward is given the gradient of each result."""
+    asked = ctx.output_grad_dtypes
+    if asked is None:
+        return [r.dtype for r in made]
+    plain = {id(t) for t in getattr(ctx, "non_differentiable", ())}
+    if len(asked) != len(results) or any(
+        (d is None) is (isinstance(r, TraceTensor) and id(r) not in plain) for d, r in zip(asked, results)
+    ):
+        raise Break(
+            "autograd_function",
+            "a custom autograd function leaves the dtype of a gradient open",
+            "name the dtype in set_output_grad_dtype",
+        )
+    return [d or r.dtype for d, r in zip(asked, results) if isinstance(r, TraceTensor)]
+
+
+def _backward(
+    m: Machine, cls: type, ctx: CapturedContext, args: tuple, results: list, made: list[TraceTensor]
+) -> tuple[_Backward, list[bool], bool]:
+    """Interpret backward on gradients of the results; forward's body is still open, so that what it kept is found
+    there.
+    """
+    for name in ("to_save", "saved_for_forward"):
+        if any(not isinstance(t, TraceTensor) and t is not None for t in getattr(ctx, name, ())):
+            raise Raised(TypeError("save_for_backward can only save variables"))
+    if not ctx.materialize_grads and len(made) > 1:
+        raise Break(
+            "autograd_function",
+            "a custom autograd function with several results asks for gradients that may be None",
+            "leave set_materialize_grads at True",
+        )
+    ctx.saved_tensors = tuple(ctx.to_save)
+    fn = (
+        m.getattr(cls, "backward")
+        if "backward" in _names(cls)
+        else m.getattr(cls, "vjp")
+        if "vjp" in _names(cls)
+        else None
+    )
+    if fn is None:
+        raise Break("autograd_function", f"{cls.__name__} has no backward")
+    once = isinstance(fn, types.FunctionType) and fn.__code__ in once_differentiable.__code__.co_consts
+    pure = Purity(m, f"the backward of {cls.__name__}", *ctx.__dict__.values(), *args)
+    dtypes = _gradient_dtypes(ctx, results, made)
+    with open_body(m) as scope:
+        grads = []
+        for i, r in enumerate(made):
+            g = stand_in(m, r, requires_grad=False)
+            add_parameter(m, scope, g, f"grad{i}")
+            grads.append(g if dtypes[i] is g.dtype else tensor_calls.call_method(m, g, "to", [dtypes[i]], {}))
+        outer, m.backward_of = m.backward_of, "" if is_trusted_module(cls.__module__ or "") else cls.__name__
+        with autocast_off():  # (backward is called outside of the region that forward was called in)
+            got = m.call(fn, [ctx, *grads])
+        m.backward_of = outer
+        got = list(m.deep_plain(got)) if isinstance(got, (tuple, list)) else [got]
+        pure.check()
+        if len(got) > len(args) and all(g is None for g in got[len(args) :]):
+            del got[len(args) :]
+        refusal = ""
+        if len(got) != len(args):
+            refusal = (
+                f"function {cls.__name__}Backward returned an incorrect number of gradients (expected {len(args)}, got"
+                f" {len(got)})"
+            )
+            got = [None] * len(args)
+        for a, g in zip(args, got):
+            if g is not None and not isinstance(g, TraceTensor) or g is not None and not isinstance(a, TraceTensor):
+                raise Break(
+                    "autograd_function", f"the backward of {cls.__name__} returns a {type(g).__name__} as gradient"
+                )
+        wanted = [g for a, g in zip(args, got) if isinstance(a, TraceTensor)]
+        module = close_body(m, scope, [g for g in wanted if g is not None], f"{cls.__name__}_backward")
+    return _Backward(module, list(scope.lifted), refusal), [g is not None for g in wanted], once
+
+
+def _names(cls: type) -> set[str]:
+    return {name for base in cls.__mro__ if base.__module__ != "torch.autograd.function" for name in base.__dict__}

@@ -1,0 +1,139 @@
+"""What the program's own backward reads of the world: eager reads it when backward runs, a captured backward when
+forward was captured.
+
+Functions, classes and modules stay what they are; numbers, tensors and objects may be others by then. Where a backward
+reads such, the function or the operator is applied as it is.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._library.custom_ops import OPDEFS
+
+from ...guards.source import Source
+from ..kinds.inline_policy import is_trusted_module
+from ..machine.signals import Break
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["refuse_read", "refuse_operator"]
+
+_FIXED = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    type,
+    types.ModuleType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops.HigherOrderOperator,
+    torch.dtype,
+)
+_REMEDY = "let forward put it on ctx, or pass it as an argument"
+_ATOMS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device)
+_BUILTIN = frozenset(("aten", "prims", "prim", "inductor", "tcompile", "quantized", "_quantized"))
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether the value is what it does, not what it holds: a function, or an object of torch's or the standard
+    library's that is called.
+    """
+    t = type(value)
+    return (
+        isinstance(value, _FIXED)
+        or callable(value)
+        and is_trusted_module(t.__module__ or "")
+        and not isinstance(value, (torch.nn.Module, torch.Tensor))
+    )
+
+
+def refuse_read(m: Machine, value: Any, source: Source) -> None:
+    """Break where a captured backward reads something from outside that may be another when it runs. Under fullgraph it
+    is relied on as forward finds it.
+    """
+    if m.opts.fullgraph or _is_fixed(value) or source.kind in ("default", "kwdefault"):
+        return
+    base = source.base
+    while base is not None:
+        owner = base.key if base.kind == "const" else m.world.loaded.get(base)
+        if _is_fixed(owner) and is_trusted_module(
+            owner.__name__ if isinstance(owner, types.ModuleType) else getattr(owner, "__module__", None) or ""
+        ):
+            return
+        base = base.base
+    raise Break(
+        "autograd_function",
+        f"the backward of {m.backward_of} reads `{source.name()}`, which may be another when it runs",
+        _REMEDY,
+    )
+
+
+def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
+    """Break where an operator of the program's is called, with gradients, whose registered backward reads something
+    that may be another when it runs.
+    """
+    from ..numbers.scalars import pinned
+
+    name = op._name if isinstance(op, torch._ops.OpOverload) else op._qualified_op_name
+    if not requires_grad or name.partition("::")[0] in _BUILTIN:
+        return
+    operators: Any = OPDEFS
+    made = operators.get(name.partition(".")[0])
+    for fn in (made._backward_fn, made._setup_context_fn) if made is not None else ():
+        for reader, read in _reads(fn, set()) if fn is not None else ():
+            if (
+                m.opts.fullgraph
+                and isinstance(reader, types.FunctionType)
+                and type(reader.__globals__.get(read, reader)) in _ATOMS
+            ):
+                pinned(m.load_global(m.scope_of(reader.__globals__), read))
+            else:
+                raise Break(
+                    "autograd_function",
+                    f"the backward registered for {name} reads `{read}`, which may be another when it runs",
+                    _REMEDY,
+                )
+
+
+def _reads(fn: Any, seen: set) -> Iterator[tuple[Any, str]]:
+    """The names under which a function, and those of the program's that it calls, read values from outside, with the
+    function that reads.
+    """
+    fn = getattr(fn, "__func__", fn)
+    if not isinstance(fn, types.FunctionType):
+        if not _is_fixed(fn):
+            yield type(fn).__call__, type(fn).__name__
+        return
+    if fn.__code__ in seen or is_trusted_module(fn.__module__ or ""):
+        return
+    seen.add(fn.__code__)
+    names = _names(fn.__code__)
+    held = {n: fn.__globals__[n] for n in names if n in fn.__globals__}
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+        try:
+            held[name] = cell.cell_contents
+        except ValueError:
+            continue
+    for name, value in list(held.items()):
+        if isinstance(value, types.ModuleType) and not is_trusted_module(value.__name__):
+            held.update({f"{name}.{n}": vars(value)[n] for n in names if n in vars(value)})
+    for name, value in held.items():
+        if isinstance(value, types.FunctionType):
+            yield from _reads(value, seen)
+        elif not _is_fixed(value):
+            yield fn, name
+
+
+def _names(code: types.CodeType) -> dict[str, None]:
+    """The names in a function and in those that are defined in it."""
+    found = dict.fromkeys(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found.update(_names(inner))
+    return found

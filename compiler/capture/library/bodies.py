@@ -1,0 +1,183 @@
+"""Bodies of higher-order operators: a function captured into a graph of its own, inside the graph of the frame."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
+
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+
+from ...graph.tensor import from_meta, tensor_meta
+from ...base.fx_modules import graph_module
+from ..entry.graph_builder import Scope, as_trace
+from ..machine.signals import Break
+from ..machine.world import TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = [
+    "Body",
+    "open_body",
+    "close_body",
+    "capture_body",
+    "record_call",
+    "stand_in",
+    "leaves_of",
+    "Purity",
+    "as_module",
+    "grad_mode",
+]
+
+
+@dataclass
+class Body:
+    """A captured function.
+
+    graph      GraphModule: parameters, then what it uses of the graphs around it
+    lifted     nodes of the surrounding graph for the latter
+    result     the value that the function returned, with the body's own TraceTensors in it
+    """
+
+    graph: torch.fx.GraphModule
+    lifted: list[torch.fx.Node]
+    result: Any
+
+
+@contextmanager
+def open_body(m: Machine) -> Iterator[Scope]:
+    """What is recorded in the with-block goes to a graph of its own."""
+    scope = Scope()
+    m.graph.scopes.append(scope)
+    try:
+        yield scope
+    finally:
+        m.graph.scopes.remove(scope)
+
+
+def add_parameter(m: Machine, scope: Scope, value: TraceTensor, name: str) -> torch.fx.Node:
+    """A parameter of the body. The first one for a tensor is the one that its uses in the body mean."""
+    node = scope.placeholder(name, {"val": value, "stack": [], "module": ""})
+    scope.nodes.setdefault(id(value), node)
+    m.graph.keep.append(value)
+    return node
+
+
+def close_body(m: Machine, scope: Scope, outputs: Sequence[Any], name: str) -> torch.fx.GraphModule:
+    """End a body, which is the one that grows now, with the values that it gives."""
+    scope.graph.output(tuple(m.graph.arg(v) for v in outputs))
+    return as_module(scope, name)
+
+
+def as_module(scope: Scope, name: str) -> torch.fx.GraphModule:
+    return graph_module(scope.graph, name)
+
+
+def capture_body(m: Machine, name: str, parameters: Sequence[TraceTensor], run: Callable[[], Any]) -> Body:
+    """`run()` interprets the function; `parameters` are the tensors that it was given. What it returns may be any
+    nested value; the body's graph gives the tensors in it, in the order of `leaves_of`."""
+    with open_body(m) as scope:
+        for i, p in enumerate(parameters):
+            add_parameter(m, scope, p, f"arg{i}")
+        result = m.deep_plain(run())
+        graph = close_body(m, scope, leaves_of(result), name)
+    return Body(graph, list(scope.lifted), result)
+
+
+def leaves_of(value: Any) -> list[TraceTensor]:
+    """The tensors of a nested value, in the order of torch's pytrees. Symbolic numbers cannot leave a body."""
+    leaves = pytree.tree_leaves(value)
+    for v in leaves:
+        if isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise Break("higher_order", "a size that changes is returned from the body of a higher-order operator")
+    return [v for v in leaves if isinstance(v, TraceTensor)]
+
+
+def stand_in(
+    m: Machine, like: TraceTensor, *, requires_grad: bool | None = None, drop_dim: int | None = None
+) -> TraceTensor:
+    """A fresh tensor with the metadata of another: contiguous, or without one dimension."""
+    meta = tensor_meta(like)
+    grad = like.requires_grad if requires_grad is None else requires_grad
+    if drop_dim is not None:
+        d = drop_dim % len(meta.shape)
+        meta = meta.replace(shape=meta.shape[:d] + meta.shape[d + 1 :], stride=meta.stride[:d] + meta.stride[d + 1 :])
+    return from_meta(meta.replace(requires_grad=grad, storage_offset=0), m.env)
+
+
+def record_call(m: Machine, call: Callable, inputs: Sequence[Any], lifted: Sequence[torch.fx.Node] = ()) -> tuple:
+    """Add the operator's node: its results as TraceTensors. `lifted` are nodes of the graph that grows now; their
+    values are known by it.
+    """
+    graph = m.graph
+    nodes = [graph.arg(v) for v in inputs] + list(lifted)
+    values = [*inputs, *(n.meta["val"] for n in lifted)]
+    result = as_trace(m.native(call, *values))
+    node = graph.graph.call_function(call, tuple(nodes))
+    stack, module = m.stack_positions(), m.module_path
+    node.meta.update(val=result, stack=stack, module=module)
+    graph.calls += 1
+    graph._attach(node, result, stack, module)
+    return result
+
+
+@contextmanager
+def grad_mode(enabled: bool) -> Iterator[None]:
+    """Grad mode while a body is interpreted; its graph says nothing of it: the operator that runs it sets it."""
+    before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(enabled)
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(before)
+
+
+class Purity:
+    """Holds a body to having no side effects: it may run any number of times, or not at all, when the graph runs."""
+
+    def __init__(self, m: Machine, what: str, *reached: Any):
+        self.m, self.what, self.reached = m, what, reached
+        self.before = self._state()
+
+    def _state(self) -> tuple:
+        seen: dict[int, Any] = {}
+        for value in self.reached:
+            _fingerprint(value, seen, 0)
+        return len(self.m.effects.entries), len(self.m.graph.written), seen
+
+    def check(self) -> None:
+        if self._state() != self.before:
+            raise Break("higher_order", f"{self.what} has side effects", "let it only compute and return values")
+
+
+def _fingerprint(value: Any, seen: dict[int, Any], depth: int) -> None:
+    """What containers, objects and closures reachable from a value hold, by identity."""
+    if (
+        depth > 5
+        or id(value) in seen
+        or isinstance(value, (torch.Tensor, torch.nn.Module, type, torch.SymInt, torch.SymFloat, torch.SymBool))
+    ):
+        return
+    if isinstance(value, dict):
+        parts = [x for item in value.items() for x in item]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = list(value)
+    elif hasattr(value, "__closure__") and value.__closure__:
+        parts = []
+        for cell in value.__closure__:
+            try:
+                parts.append(cell.cell_contents)
+            except ValueError:
+                parts.append(None)
+    elif hasattr(value, "__self__") and hasattr(value, "__func__"):
+        parts = [value.__self__, value.__func__]
+    elif type(value).__flags__ & (1 << 9) and isinstance(getattr(value, "__dict__", None), dict):
+        parts = list(value.__dict__.values())
+    else:
+        return
+    seen[id(value)] = [id(p) for p in parts]
+    for p in parts:
+        _fingerprint(p, seen, depth + 1)

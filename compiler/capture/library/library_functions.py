@@ -1,0 +1,266 @@
+"""Python functions of torch and the standard library that are computed during capture instead of interpreted."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import functools
+import inspect
+import logging
+import types
+import typing
+import weakref
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+from ...guards import source as S
+from . import polyfills
+from ..kinds.callables import PYTHON_FUNCTIONS, cls, function, python_function
+from ..kinds.calls import interpret
+from ..kinds.classes import made_inside
+from ..kinds.lifetimes import refuse_reference
+from ..machine.signals import Break
+from ..machine.world import ATOMS, TraceTensor, constant_only
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__: list[str] = []
+
+
+@python_function(
+    ("torch._ops", "_OpNamespace.__getattr__"),
+    ("torch._ops", "_Ops.__getattr__"),
+    ("torch._ops", "OpOverloadPacket.__getattr__"),
+)
+def operator_of(m: Machine, owner: Any, name: str) -> Any:
+    """torch.ops.aten.add.Tensor: looked up and kept by torch, and fixed from then on."""
+    value = m.native(getattr, owner, name)
+    source = m.world.source_of(owner)
+    if source is not None:  # it was not there when the lookup began
+        m.world.guards.pop((S.attr(source, "__dict__"), "LACKS", name), None)
+    m.world.anchor(value)
+    return value
+
+
+@python_function(("inspect", "signature"))
+def signature_(m: Machine, fn: Any, **kwargs: Any) -> Any:
+    function = fn.__func__ if isinstance(fn, types.MethodType) else fn
+    if isinstance(function, types.FunctionType) and (source := m.world.source_of(function)) is not None:
+        m.world.guard_function(source, function, "signature")
+        for name in ("__defaults__", "__kwdefaults__"):
+            m.deep_plain(m.getattr(function, name))
+    return m.native(inspect.signature, fn, **kwargs)
+
+
+@python_function(("torch.distributions.utils", "lazy_property.__get__"), wants_function=True)
+def lazy_property_(m: Machine, fn: Any, descriptor: Any, instance: Any, owner: Any = None) -> Any:
+    """Asked of a class, it makes an object that is only looked at: a property that lazy_property's users know."""
+    if instance is not None:
+        return interpret(m, fn, [descriptor, instance, owner], {})
+    value = m.native(fn, descriptor, None, owner)
+    m.world.anchor(value)
+    return value
+
+
+@python_function(("dataclasses", "fields"))
+def fields_(m: Machine, obj: Any) -> Any:
+    fields = m.native(dataclasses.fields, m.world.type_of(obj) if not isinstance(obj, type) else obj)
+    for f in fields:
+        m.world.anchor(f)
+    return fields
+
+
+@python_function(("logging", "getLogger"), ("transformers.utils.logging", "get_logger"))
+def get_logger(m: Machine, *args: Any) -> Any:
+    logger = logging.getLogger(*args)
+    m.world.anchor(logger)
+    return logger
+
+
+@python_function(("logging", "Logger.isEnabledFor"))
+def is_enabled_for(m: Machine, logger: Any, level: Any) -> Any:
+    return interpret(m, polyfills.is_enabled_for, [logger, level], {})
+
+
+@cls(weakref.ref)
+def weak_reference(m: Machine, target: Any, callback: Any = None) -> Any:
+    """To an object from outside, which whoever gave it keeps alive: one made inside would end with its last name, which
+    capture does not follow.
+    """
+    if callback is not None or m.world.source_of(target) is None and id(target) not in m.world.reals:
+        refuse_reference("a weak reference with a callback, or to an object made inside,")
+    return m.native(weakref.ref, target)
+
+
+@function(weakref.proxy)
+def weak_proxy(m: Machine, *args: Any) -> Any:
+    refuse_reference("a weak proxy")
+
+
+@python_function(("copy", "deepcopy"))
+def deepcopy_(m: Machine, value: Any, *args: Any) -> Any:
+    plain = m.deep_plain(value)
+    if not constant_only(plain) or not _same_types(m, value):
+        raise Break("unsupported", "copy.deepcopy of objects or tensors")
+    return m.native(copy.deepcopy, plain)
+
+
+def _same_types(m: Machine, value: Any) -> bool:
+    """Whether the inside copies of the containers in a value are of its classes."""
+    if type(value) in ATOMS:
+        return True
+    plain = m.plain(value)
+    within = (
+        plain.values() if isinstance(plain, dict) else plain if isinstance(plain, (list, tuple, set, frozenset)) else ()
+    )
+    return type(plain) is type(value) and all(_same_types(m, v) for v in within)
+
+
+@python_function(("copy", "copy"))
+def copy_(m: Machine, value: Any) -> Any:
+    if isinstance(value, TraceTensor):
+        raise Break("unsupported", "copy.copy of a tensor")
+    plain = m.plain(value)
+    if type(plain) is not type(value):
+        raise Break("unsupported", f"copy.copy of a {type(value).__name__}")
+    if type(plain) in (list, dict, set):
+        return plain.copy()
+    if type(plain) in ATOMS or type(plain) in (tuple, frozenset):
+        return plain
+    if (
+        type(value).__reduce_ex__ is not object.__reduce_ex__
+        or hasattr(type(value), "__copy__")
+        or hasattr(type(value), "__getstate__")
+        and type(value).__getstate__ is not object.__getstate__
+        or isinstance(value, torch.nn.Module)
+    ):
+        raise Break("unsupported", f"copy.copy of a {type(value).__name__}")
+    cls_ = type(value)
+    if not cls_.__flags__ & (1 << 9) or not hasattr(value, "__dict__"):
+        raise Break("unsupported", f"copy.copy of a {cls_.__name__}")
+    made = m.world.create(m.native(object.__new__, cls_))
+    for name in list(m.iterate(m.getattr(value, "__dict__"))):
+        object.__setattr__(made, name, m.getattr(value, name))
+    return made
+
+
+@python_function(("dataclasses", "dataclass"))
+def dataclass_(m: Machine, cls: Any = None, /, **options: Any) -> Any:
+    """The decorator writes and compiles methods: done natively, for classes that the program itself made."""
+    if cls is None:
+        return m.world.create(functools.partial(dataclasses.dataclass, **options))
+    if id(cls) not in m.world.made:
+        raise Break("class_definition", "a class from outside is made a dataclass")
+    return made_inside(m, m.native(dataclasses.dataclass, cls, **options))
+
+
+@python_function(("collections", "namedtuple"))
+def namedtuple_(m: Machine, name: Any, fields: Any, **options: Any) -> Any:
+    options.setdefault("module", m.frames[-1].scope.namespace.get("__name__"))
+    return made_inside(
+        m,
+        m.native(
+            collections.namedtuple, name, m.deep_plain(fields), **{k: m.deep_plain(v) for k, v in options.items()}
+        ),
+    )
+
+
+@python_function(("functools", "singledispatch.<locals>.dispatch"), wants_function=True)
+def dispatch_(m: Machine, dispatch: Any, cls: Any) -> Any:
+    """Which implementation serves a class: found natively; what is registered later is seen by the keys of the
+    registry.
+    """
+    source = m.world.source_of(dispatch)
+    if source is None:
+        raise Break("unsupported", "functools.singledispatch is applied inside")
+    index = dispatch.__code__.co_freevars.index("registry")
+    registry = dispatch.__closure__[index].cell_contents
+    where = S.cell(S.item(S.attr(source, "__closure__"), index))
+    m.world.guard(where, "DICT_KEYS", tuple(registry), "registered implementations")
+    found = m.native(dispatch, cls)
+    key = next(k for k, v in registry.items() if v is found)
+    return m.world.load(found, S.dict_value(where, key), "registered implementation")
+
+
+@python_function(("traceback", "clear_frames"))
+def clear_frames_(m: Machine, traceback: Any) -> None:
+    """unittest's assertRaises ends with it. The tracebacks of exceptions made inside have no frames to clear."""
+    if m.world.is_outside(traceback):
+        raise Break("unknown_object", "the frames of a traceback from outside are cleared")
+
+
+@python_function(("torch.utils._config_module", "ConfigModule.__getattr__"), wants_function=True)
+def config_entry_(m: Machine, fn: Any, module: Any, name: str) -> Any:
+    """An entry of torch._dynamo.config and the like. Those that torch's own code looks at do not change what a program
+    means; the user's are interpreted."""
+    if m.frames[-1].library:
+        value = m.native(fn, module, name)
+        if constant_only(value):
+            return value
+    return interpret(m, fn, [module, name], {})
+
+
+_TAGGING = "install_generation_tagging_init.<locals>."
+
+
+@python_function(
+    ("torch._dynamo.mutation_guard", _TAGGING + "patched_init"),
+    ("torch._dynamo.mutation_guard", _TAGGING + "patched_setstate"),
+    wants_function=True,
+)
+def tagged_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """nn.Module.__init__ once torch._dynamo is imported: it also notes when the module was made, which matters to stock
+    alone.
+    """
+    original = next(c.cell_contents for c in fn.__closure__ if isinstance(c.cell_contents, types.FunctionType))
+    return m.call(original, list(args), kwargs)
+
+
+def _native_constant(fn: Any) -> Callable:
+    return lambda m, *a, **k: m.native(fn, *a, **k)
+
+
+for _module, _name in (
+    (torch.cuda, "is_available"),
+    (torch.distributed, "is_available"),
+    (torch.cuda, "is_initialized"),
+    (torch.backends.mps, "is_available"),
+    (torch.xpu, "is_available"),
+    (torch.mps, "is_available"),
+):
+    _fn = getattr(_module, _name, None)
+    if isinstance(_fn, types.FunctionType):
+        PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = _native_constant(_fn)
+if hasattr(torch.distributed, "is_initialized"):
+    PYTHON_FUNCTIONS[("torch.distributed.distributed_c10d", "is_initialized")] = _native_constant(
+        torch.distributed.is_initialized
+    )
+
+for _fn in (typing.cast, typing.get_args, typing.get_origin, typing.get_type_hints):
+    PYTHON_FUNCTIONS[(_fn.__module__, _fn.__qualname__)] = (
+        (lambda m, t, v: v) if _fn is typing.cast else _native_constant(_fn)
+    )
+
+
+@python_function(("torch.utils.hooks", "RemovableHandle.remove"))
+def remove_hook(m: Machine, handle: Any) -> None:
+    raise Break("tensor_hook", "a hook is removed")
+
+
+_PACKED = "a packed sequence keeps how many rows each step has in the values of a tensor"
+
+
+@python_function(("torch.nn.utils.rnn", "pack_padded_sequence"), ("torch.nn.utils.rnn", "pad_packed_sequence"))
+def packed_sequence_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    raise Break("item", _PACKED)
+
+
+@python_function(*(("torch.nn.modules.rnn", f"{kind}.forward") for kind in ("RNN", "LSTM", "GRU")), wants_function=True)
+def recurrent_module_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """On a packed sequence the whole call leaves the graph at once, not each line in it that reads a batch size."""
+    if any(isinstance(a, torch.nn.utils.rnn.PackedSequence) for a in (*args, *kwargs.values())):
+        raise Break("item", _PACKED)
+    return interpret(m, fn, list(args), kwargs)

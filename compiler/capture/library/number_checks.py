@@ -1,0 +1,38 @@
+"""torch._check and its like, of numbers that are read from tensors: a check becomes part of the graph."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..kinds import calls
+from ..kinds.callables import python_function
+from ..numbers import tensor_reads
+from ..numbers.tensor_reads import is_read
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__: list[str] = []
+
+
+@python_function(("torch", "_check_is_size"))
+def check_is_size(m: Machine, value: Any, *args: Any, **kwargs: Any) -> None:
+    if is_read(value):
+        tensor_reads.check(m, tensor_reads.condition(m, tensor_reads.operation(m, operator.ge, (value, 0)).node))
+        value = 0  # torch warns that the function is going
+    m.native(torch._check_is_size, value, *args, **kwargs)
+
+
+@python_function(
+    *(("torch", name) for name in ("_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented")),
+    wants_function=True,
+)
+def check_number(m: Machine, fn: Any, cond: Any, *args: Any, **kwargs: Any) -> None:
+    """What does not hold of a number that is read is for the program to say, when the call runs again."""
+    if is_read(cond):
+        tensor_reads.check(m, tensor_reads.condition(m, cond.node))
+    else:
+        calls.interpret(m, fn, [cond, *args], kwargs)

@@ -1,0 +1,366 @@
+"""torch.optim inside of a captured function: `optimizer.zero_grad()` and `optimizer.step()` become part of the graph.
+
+What is interpreted is torch's own `step`, written for single tensors: its arithmetic is eager's, and fusion is the
+compiler's business (foreach and fused ask for nothing else). What differs from any other Python function:
+
+* state that eager makes at the first step is made now, by torch's own `_init_group`, so that the first step and the
+  others are one graph;
+* `lr` is a 0-dim input of the graph: a schedule changes a number, not the code. It is float64, as the Python number is;
+* a step counter is read as a tensor (float64, as arithmetic on the Python number would be), never as a constant.
+
+What is not torch's own, or has hooks, runs as it is: a break.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from ...graph.tensor import TraceTensor
+from ...guards import source as S
+from ..numbers import scalars
+from ..tensors import tensor_attributes, tensor_calls
+from ..kinds.callables import python_function
+from ..numbers.float_node import FloatNode
+from ..machine.signals import Break, Skip, StateMade
+from ..tensors.gradients import set_grad
+from .training import one_step_at_a_time
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["OWNERS", "call_method", "captured_step", "inner_step", "state_of"]
+
+OWNERS = (torch.optim.Optimizer, lr_scheduler.LRScheduler)
+# Branches on a number of its state, or writes through a mask; its form for CUDA graphs (capturable) does neither.
+_BY_CAPTURABLE_FORM = (torch.optim.RAdam, torch.optim.ASGD, torch.optim.Rprop)
+# Those whose step neither branches on a value of its state nor calls the closure more than once.
+_CAPTURED: tuple[type[torch.optim.Optimizer], ...] = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.NAdam,
+    *_BY_CAPTURABLE_FORM,
+    *([torch.optim.Muon] if hasattr(torch.optim, "Muon") else []),
+)
+_STEPS = {c: inspect.unwrap(c.step) for c in _CAPTURED}
+_BASE_CLASS = torch.optim.Optimizer
+_BASE = sys.modules[torch.optim.Optimizer.__module__]
+_NOTHING = "no change is needed: the code before and after it is compiled"
+
+
+def captured_step(kind: type) -> Any:
+    """The step of a class of optimizers that capture knows; None for other classes."""
+    return _STEPS.get(kind)
+
+
+def _as_it_is(opt: Any, name: str, why: str = "") -> Break:
+    return Break(
+        "optimizer",
+        f"{type(opt).__name__}.{name}() runs as it is, outside of the graph{': ' + why if why else ''}",
+        _NOTHING,
+    )
+
+
+def call_method(m: Machine, opt: Any, fn: types.MethodType, args: list, kwargs: dict) -> Any:
+    """A method of an optimizer or a schedule, called by the program."""
+    name, function = fn.__name__, fn.__func__
+    if m.stepping is opt and isinstance(function, types.FunctionType):  # torch's own step calls it
+        if name == "_init_group":
+            return _init_group(m, opt, function, args, kwargs)
+        return m.call(function, [opt, *args], kwargs)
+    if function in (
+        _BASE_CLASS.__dict__.get("_optimizer_step_code"),
+        _BASE_CLASS.__dict__.get("_cuda_graph_capture_health_check"),
+    ):
+        return None  # a place for breakpoints; a check of streams that capture is not on
+    if m.world.is_outside(opt) and m.opts.training:
+        if function is _ZERO_GRAD:
+            return zero_grad(m, opt, *args, **kwargs)
+        if type(opt) in _CAPTURED and name == "step" and _is_own_step(opt, function):
+            return step(m, opt, *args, **kwargs)
+    raise _as_it_is(opt, name)
+
+
+def _is_own_step(opt: Any, function: Any) -> bool:
+    """Whether `opt.step` is torch's: what the class has, or that behind the counter which a schedule puts before it."""
+    if getattr(function, "_wrapped_by_lr_sched", False) and function.__module__ == lr_scheduler.__name__:
+        return True
+    return inspect.unwrap(function) is _STEPS[type(opt)]
+
+
+_ZERO_GRAD = torch.optim.Optimizer.zero_grad  # before the program exchanges it
+
+
+# --- zero_grad
+def zero_grad(m: Machine, opt: Any, set_to_none: Any = True) -> None:
+    one_step_at_a_time(m, "optimizer")
+    for p in _parameters(m, opt):
+        _reset(m, p, set_to_none)
+
+
+def _parameters(m: Machine, opt: Any) -> list[TraceTensor]:
+    found = []
+    try:
+        for group in m.iterate(m.getattr(opt, "param_groups")):
+            found += list(m.iterate(m.call(dict.get, [group, "params"])))
+    except Skip as why:  # a tensor that capture does not know is no reason to give the frame up
+        raise _as_it_is(opt, "zero_grad", why.reason) from None
+    if any(not isinstance(p, TraceTensor) for p in found):
+        raise _as_it_is(opt, "zero_grad")
+    return found
+
+
+def _reset(m: Machine, p: TraceTensor, set_to_none: Any) -> None:
+    if set_to_none is True:
+        set_grad(m, p, None)  # whatever it was
+        return
+    grad = tensor_attributes.get_attribute(m, p, "grad")
+    if grad is not None and set_to_none:
+        set_grad(m, p, None)
+    elif grad is not None:
+        if grad.requires_grad:
+            raise Break("optimizer", "a gradient with a history is reset", _NOTHING)
+        tensor_calls.call_method(m, grad, "zero_", [], {})
+
+
+@python_function(("torch.nn.modules.module", "Module.zero_grad"))
+def module_zero_grad(m: Machine, module: Any, set_to_none: Any = True) -> None:
+    one_step_at_a_time(m, "optimizer")
+    for p in m.iterate(m.call(m.getattr(module, "parameters"), [])):
+        if isinstance(p, TraceTensor) and id(p) in m.world.reals:
+            _reset(m, p, set_to_none)
+        else:
+            raise Break("optimizer", "gradients of a module made inside are reset", _NOTHING)
+
+
+# --- step
+def inner_step(optimizer: torch.optim.Optimizer) -> None:
+    """In captured code: the step that torch's own wrapper is about to take, whoever has counted it before."""
+    raise RuntimeError("inner_step() is for captured code")
+
+
+@python_function((inner_step.__module__, inner_step.__qualname__))
+def _inner_step(m: Machine, opt: Any) -> None:
+    step(m, opt, counted=True)
+
+
+def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> Any:
+    """opt.step(closure); `counted`: a schedule that counts the steps has done so."""
+    one_step_at_a_time(m, "optimizer")
+    kind = type(opt)
+    if not m.opts.training or kind not in _CAPTURED or not m.world.is_outside(opt) or m.stepping is not None:
+        raise _as_it_is(opt, "step")
+    _without_hooks(m, opt)
+    if m.call(dict.get, [m.getattr(opt, "defaults"), "differentiable"]):
+        raise _as_it_is(opt, "step", "it is differentiable")
+    if len(m.graph.scopes) > 1 or not torch.is_grad_enabled() and closure is not None:
+        raise _as_it_is(opt, "step")
+    own = opt.__dict__.get("step")
+    if own is not None and not counted:  # a schedule counts the steps
+        m.getattr(opt, "step")
+        m.setattr(opt, "_opt_called", True)
+    loss = None
+    if closure is not None:
+        loss = m.call(closure, [])
+    grad_mode, off = torch.is_grad_enabled(), torch._C._set_grad_enabled
+    m.first_training = m.root_index if m.first_training is None else m.first_training
+    m.passes.stepped = True
+    outer, m.module_path = m.module_path, "optimizer"  # where the report shows its nodes
+    try:
+        _varying_rates(m, opt)
+        m.stepping = opt
+        if grad_mode:
+            m.call(off, [False])
+        m.call(_STEPS[kind], [opt], {})
+    except (Break, Skip) as why:
+        raise _as_it_is(opt, "step", why.reason or "item") from None
+    finally:
+        m.stepping = None
+        m.module_path = outer
+    if grad_mode:
+        m.call(off, [True])
+    return loss
+
+
+def _without_hooks(m: Machine, opt: Any) -> None:
+    hooks = [m.getattr(opt, name) for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")]
+    module = m.world.anchor(_BASE)
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        hooks.append(m.world.load(getattr(_BASE, name), S.attr(module, name), "hooks of all optimizers"))
+    if any(len(m.plain(h)) for h in hooks):
+        raise _as_it_is(opt, "step", "it has hooks")
+
+
+@python_function(*((f.__module__, f.__qualname__) for f in _STEPS.values()), wants_function=True)
+def _class_step(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """The class's step by itself, or what torch wraps around it: where a frame starts there, `Adam.step(opt)` is
+    called, or a schedule has put a counter into the optimizer itself."""
+    if getattr(fn, "_wrapped_by_lr_sched", False):
+        args = (_counted(m, fn), *args)
+    return _step_of(m, fn, *args, **kwargs)
+
+
+def _counted(m: Machine, fn: Any) -> Any:
+    """The optimizer whose steps a schedule's wrapper counts: the one that the wrapper was read from."""
+    names, cells = fn.__code__.co_freevars, fn.__closure__ or ()
+    opt = cells[names.index("opt_ref")].cell_contents() if "opt_ref" in names else None
+    if opt is None or m.world.source_of(opt) is None or opt.__dict__.get("step") is not fn:
+        raise Break("optimizer", "the step of an optimizer that a schedule counts runs as it is", _NOTHING)
+    return opt
+
+
+def _step_of(m: Machine, fn: Any, opt: Any = None, closure: Any = None) -> Any:
+    if m.stepping is opt and fn is _STEPS.get(type(opt)):
+        from ..kinds.calls import call_python
+
+        return call_python(m, fn, [opt], {})
+    if not isinstance(opt, torch.optim.Optimizer) or inspect.unwrap(fn) is not _STEPS.get(type(opt)):
+        raise Break("optimizer")
+    return step(m, opt, closure)
+
+
+def _init_group(m: Machine, opt: Any, function: types.FunctionType, args: list, kwargs: dict) -> Any:
+    """Interpret it, once torch itself has made the state that the parameters with gradients have at a first step."""
+    function = function.__dict__.get(
+        "_torchdynamo_orig_callable", function
+    )  # stock keeps its own capture out, once it has been used
+    group = args[0]
+    missing = []
+    for p in m.iterate(m.call(dict.get, [group, "params"])):
+        if isinstance(p, TraceTensor) and tensor_attributes.get_attribute(m, p, "grad") is not None:
+            real = m.world.reals[id(p)]
+            if not opt.state.get(real) and id(opt.state) not in m.world.shadows:
+                missing.append(real)
+    if missing:
+        _make_state(opt, group, missing, inspect.signature(function))
+        if m.opts.entries_exist and any(
+            opt.state.get(p) for p in missing
+        ):  # (SGD with dampening makes none before its first step)
+            raise StateMade  # they may serve this call now
+    return m.call(function, [opt, *args], kwargs)
+
+
+def _make_state(opt: Any, group: dict, parameters: list, signature: inspect.Signature) -> None:
+    """Call the real _init_group for these parameters alone, with gradients that have a shape and no content."""
+    before = [p.grad for p in parameters]
+    lists: list[list] = [[] for _ in list(signature.parameters)[2:]]
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        try:
+            for p in parameters:
+                p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+            opt._init_group({**group, "params": parameters}, *lists)
+        finally:
+            for p, grad in zip(parameters, before):
+                p.grad = grad
+        if type(opt) is torch.optim.SGD and group["momentum"] and not group["dampening"]:
+            for p in parameters:  # the first step copies the gradient: momentum * 0 + gradient
+                opt.state[p]["momentum_buffer"] = torch.zeros_like(p)
+
+
+@python_function(("torch.optim.optimizer", "_get_value"))
+def get_value(m: Machine, x: Any) -> Any:
+    """The Python number in a state tensor: kept a tensor, of the precision that the number would have."""
+    if isinstance(x, TraceTensor):
+        return tensor_calls.call_method(m, x, "to", [torch.float64], {}) if x.dtype.is_floating_point else x
+    return x
+
+
+@python_function(("torch.optim.optimizer", "_default_to_fused_or_foreach"))
+def one_by_one(m: Machine, *args: Any, **kwargs: Any) -> tuple[bool, bool]:
+    return False, False
+
+
+# --- what the functions that do the arithmetic are given
+def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """torch.optim.adam.adam(...) and its like: tensor by tensor, with numbers that change as tensors."""
+    if m.stepping is None:
+        raise Break("optimizer", f"{fn.__name__}() runs as it is, outside of the graph", _NOTHING)
+    params = args[0]
+    devices = {t.device for ts in args if isinstance(ts, list) for t in ts if isinstance(t, TraceTensor)}
+    if len(devices) > 1:
+        raise Break("optimizer", "its state is on more than one device", "make the optimizer with capturable=True")
+    if any(t.dtype not in (torch.float32, torch.float64) for t in params):
+        raise Break("optimizer", "parameters of half precision or complex ones are updated", _NOTHING)
+    kwargs.update({k: False for k in ("foreach", "fused") if k in kwargs})
+    names = list(inspect.signature(inspect.unwrap(fn)).parameters)
+    args = tuple(
+        [
+            _with_dimensions(m, ts, params) if type(ts) is list and name not in _NUMBERS else ts
+            for name, ts in zip(names, args)
+        ]
+    )
+    if type(m.stepping) in _BY_CAPTURABLE_FORM:
+        kwargs["capturable"] = True
+        at = names.index("state_steps")
+        args = (*args[:at], [_counted_up(m, t) for t in args[at]], *args[at + 1 :])
+    for name in ("lr", "beta1", "beta2"):
+        value = kwargs.get(name)
+        if type(value) is torch.SymFloat and isinstance(value.node, FloatNode) and params:
+            kwargs[name] = scalars.scalar_input(m, value.node, torch.float64, params[0].device)
+    from ..kinds.calls import call_python
+
+    return call_python(m, inspect.unwrap(fn), list(args), kwargs)
+
+
+_NUMBERS = frozenset(
+    ("state_steps", "mu_products", "mus", "etas")
+)  # state of each parameter that is one number, whatever the parameter's shape
+
+
+def _with_dimensions(m: Machine, tensors: list, params: list) -> list:
+    """Parameters without dimensions, and what belongs to them, as views of one element: the numbers that are tensors
+    here are of float64, and beside tensors without dimensions these would no longer count as numbers."""
+    if all(p.dim() for p in params):
+        return tensors
+    if any(t is None for t in tensors):
+        raise Break("optimizer", "the first step of a parameter without dimensions makes its state", _NOTHING)
+    return [t if p.dim() else tensor_calls.call_method(m, t, "view", [1], {}) for t, p in zip(tensors, params)]
+
+
+def _counted_up(m: Machine, step_t: TraceTensor) -> TraceTensor:
+    """A step counter that was counted up, and for the function, which does that itself, a copy of before in the
+    precision of a Python number.
+    """
+    tensor_calls.call_method(m, step_t, "add_", [1], {})
+    return tensor_calls.call_method(m, tensor_calls.call_method(m, step_t, "to", [torch.float64], {}), "sub", [1], {})
+
+
+def _varying_rates(m: Machine, opt: Any) -> None:
+    """A schedule changes `lr`: it is an input of the graph from the start, unless the program has looked at it
+    already.
+    """
+    for group in m.iterate(m.getattr(opt, "param_groups")):
+        source = m.world.source_of(group)
+        if source is not None and type(group.get("lr")) is float:
+            where = S.dict_value(source, "lr")
+            if where not in m.world.loaded:
+                m.world.float_sources[where] = group["lr"]
+                m.world.loaded[where] = scalars.float_symbol(m, group["lr"], where)
+
+
+def state_of(m: Machine, mapping: Any, key: TraceTensor) -> Any:
+    """optimizer.state[parameter]"""
+    opt, real = m.stepping, m.world.reals.get(id(key))
+    if opt is None or mapping is not opt.state or real is None:
+        raise Break("item", "a tensor is used as an index of a Python container")
+    for g, group in enumerate(opt.param_groups):
+        for i, p in enumerate(group["params"]):
+            if p is real:
+                source = S.optimizer_state(S.attr(m.world.sources[id(opt)], "__dict__"), g, i)
+                return m.world.load(mapping[real], source, "state of a parameter")
+    raise Break("optimizer", "a tensor that is none of its parameters has state", _NOTHING)
+
+
+for _class in _CAPTURED:
+    _name = _class.step.__module__.rpartition(".")[2].removeprefix("_")
+    python_function((_class.step.__module__, _name), wants_function=True)(_functional)

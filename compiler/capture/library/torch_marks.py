@@ -1,0 +1,133 @@
+"""What user code tells a compiler through torch: torch.compiler.*, torch._dynamo.*, and functions that torch.compile
+made.
+
+These marks mean to capture what they mean to stock. Functions are known by their module and name: torch._dynamo is
+never imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..kinds.callables import python_function
+from ..machine.signals import Break
+from ..machine.world import TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["is_allowed_in_graph", "is_stock_compiled", "marked_call"]
+
+_DECORATORS = "torch._dynamo.decorators"
+
+
+def is_stock_compiled(fn: Any) -> bool:
+    """Whether torch.compile made this function (or a module's forward): it runs as stock compiled it."""
+    d = getattr(fn, "__dict__", None)
+    return bool(d) and "_torchdynamo_orig_callable" in d and not d.get("_torchdynamo_disable")
+
+
+def is_allowed_in_graph(fn: Any) -> bool:
+    """Whether torch.compiler.allow_in_graph marked this callable. Functions are looked into anyway; one that capture
+    cannot follow, and an object that is called, is a call in the graph, as the program asked for."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    return rules is not None and id(fn) in rules._allowed_callable_ids
+
+
+def marked_call(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+    """A call of a function that carries a mark of torch's, or NotImplemented where it carries none that matters."""
+    marks = fn.__dict__
+    if is_stock_compiled(fn):
+        raise Break(
+            "disabled",
+            f"{fn.__qualname__} is compiled by torch.compile already, and runs as that compiled it",
+            "call the plain function here, or compile it by one of the two",
+        )
+    if marks.get("_dynamo_marked_constant"):
+        m.world.guard(m.world.source_of(fn) or m.world.anchor(fn), "CODE", fn.__code__, "constant result")
+        return _constant(
+            m, m.native(fn, *[_as_given(m, a) for a in args], **{k: _as_given(m, v) for k, v in kwargs.items()})
+        )
+    return NotImplemented
+
+
+def _as_given(m: Machine, value: Any) -> Any:
+    """An argument of a function whose result is taken to be constant: tensors from outside as they are in this call."""
+    value = m.deep_plain(value)
+    if isinstance(value, TraceTensor):
+        real = m.world.reals.get(id(value))
+        if real is None or id(value.tt_storage) in m.graph.written:
+            raise Break(
+                "unsupported",
+                "a function marked assume_constant_result is given a tensor that the graph computes",
+                "give it what is known before the compiled region",
+            )
+        return real
+    if type(value) in (list, tuple):
+        return type(value)(_as_given(m, v) for v in value)
+    return {k: _as_given(m, v) for k, v in value.items()} if type(value) is dict else value
+
+
+def _constant(m: Machine, value: Any) -> Any:
+    """The result of a function marked torch.compiler.assume_constant_result: computed once, kept by the entry."""
+
+    if isinstance(value, torch.Tensor):
+        return m.world.load_tensor(value, m.world.anchor(value))
+    if not m.is_atom(value):
+        m.world.anchor(value)
+    return value
+
+
+@python_function((_DECORATORS, "graph_break"), (_DECORATORS, "skip_frame"), (_DECORATORS, "step_unsupported"))
+def graph_break(m: Machine, msg: str = "", *args: Any, **kwargs: Any) -> Any:
+    raise Break(
+        "disabled",
+        f"torch._dynamo.graph_break() asks for a break{': ' + msg if isinstance(msg, str) and msg else ''}",
+        "remove the call of graph_break()",
+    )
+
+
+@python_function(
+    (_DECORATORS, "allow_in_graph"),
+    (_DECORATORS, "nonstrict_trace"),
+    ("torch.compiler", "allow_in_graph"),
+    ("torch.compiler", "nested_compile_region"),
+)
+def transparent_mark(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """Marks that let stock look into less, or compile a part once: capture looks into the function anyway."""
+    return fn
+
+
+@python_function(
+    (_DECORATORS, "mark_dynamic"),
+    (_DECORATORS, "maybe_mark_dynamic"),
+    (_DECORATORS, "mark_static"),
+    (_DECORATORS, "mark_unbacked"),
+    (_DECORATORS, "mark_static_address"),
+    ("torch.compiler", "cudagraph_mark_step_begin"),
+)
+def advice(m: Machine, value: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Advice on sizes and addresses: about a tensor made inside it says nothing that capture does not see."""
+    if value is not None and not (isinstance(value, TraceTensor) and id(value) not in m.world.reals):
+        raise Break("tensor_attribute", "a tensor from outside is marked", "mark it before the call")
+
+
+@python_function(("torch", "compile"))
+def compile_(m: Machine, model: Any = None, **kwargs: Any) -> Any:
+    """torch.compile(f) inside: f, which is captured where it is called. Modules and decorators with arguments run as
+    they are.
+    """
+    if not isinstance(model, (types.FunctionType, types.MethodType)):
+        raise Break("disabled", "torch.compile is called", "call torch.compile before the compiled region")
+    return model
+
+
+@python_function(("torch.fx.traceback", "annotate"))
+def annotate_(m: Machine, *args: Any, **kwargs: Any) -> Any:
+    """with torch.fx.traceback.annotate(...): notes for stock's graphs."""
+    return m.call(contextlib.nullcontext, [], {})

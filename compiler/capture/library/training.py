@@ -1,0 +1,391 @@
+"""Backward passes inside of a captured function: `loss.backward()`, `torch.autograd.backward`, `torch.autograd.grad`.
+
+A backward pass is one node of the graph, whose target (graph/higher_order.py: BackwardCall) gives the gradients of the
+tensors that it was asked for; the graph and autograd stages trace it, so that forward, gradients and what is done with
+them are one functional graph. What backward() does with the gradients is written out as AccumulateGrad does it: `.grad`
+is a pending attribute of the leaf, changed in place where there is one already.
+
+In eager a backward pass frees what the nodes on its way saved: a result that has such a node in its history can't be
+differentiated once more. The entry hands it out as a tensor that says so (`freed_result`), and the graph keeps nothing
+for it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, Sequence
+
+import torch
+
+from ...graph.higher_order import BackwardCall, in_this_thread
+from ...graph.history import BACKWARD, history, node_of, saves_tensors
+from ...graph.tensor import TraceTensor
+from ...guards import source as S
+from ...guards.state import read_field
+from ..tensors import tensor_attributes, tensor_calls
+from ..tensors.gradients import set_grad
+from .bodies import record_call
+from ..kinds.callables import python_function
+from ..machine.native_loops import in_a_loop
+from ..machine.signals import Break, Raised
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["BackwardPasses", "backward", "freed_result", "one_step_at_a_time", "without_history"]
+
+_OUTSIDE = "let the training step call backward() outside of the compiled function"
+
+
+class BackwardPasses:
+    """What the backward passes of one capture have freed."""
+
+    def __init__(self) -> None:
+        self.stepped = False  # an optimizer's step has changed parameters
+        self.freed: dict[Any, None] = {}  # autograd nodes of the stand-ins that kept tensors, and were run
+
+    def ran(self, roots: Sequence[torch.Tensor], towards: Sequence[torch.Tensor]) -> None:
+        """A pass without retain_graph: only the nodes on the way to `towards` were run."""
+        ends = {(t.grad_fn, t.output_nr) if t.grad_fn is not None else id(t) for t in towards}
+        self.freed.update(dict.fromkeys(n for n in _on_the_way(roots, ends) if saves_tensors(n)))
+
+    def has_freed(self, t: TraceTensor) -> bool:
+        """Whether a pass freed something in the history of `t`."""
+        return bool(self.freed) and t.requires_grad and any(n in self.freed for n in history(t))
+
+    def error_of(self, t: TraceTensor) -> str | None:
+        """What eager says to a backward pass from `t`, where it is too late for one: its history was freed, or a tensor
+        in it was changed in place by an optimizer since. None where `t` can be differentiated."""
+        if not t.requires_grad or node_of(t) is None:
+            return None
+        if self.has_freed(t):
+            return _SECOND_TIME
+        if not self.stepped:
+            return None
+        leaves = [v for n in history(t) if (v := getattr(n, "variable", None)) is not None]
+        try:
+            with in_this_thread():
+                torch.autograd.grad([t], leaves, [torch.ones_like(t)], retain_graph=True, allow_unused=True)
+        except RuntimeError as e:
+            if "modified by an inplace operation" in str(e):
+                return str(e)
+        return None
+
+
+def _on_the_way(roots: Sequence[torch.Tensor], ends: set) -> list[Any]:
+    """The autograd nodes that a backward pass from `roots` to `ends` runs."""
+    order: list[Any] = []
+    seen: set[Any] = set()
+    todo = [(t.grad_fn, False) for t in roots if t.grad_fn is not None]
+    while todo:
+        node, done = todo.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            todo.append((node, True))
+            todo += [(n, False) for n, _ in node.next_functions if n is not None]
+    needed: set[Any] = set()
+    for node in order:  # inputs first
+        for n, nr in node.next_functions:
+            if n is not None and (n in needed or (n, nr) in ends or id(getattr(n, "variable", None)) in ends):
+                needed.add(node)
+    return [n for n in order if n in needed]
+
+
+def one_step_at_a_time(m: Machine, kind: str) -> None:
+    """A training step in a loop is not unrolled: the loop runs natively, and each iteration is one graph."""
+    if in_a_loop(m.frames):
+        raise Break(kind, "a training step is inside a loop: one iteration at a time is compiled, as a whole")
+
+
+def _refuse(m: Machine) -> None:
+    if not m.opts.training:
+        raise Break("backward")
+    one_step_at_a_time(m, "backward")
+    if len(m.graph.scopes) > 1:
+        raise Break("backward", "backward() is called inside the body of a higher-order operator", _OUTSIDE)
+    if m.world.state("saved_tensor_hooks", read_field("saved_tensor_hooks")):
+        raise Break("backward", "backward() is called where hooks for saved tensors are active", _OUTSIDE)
+    if m.world.state("anomaly", read_field("anomaly"))[0]:
+        raise Break("backward", "backward() is called where autograd looks for anomalies", "turn anomaly detection off")
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        raise Break("backward", "processes may exchange gradients while backward() runs", _OUTSIDE)
+
+
+def _run(
+    m: Machine, roots: list, gradients: list, inputs: list, retain: bool, create: bool, allow_unused: bool
+) -> tuple:
+    """Record a backward pass: the gradients of `inputs`, None where there is none."""
+    for t in (*roots, *inputs, *gradients):
+        if t is not None and not isinstance(t, TraceTensor):
+            raise Raised(TypeError(f"gradients are computed of tensors by tensors, not of a {type(t).__name__}"))
+    m.first_training = m.root_index if m.first_training is None else m.first_training
+    call = BackwardCall(len(roots), [g is not None for g in gradients], retain, create, allow_unused)
+    for t in roots:
+        m.graph.arg(t)
+    if m.passes.freed and any(m.passes.has_freed(t) for t in roots):
+        raise Raised(RuntimeError(_SECOND_TIME))
+    if any(
+        getattr(n, "_saved_sparse", False) or getattr(n, "_saved_sparse_grad", False)
+        for t in roots
+        if t.requires_grad
+        for n in history(t)
+    ):
+        raise Break("backward", "a gradient is a sparse tensor", _OUTSIDE)
+    outer, m.module_path = m.module_path, BACKWARD
+    try:
+        result = record_call(m, call, [*roots, *(g for g in gradients if g is not None), *inputs])
+    finally:
+        m.module_path = outer
+    if not retain:
+        m.passes.ran(roots, inputs)
+    return tuple(result)
+
+
+def _as_list(m: Machine, value: Any) -> list:
+    if value is None or isinstance(value, TraceTensor):
+        return [value]
+    return list(m.iterate(value))
+
+
+# --- backward()
+def backward(
+    m: Machine, roots: list, gradients: list, retain_graph: Any = None, create_graph: Any = False, inputs: Any = None
+) -> None:
+    """roots[i].backward(gradients[i]) at once: gradients are accumulated into the `.grad` of leaves."""
+    _refuse(m)
+    if create_graph:
+        raise Break(
+            "backward", "backward(create_graph=True) is called", "use torch.autograd.grad(..., create_graph=True)"
+        )
+    leaves = _leaves(m, roots, None if inputs is None else _as_list(m, inputs))
+    if not leaves:
+        if not any(isinstance(t, TraceTensor) and t.requires_grad for t in roots):
+            raise Raised(RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn"))
+        raise Break("backward", "backward() reaches no tensor that keeps a gradient")
+    known = {id(t.tt_storage) for t in m.graph.keep if isinstance(t, TraceTensor)}
+    grads = _run(m, roots, gradients, leaves, bool(retain_graph), False, True)
+    outer, m.module_path = m.module_path, BACKWARD
+    try:
+        for leaf, g in zip(leaves, grads):
+            if g is not None:
+                _accumulate(m, leaf, g, known)
+    finally:
+        m.module_path = outer
+
+
+def _leaves(m: Machine, roots: list, asked: list | None) -> list[TraceTensor]:
+    """The inputs of the graph that backward() accumulates gradients into, and leaves that were made inside."""
+    world = m.world
+    if asked is not None:
+        if not asked or any(
+            not isinstance(t, TraceTensor) or id(t) not in world.reals or not world.reals[id(t)].is_leaf for t in asked
+        ):
+            raise Break("backward", "backward(inputs=...) names a tensor that is no leaf", "use torch.autograd.grad")
+        found, made = list(asked), []
+    else:
+        traces = [t for t in roots if isinstance(t, TraceTensor) and t.requires_grad]
+        ends = {id(v): v for t in traces for n in history(t) if (v := getattr(n, "variable", None)) is not None}
+        ends |= {id(t): t for t in traces if t.grad_fn is None}
+        found = [t for t in world.tensors.values() if t.requires_grad and ends.pop(id(_origin(t)), None) is not None]
+        if any(type(t) is not TraceTensor for t in ends.values()):
+            raise Break(
+                "backward",
+                "backward() reaches a leaf that was made inside",
+                "make the tensor that requires grad outside, or use torch.autograd.grad",
+            )
+        made = list(ends.values())
+    for t in found:
+        real = world.reals[id(t)]
+        if not real.is_leaf:
+            raise Break(
+                "backward",
+                f"backward() goes on into what computed `{world.sources[id(real)].name()}`, outside of the graph",
+                _OUTSIDE,
+            )
+        _without_hooks(m, real)
+    return found + made
+
+
+def _origin(trace: TraceTensor) -> torch.Tensor:
+    """The leaf of autograd's graph that stands for an input: one that is a result outside has a step between
+    (world._as_result).
+    """
+    return getattr(trace, "tt_origin", trace)
+
+
+def _without_hooks(m: Machine, real: torch.Tensor) -> None:
+    """Rely on a leaf having no hooks: in a graph they would not be called."""
+    source = m.world.sources[id(real)]
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(real, name)
+        if hooks:
+            raise Break("backward", f"a hook is registered on `{source.name()}`, which backward() calls", _OUTSIDE)
+        where = S.attr(source, name)
+        if hooks is None:
+            m.world.guard(where, "ID", None, "no hooks")
+        else:
+            m.world.guard(where, "DICT_KEYS", (), "no hooks")
+
+
+def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) -> None:
+    """What AccumulateGrad does: `.grad` is added to in place, or set to a tensor of its own, laid out as the leaf where
+    that is dense.
+    """
+    before = tensor_attributes.get_attribute(m, leaf, "grad")
+    if before is not None:
+        if before.requires_grad or before.dtype != g.dtype:
+            raise Break("backward", "the gradient that is there has a history or another dtype", _OUTSIDE)
+        with _no_grad(m):
+            tensor_calls.call_method(m, before, "add_", [g], {})
+        return
+    dense = _dense(leaf)
+    if not (g.stride() == leaf.stride() if dense else g.is_contiguous()) or id(g.tt_storage) in known:
+        with _no_grad(m):
+            memory_format = torch.preserve_format if dense else torch.contiguous_format
+            fresh = tensor_calls.call_function(
+                m, torch.empty_like, [leaf], {"memory_format": memory_format, "requires_grad": False}
+            )
+            g = tensor_calls.call_method(m, fresh, "copy_", [g], {})
+    known.add(id(g.tt_storage))
+    set_grad(m, leaf, g)
+
+
+@contextmanager
+def _no_grad(m: Machine) -> Iterator[None]:
+    """The graph's own grad mode is off for what is recorded in between."""
+    before = torch.is_grad_enabled()
+    if before:
+        m.call(torch._C._set_grad_enabled, [False])
+    yield
+    if before:
+        m.call(torch._C._set_grad_enabled, [True])
+
+
+def _dense(t: TraceTensor) -> bool:
+    """Whether a tensor fills its memory, in any order of dimensions."""
+    if any(isinstance(s, torch.SymInt) for s in (*t.shape, *t.stride())):
+        return t.is_contiguous()
+    full = 1
+    for stride, size in sorted((st, n) for st, n in zip(t.stride(), t.shape) if n != 1):
+        if stride != full:
+            return False
+        full *= size
+    return True
+
+
+@python_function(("torch.autograd", "backward"))
+def autograd_backward(
+    m: Machine,
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    roots = _as_list(m, tensors)
+    gradients = [None] * len(roots) if grad_tensors is None else _as_list(m, grad_tensors)
+    if grad_variables is not None or len(gradients) != len(roots):
+        raise Break("backward", "torch.autograd.backward is called with arguments that do not fit", _OUTSIDE)
+    backward(m, roots, gradients, retain_graph, create_graph, inputs)
+
+
+@python_function(("torch.autograd", "grad"))
+def autograd_grad(
+    m: Machine,
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    only_inputs: Any = True,
+    allow_unused: Any = None,
+    is_grads_batched: Any = False,
+    materialize_grads: Any = False,
+) -> tuple:
+    _refuse(m)
+    roots, ends = _as_list(m, outputs), _as_list(m, inputs)
+    gradients = [None] * len(roots) if grad_outputs is None else _as_list(m, grad_outputs)
+    if is_grads_batched or not only_inputs or len(gradients) != len(roots):
+        raise Break("backward", "torch.autograd.grad is called with batched gradients", "use torch.func.vmap")
+    for t in ends:
+        if isinstance(t, TraceTensor) and id(t) in m.world.reals:
+            real = m.world.reals[id(t)]
+            if real.is_leaf:
+                _without_hooks(m, real)
+            elif real._backward_hooks:
+                raise Break("backward", "a hook is registered on a tensor that gradients are asked for", _OUTSIDE)
+    if create_graph and torch.is_inference_mode_enabled():
+        raise Break("backward", "gradients of gradients under inference mode")
+    if materialize_grads and allow_unused is None:
+        allow_unused = True
+    grads = _run(
+        m,
+        roots,
+        gradients,
+        ends,
+        bool(create_graph if retain_graph is None else retain_graph),
+        bool(create_graph),
+        bool(allow_unused),
+    )
+    if materialize_grads:
+        grads = tuple(
+            (
+                tensor_calls.call_function(m, torch.zeros_like, [t], {"requires_grad": bool(create_graph)})
+                if g is None
+                else g
+            )
+            for g, t in zip(grads, ends)
+        )
+    return grads
+
+
+def _method(
+    m: Machine,
+    t: TraceTensor,
+    gradient: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    inputs: Any = None,
+) -> None:
+    """t.backward(...)"""
+    backward(m, [t], [gradient], retain_graph, create_graph, inputs)
+
+
+tensor_calls.METHODS["backward"] = _method
+
+
+# --- results whose history is gone
+_SECOND_TIME = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been"
+    " freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify"
+    " retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors"
+    " after calling backward."
+)
+
+
+class _Freed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, result: list, error: str) -> torch.Tensor:
+        ctx.error = error
+        return result[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(ctx.error)
+
+
+def without_history(m: Machine, t: TraceTensor) -> TraceTensor:
+    """What the graph gives for such a result."""
+    return tensor_calls.call_method(m, t, "detach", [], {})
+
+
+def freed_result(result: torch.Tensor, error: str) -> torch.Tensor:
+    """`result` as eager returns it when its history is gone: it requires grad, and differentiating it raises
+    `error`.
+    """
+    with torch.enable_grad():
+        return _Freed.apply(torch.empty(0, device=result.device, requires_grad=True), [result], error)

@@ -1,0 +1,1 @@
+"""The interpreter: runs canonical bytecode over stack values, frame by frame."""

@@ -1,0 +1,82 @@
+"""Exception groups: what `except*` catches, and what it raises in the end."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from ..kinds.lookups import class_attribute
+from .signals import Break, Raised
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["split", "left_to_raise"]
+
+
+def split(m: Machine, exc: Any, wanted: Any) -> tuple[Any, Any]:
+    """(rest, match) of an exception under `except* wanted`; None for what is empty."""
+    classes = wanted if isinstance(wanted, tuple) else (wanted,)
+    for c in classes:
+        if not (isinstance(c, type) and issubclass(c, BaseException)):
+            raise Raised(TypeError("catching classes that do not inherit from BaseException is not allowed"))
+        if issubclass(c, BaseExceptionGroup):
+            raise Raised(TypeError("catching ExceptionGroup with except* is not allowed. Use except instead."))
+    if exc is None:
+        return None, None
+    if isinstance(exc, classes):
+        return None, m.native(BaseExceptionGroup, "", [exc])  # a single exception is wrapped
+    if isinstance(exc, BaseExceptionGroup):
+        _check_native(exc)
+        match, rest = m.native(exc.split, wanted)
+        return rest, match
+    return exc, None
+
+
+def _check_native(group: BaseExceptionGroup) -> None:
+    """Splitting runs `derive`: it must not be the user's."""
+    if isinstance(class_attribute(type(group), "derive"), types.FunctionType) or isinstance(
+        class_attribute(type(group), "split"), types.FunctionType
+    ):
+        raise Break(
+            "unsupported", f"an exception group of class {type(group).__name__}, which derives in its own way, is split"
+        )
+    for part in group.exceptions:
+        if isinstance(part, BaseExceptionGroup):
+            _check_native(part)
+
+
+def left_to_raise(m: Machine, original: BaseException, raised: list) -> Any:
+    """What a try statement with `except*` raises when all clauses have run, or None. `raised` lists what each clause
+    raised anew, then what none has matched."""
+    if not raised:
+        return None
+    if not isinstance(original, BaseExceptionGroup):
+        return raised[0]  # it was wrapped: one clause alone can have run
+    new = [e for e in raised if e is not None and not _same_origin(e, original)]
+    again = [e for e in raised if e is not None and _same_origin(e, original)]
+    leaves = {id(leaf) for e in again for leaf in _leaves(e)}
+    rest = m.native(original.split, lambda e: id(e) in leaves)[0] if leaves else None
+    if not new:
+        return rest
+    if rest is not None:
+        new.append(rest)
+    return new[0] if len(new) == 1 else m.native(BaseExceptionGroup, "", new)
+
+
+def _same_origin(a: BaseException, b: BaseException) -> bool:
+    """Whether `a` is a part of `b` that was split off, not a group raised anew."""
+    return (
+        isinstance(a, BaseExceptionGroup)
+        and isinstance(b, BaseExceptionGroup)
+        and a.__cause__ is b.__cause__
+        and a.__context__ is b.__context__
+        and a.__traceback__ is b.__traceback__
+        and getattr(a, "__notes__", None) is getattr(b, "__notes__", None)
+    )
+
+
+def _leaves(exc: BaseException) -> list[BaseException]:
+    if not isinstance(exc, BaseExceptionGroup):
+        return [exc]
+    return [leaf for part in exc.exceptions for leaf in _leaves(part)]

@@ -1,0 +1,85 @@
+"""Where things happen in the interpreted program: the frames that its exceptions passed, so that an entry can make them
+again with the traceback they would have, and the frames that its warnings and log records name."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Sequence
+
+from ..entry.locations import Position
+
+if TYPE_CHECKING:
+    from .frame import Frame
+    from .machine import Machine
+
+__all__ = ["note_frame", "traceback_at", "calling_code"]
+
+
+def note_frame(m: Machine, frame: Frame, ins: Any, exc: BaseException) -> None:
+    """`exc` comes out of instruction `ins` of `frame`: one more entry of its traceback, unless it is only raised
+    again.
+    """
+    if ins.op == "RERAISE" or (ins.op == "RAISE_VARARGS" and ins.arg == 0) or m.world.is_outside(exc):
+        return
+    trail = m.trails.get(id(exc))
+    if trail is None:
+        trail = m.trails[id(exc)] = []
+        m.world.keep.append(exc)
+        _use_eager_names(exc)
+    trail.append(frame.position())
+
+
+_EAGER_NAMES = (("TraceTensor", "Tensor"), ("SymInt", "int"), ("SymFloat", "float"), ("SymBool", "bool"))
+
+
+def _use_eager_names(exc: BaseException) -> None:
+    """Native code names the classes of the stand-ins: 'SymInt' object is not callable."""
+    if exc.args and isinstance(exc.args[0], str) and not isinstance(exc, KeyError):
+        text = exc.args[0]
+        for ours, eager in _EAGER_NAMES:
+            text = text.replace(f"'{ours}'", f"'{eager}'")
+        if text != exc.args[0]:
+            exc.args = (text, *exc.args[1:])
+
+
+def _stand_in() -> Any:
+    yield
+
+
+def _placed(code: types.CodeType, position: Position) -> types.CodeType:
+    """The same code under the file, the line and the function's name of a position."""
+    units = len(code.co_code) // 2
+    lines = b""
+    while units:  # line table: no columns, no change of line; at most eight instructions an entry
+        lines += bytes([0x80 | 13 << 3 | min(units, 8) - 1, 0])
+        units -= min(units, 8)
+    return code.replace(
+        co_filename=position.file,
+        co_firstlineno=position.line,
+        co_linetable=lines,
+        co_name=position.function.rpartition(".")[2],
+        co_qualname=position.function,
+    )
+
+
+def traceback_at(trail: Sequence[Position]) -> types.TracebackType | None:
+    """A traceback through these positions, innermost first. Its frames only name the file, the function and the
+    line.
+    """
+    made: types.TracebackType | None = None
+    for position in trail:
+        made = types.TracebackType(
+            made, types.FunctionType(_placed(_stand_in.__code__, position), {})().gi_frame, 0, position.line
+        )
+    return made
+
+
+def _pass_on(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return fn(*args, **kwargs)
+
+
+def calling_code(position: Position) -> types.CodeType:
+    """Of a function that calls its first argument with the others: to what it calls, its frame is the one at
+    `position`.
+    """
+    return _placed(_pass_on.__code__, position)

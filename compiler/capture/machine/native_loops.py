@@ -1,0 +1,95 @@
+"""Loops that hold a break: which loop runs natively, one captured region per iteration (bytecode/loop_break.py).
+
+A loop over data does the same large work in each iteration: a model on one batch after another, a sampler's steps. One
+graph of them all would gain nothing, and its compilation would grow with the loop. Such a loop runs natively, too, and
+one iteration is compiled.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Iterable
+
+from torch.nn import Module, Parameter
+
+from ..bytecode.loops import Loop, find_loops
+from ..entry.locations import is_library_file
+
+if TYPE_CHECKING:
+    from .frame import Frame
+    from .machine import Machine
+
+__all__ = ["Passes", "begins", "enclosing_loop", "in_a_loop", "repeats_itself"]
+
+_LOOP_OPERATORS = 400  # of a loop of equal iterations: what is more is not unrolled into one graph
+_ITERATION_OPERATORS = 40  # of each iteration: below, guards and the call of an entry would cost more than is gained
+
+
+@dataclass
+class Passes:
+    """What a loop that is being unrolled has put into the graph."""
+
+    iterator: int  # its id: a generator that the program lets go of is closed there and then, so nobody else holds it
+    before: int  # operators before the loop
+    operators: int  # up to the present iteration
+    weights: int = 0  # parameters that the graph knew then
+    count: int = 0
+
+
+def begins(m: Machine, f: Frame) -> None:
+    """An iterator was made: a loop that takes it is at its beginning, though its iterator may lie where that of an
+    earlier run of the loop lay.
+    """
+    m.passes_of.pop((id(f), f.program[f.pc][1]), None)
+
+
+def repeats_itself(m: Machine, f: Frame, head: Any, iterator: Any) -> bool:
+    """Whether a loop of the program's own, whose next iteration begins, has done the same large work in each one so
+    far. A loop over layers uses other parameters in each iteration, so that a model stays one graph.
+    """
+    now = m.graph.calls
+    passes = m.passes_of.get((id(f), head))
+    if passes is None or passes.iterator != id(iterator):
+        m.passes_of[id(f), head] = Passes(id(iterator), now, now)
+        return False
+    large = now - passes.operators >= _ITERATION_OPERATORS
+    passes.operators = now
+    if not large:
+        passes.count = 0
+        return False
+    weights = sum(isinstance(t, Parameter) for t in m.world.reals.values())
+    passes.count = passes.count + 1 if weights == passes.weights else 0
+    passes.weights = weights
+    return passes.count > 0 and now - passes.before >= _LOOP_OPERATORS and _is_own(m, f)
+
+
+def _is_own(m: Machine, f: Frame) -> bool:
+    """Whether all frames from the root to this one are the program's, and none is a module's: what a model repeats is
+    part of the model.
+    """
+    return (
+        not m.opts.fullgraph
+        and len(m.graph.scopes) == 1
+        and not any(is_library_file(g.file) or _of_module(g) for g in m.frames)
+        and f in m.frames
+    )
+
+
+def _of_module(f: Frame) -> bool:
+    return f.code.co_argcount > 0 and isinstance(f.slots[0], Module)
+
+
+def enclosing_loop(code: types.CodeType, index: int) -> Loop | None:
+    """The outermost loop of `code` whose iterations execute instruction `index`."""
+    found: Loop | None = None
+    for loop in find_loops(code):
+        inside = index in loop.body or index in loop.again or (loop.kind == "for" and index == loop.head)
+        if inside and (found is None or loop.depth < found.depth):
+            found = loop
+    return found
+
+
+def in_a_loop(frames: Iterable[Any]) -> bool:
+    """Whether one of the interpreted frames is inside of a loop."""
+    return any(enclosing_loop(frame.code, frame.pc - 1) is not None for frame in frames)

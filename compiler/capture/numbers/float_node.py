@@ -1,0 +1,239 @@
+"""FloatNode: a Python float of the program that may differ from call to call.
+
+It stands behind a torch.SymFloat. Arithmetic with constants stays symbolic (`scale * 2`, `1 - beta`), as a Source that
+computes it again at each call; comparisons with constants become facts that the guard checks; tensor arithmetic takes
+it as a scalar input of the graph (`scalars.py`). Any other use needs the number itself: it is pinned, and
+guarded by its value.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, Callable
+
+from ...guards import source as S
+from ...guards.source import Source
+from ...symbolic import expr as E
+from ...symbolic.node import SymNode
+from ..machine.signals import Break
+
+__all__ = ["FloatNode", "Fact", "computed", "is_power_of_two"]
+
+Fact = tuple[str, float, bool]  # (comparison, constant, outcome)
+_MOST_POWER = 8.0  # no size to that power is infinite
+_NEVER_NEGATIVE = (abs, math.exp, math.sqrt, math.hypot)
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+
+
+class FloatNode(SymNode):
+    """`source` reaches the float, or computes it from one that is reached; `expr` is its value in this first call."""
+
+    def __init__(self, value: float, source: Source, env: Any):
+        super().__init__(value, env, float)
+        self.source = source
+
+    @property
+    def constant(self) -> None:
+        return None
+
+    def maybe_as_float(self) -> None:
+        return None
+
+    def _in_words(self) -> str:
+        return self.source.name()
+
+    def _number(self) -> float:
+        """The number itself is needed: from here on the frame relies on it."""
+        root = self.source.root
+        if root.kind == "ratio":
+            for integer in root.key:
+                self.env.specialize(integer)
+            return self.expr
+        if root.kind == "computed":
+            for operand in root.key[1]:
+                if isinstance(operand, Source):
+                    FloatNode(0.0, operand, self.env)._number()
+                elif isinstance(operand, E.Expr):
+                    self.env.specialize(operand)
+            return self.expr
+        if root.kind == "drawn":
+            raise Break("random_python")  # no two calls draw the same
+        reached = self.source  # an attribute, say, under the arithmetic
+        while reached.kind == "calc":
+            reached = reached.base
+        self.env.pin_float(reached)
+        return self.expr
+
+    # ---- arithmetic with constants
+    def calculated(self, op: str, f: Callable[[float, float], float], o: SymNode, reflected: bool = False) -> SymNode:
+        """`self op o`, or `o op self` where reflected; `f` computes it."""
+        c = _constant(o)
+        if (
+            c is None
+            or not math.isfinite(c)
+            or op == "pow"
+            and (reflected or abs(c) > _MOST_POWER or not self._positive())
+            or op == "truediv"
+            and (c == 0 or reflected and not self._positive())
+        ):
+            return computed(f, o, self) if reflected else computed(f, self, o)
+        value = f(c, self.expr) if reflected else f(self.expr, c)
+        return FloatNode(value, S.calc(self.source, op, c, reflected), self.env)
+
+    def add(self, o: SymNode) -> SymNode:
+        return self.calculated("add", operator.add, o)
+
+    def sub(self, o: SymNode) -> SymNode:
+        return self.calculated("sub", operator.sub, o)
+
+    def mul(self, o: SymNode) -> SymNode:
+        return self.calculated("mul", operator.mul, o)
+
+    def truediv(self, o: SymNode) -> SymNode:
+        return self.calculated("truediv", operator.truediv, o)
+
+    float_truediv = int_truediv = truediv
+
+    def reflected(self, op: str, f: Callable, o: SymNode) -> SymNode:
+        """`o op self`."""
+        return self.calculated(op, f, o, reflected=True)
+
+    def function(self, f: Callable[[float], float]) -> SymNode:
+        """A function of module math, of a number that is positive in every call; of others it needs the number."""
+        if not self._positive():
+            return computed(f, self)
+        return FloatNode(f(self.expr), S.calc(self.source, f.__name__, None, False), self.env)
+
+    def _positive(self) -> bool:
+        """Whether the number is a positive one, neither tiny nor huge, in every call that the guards let through."""
+        steps = self.source.path()
+        if steps[0].kind != "ratio" or not all(self.env.decide(E.ge(integer, 1)) for integer in steps[0].key):
+            return False
+        for step in steps[1:]:
+            op, c, reflected = step.key
+            if (
+                c
+                and op != "pow"
+                and not (op in ("mul", "truediv") and 1e-9 < float(c) < 1e9 or op == "add" and 0 <= float(c) < 1e9)
+                or op.startswith("log")
+            ):
+                return False
+        return len(steps) < 8 and sum(step.key[0] == "pow" for step in steps[1:]) < 2
+
+    def neg(self) -> SymNode:
+        return FloatNode(-self.expr, S.calc(self.source, "mul", -1.0, False), self.env)
+
+    def sym_float(self) -> SymNode:
+        return self
+
+    def _pinned(self, name: str, *args: Any) -> Any:
+        return getattr(self.wrap_float(self._number()), name)(*args)
+
+    def abs(self) -> SymNode:
+        return computed(abs, self)
+
+    def floor(self) -> SymNode:
+        return self._pinned("floor")
+
+    def ceil(self) -> SymNode:
+        return self._pinned("ceil")
+
+    def trunc(self) -> SymNode:
+        return self._pinned("trunc")
+
+    sym_int = trunc
+
+    def round(self, ndigits: int | None = None) -> SymNode:
+        return self._pinned("round") if ndigits is None else computed(round, self, self.wrap_int(ndigits))
+
+    def is_integer(self) -> SymNode:
+        return self._pinned("is_integer")
+
+    # ---- comparisons
+    def _fact(self, name: str, o: SymNode) -> SymNode:
+        c, compare = _constant(o), _COMPARISONS[name]
+        if self.source.kind == "ratio" and c is not None and math.isfinite(c) and is_power_of_two(self.source.key[1]):
+            p, q = c.as_integer_ratio()  # nothing is rounded: a comparison of integers
+            return SymNode(getattr(E, name)(self.source.key[0] * q, self.source.key[1] * p), self.env, bool)
+        if c is None or self.source.kind in ("calc", "computed", "drawn"):
+            return self.wrap_bool(compare(self._number(), o._number()))
+        outcome = compare(self.expr, c)
+        self.env.float_fact(self.source, (name, c, outcome))
+        return self.wrap_bool(outcome)
+
+    def lt(self, o: SymNode) -> SymNode:
+        return self._fact("lt", o)
+
+    def le(self, o: SymNode) -> SymNode:
+        return self._fact("le", o)
+
+    def gt(self, o: SymNode) -> SymNode:
+        return self._fact("gt", o)
+
+    def ge(self, o: SymNode) -> SymNode:
+        return self._fact("ge", o)
+
+    def eq(self, o: SymNode) -> SymNode:
+        return self._fact("eq", o)
+
+    def ne(self, o: SymNode) -> SymNode:
+        return self._fact("ne", o)
+
+    def bool_(self) -> bool:
+        """`if scale:`"""
+        return self._fact("ne", self.wrap_float(0.0)).bool_()
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return self.bool_()
+
+
+def computed(f: Callable[..., float], *operands: SymNode) -> Any:
+    """`f(*operands)` of numbers among which are symbols, by a pure function of Python's. None where it gives no float,
+    or might give none in another call."""
+    value = f(*map(_plain, operands))  # what it raises, the program raises here, and in every call with such numbers
+    if type(value) is not float or f is operator.pow and not _real_power(*operands):
+        return None
+    parts = tuple(
+        o.source if isinstance(o, FloatNode) else o.expr if o.constant is None else o.constant for o in operands
+    )
+    return FloatNode(value, S.computed(f, parts), operands[0].env)
+
+
+def _plain(o: SymNode) -> Any:
+    return o.expr if isinstance(o, FloatNode) else o.hint if o.constant is None else o.constant
+
+
+def _real_power(base: SymNode, exponent: SymNode) -> bool:
+    """Whether base ** exponent is a float in every call, or raises."""
+    if not isinstance(base, FloatNode):
+        return base.env.decide(E.gt(base.expr, 0)) if base.constant is None else base.constant > 0
+    c = _constant(exponent)
+    if c is not None and c.is_integer() or base._positive():
+        return True
+    if base.source.kind == "computed" and base.source.key[0] in _NEVER_NEGATIVE:
+        return True
+    if base.expr <= 0 or base.source.base is not None or base.source.kind in ("computed", "drawn", "ratio"):
+        return False
+    base.env.float_fact(base.source, ("gt", 0.0, True))
+    return True
+
+
+def is_power_of_two(e: E.Expr) -> bool:
+    """Whether dividing by it is exact."""
+    return e.is_const and e.value > 0 and e.value & (e.value - 1) == 0
+
+
+def _constant(o: SymNode) -> float | None:
+    """The number behind a node that is no symbol. Ints that a float cannot hold exactly are none."""
+    if isinstance(o, FloatNode):
+        return None
+    c = o.constant
+    return float(c) if c is not None and float(c) == c else None

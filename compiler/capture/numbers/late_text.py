@@ -1,0 +1,200 @@
+"""Text that varies: of numbers that vary (f"loss {loss:.4f}", str(n), "%d of %d" % (i, n)), or given from outside as
+another at each call (a name, the path of a temporary folder). The entry makes it when it runs.
+
+Such a text may be stored, join_texts with others, printed, logged, returned. Who looks into it gets the text itself,
+which fixes its numbers, or what was given.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Callable, NoReturn, Union
+
+import torch
+
+from ..machine.signals import Break
+
+if TYPE_CHECKING:
+    from ...guards.source import Source
+    from ..machine.machine import Machine
+
+__all__ = ["LateText", "Made", "Given", "given_late", "made_late", "join_texts", "settled", "in_words"]
+
+_NUMBERS = (torch.SymInt, torch.SymFloat)
+_SEQUENCES = (list, tuple, torch.Size)
+_OF_INTEGERS = re.compile(r"%[^a-zA-Z%]*[diouxXc]")
+
+
+class Made:
+    """A text that `function(*args, **kwargs)` gives: of numbers that vary, constants and builtin containers of
+    these.
+    """
+
+    __slots__ = ("function", "args", "kwargs")
+
+    def __init__(self, function: Callable[..., str], args: tuple, kwargs: dict):
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+
+class Given:
+    """A text from outside, which was another at an earlier call."""
+
+    __slots__ = ("source", "value", "fix")
+
+    def __init__(self, source: Source, value: str, fix: Callable[[], None]):
+        self.source, self.value = source, value
+        self.fix = fix  # guard its value
+
+
+class LateText:
+    """A str of the program: its parts, one after the other."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Union[str, Made, Given], ...]):
+        self.parts = parts
+
+
+def _looked_at(self: LateText, *args: Any) -> NoReturn:
+    raise Break("late_text")
+
+
+for _name in (
+    "__eq__",
+    "__ne__",
+    "__lt__",
+    "__le__",
+    "__gt__",
+    "__ge__",
+    "__hash__",
+    "__len__",
+    "__iter__",
+    "__contains__",
+    "__getitem__",
+    "__bool__",
+    "__add__",
+    "__radd__",
+    "__mul__",
+    "__rmul__",
+    "__mod__",
+    "__str__",
+    "__repr__",
+    "__format__",
+    "__reduce_ex__",
+):
+    setattr(LateText, _name, _looked_at)
+
+
+def _varies(value: Any) -> bool:
+    t = type(value)
+    if t in _NUMBERS:
+        return value.node.constant is None
+    if t in _SEQUENCES:
+        return any(map(_varies, value))
+    return t is LateText or t is dict and any(map(_varies, value.values()))
+
+
+def _known(value: Any) -> bool:
+    """Whether the entry can make the value from numbers and constants alone."""
+    from ..machine.world import ATOMS
+
+    t = type(value)
+    if t in _SEQUENCES:
+        return all(map(_known, value))
+    return (
+        t in ATOMS
+        or t in _NUMBERS
+        or t is LateText
+        or t is dict
+        and all(type(k) in ATOMS for k in value)
+        and all(map(_known, value.values()))
+    )
+
+
+def _number(value: Any) -> Any:
+    return value.node.hint
+
+
+def _text(late: LateText, number: Callable[[Any], Any]) -> str:
+    return "".join(_part(p, number) for p in late.parts)
+
+
+def _part(p: Union[str, Made, Given], number: Callable[[Any], Any]) -> str:
+    if type(p) is Made:
+        return p.function(*_with(p.args, number), **_with(p.kwargs, number))
+    if type(p) is Given:
+        if number is not _number:  # the text itself is asked for
+            p.fix()
+        return p.value
+    return p  # type: ignore[return-value]
+
+
+def _with(value: Any, number: Callable[[Any], Any]) -> Any:
+    """`value` with plain numbers, as `number` gives them, and plain texts."""
+    t = type(value)
+    if t in _NUMBERS:
+        return number(value)
+    if t is LateText:
+        return _text(value, number)
+    if t in _SEQUENCES:
+        return t([_with(v, number) for v in value])
+    return {k: _with(v, number) for k, v in value.items()} if t is dict else value
+
+
+def made_late(m: Machine, function: Callable[..., str], args: tuple, kwargs: dict | None = None) -> LateText | None:
+    """The text `function(*args, **kwargs)` where a number in it varies. None: nothing varies, or whether it can be made
+    depends on the numbers.
+    """
+    kwargs = kwargs or {}
+    if not (_varies(args) or kwargs and _varies(kwargs)):
+        return None
+    args, kwargs = m.deep_plain(args), m.deep_plain(kwargs)  # as they are now
+    if not _known(args) or not _known(kwargs):
+        return None
+    if (
+        function is format
+        and args[1].endswith(("c", "n"))
+        or function is str.__mod__
+        and _OF_INTEGERS.search(args[0])
+        and not _all_integers(args[1])
+    ):
+        return None
+    m.native(function, *_with(args, _number), **_with(kwargs, _number))  # its errors
+    m.late_texts = True
+    return LateText((Made(function, args, kwargs),))
+
+
+def given_late(m: Machine, value: str, source: Source, why: str) -> LateText:
+    """What `source` gives, whatever it says."""
+    m.world.guard(source, "TYPE", str, why)
+    m.late_texts = m.given_texts = True
+    return LateText((Given(source, value, lambda: m.world.guard(source, "EQUALS", value, "the text itself is used")),))
+
+
+def _all_integers(values: Any) -> bool:
+    return all(type(v) in (int, torch.SymInt) for v in (values if type(values) is tuple else (values,)))
+
+
+def join_texts(texts: list) -> Any:
+    """Texts one after the other."""
+    if not any(type(t) is LateText for t in texts):
+        return "".join(texts)
+    parts: list[str | Made | Given] = []
+    for p in (p for t in texts for p in (t.parts if type(t) is LateText else (t,))):
+        if type(p) is str and parts and type(parts[-1]) is str:
+            parts[-1] += p
+        elif p != "":
+            parts.append(p)
+    return LateText(tuple(parts))
+
+
+def settled(value: Any) -> Any:
+    """The text itself, which fixes the numbers in it; everything else as it is."""
+    from ..kinds.operators import specialize
+
+    return _text(value, specialize) if type(value) is LateText else value
+
+
+def in_words(exc: BaseException) -> str:
+    """The class of an exception, and what it says if that is known."""
+    return type(exc).__name__ + ("" if any(type(a) is LateText for a in exc.args) else f": {exc}")

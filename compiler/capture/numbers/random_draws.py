@@ -1,0 +1,132 @@
+"""Random numbers of Python's and numpy's generators, drawn by the entry in the order in which the program draws them.
+
+A number is never fixed by capture: the entry draws before the graph runs, and what it drew is an input of the graph.
+Where the program needs a number itself, for a branch or a size, it breaks. Where the graph fails the generators are put
+back before the call runs again.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+from typing import TYPE_CHECKING, Any, Sequence
+
+import torch
+
+from ...graph.tensor import trace_tensor_like
+from ...guards import source as S
+from ...guards.guard import TensorSpec
+from ..arrays.array_value import make_array
+from ..kinds.callables import FUNCTIONS, PYTHON_FUNCTIONS
+from .scalars import float_symbol
+from ..machine.signals import Break
+from ..machine.world import constant_only
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["generator_states", "restore_generators"]
+
+_PYTHON = ("uniform", "gauss", "normalvariate", "expovariate", "betavariate", "triangular", "lognormvariate")
+_NUMPY = (
+    "random",
+    "random_sample",
+    "rand",
+    "randn",
+    "uniform",
+    "normal",
+    "standard_normal",
+    "randint",
+    "exponential",
+    "permutation",
+)
+
+
+def _source(m: Machine, fn: Any, args: Sequence, kwargs: dict) -> S.Source:
+    args, named = tuple(m.deep_plain(a) for a in args), {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if not constant_only((*args, *named.values())) or len(m.graph.scopes) > 1:
+        raise Break("random_python")
+    source = S.drawn(len(m.world.draws), fn, args, tuple(named.items()))
+    m.world.draws.append(source)
+    return source
+
+
+def _float(m: Machine, source: S.Source) -> Any:
+    return float_symbol(m, 0.5, source)  # stands for any number: no use of its value is allowed
+
+
+def _drawn_float(m: Machine, fn: Any, args: Sequence, kwargs: dict) -> Any:
+    return _float(m, _source(m, fn, args, kwargs))
+
+
+def _method(m: Machine, owner: Any, *args: Any, name: str, **kwargs: Any) -> Any:
+    if owner is not random._inst:  # type: ignore[attr-defined]
+        raise Break("random_python")
+    return _drawn_float(m, getattr(random, name), args, kwargs)
+
+
+def _numpy(m: Machine, *args: Any, name: str, **kwargs: Any) -> Any:
+    numpy = sys.modules["numpy"]
+    plain = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if not constant_only((*plain[0], *plain[1].values())):
+        raise Break("numpy", f"numpy.random.{name} is called")
+    sample = m.native(
+        getattr(numpy.random.RandomState(0), name), *plain[0], **plain[1]
+    )  # its kind: the numbers come from the entry's draw
+    if type(sample) is float:
+        return _drawn_float(m, getattr(numpy.random, name), args, kwargs)
+    if type(sample) is not numpy.ndarray or sample.dtype.kind not in "fi":
+        raise Break("numpy", f"numpy.random.{name} is called")
+    source = _source(m, getattr(numpy.random, name), args, kwargs)
+    real = torch.from_numpy(sample)
+    trace, inner = trace_tensor_like(real), S.array(source)
+    m.world.register(real, inner)
+    m.world.tensors[id(real)] = trace
+    m.world.reals[id(trace)] = real
+    m.graph.add_input(
+        real,
+        trace,
+        inner,
+        TensorSpec(torch.Tensor, real.dtype, real.device, False, tuple(real.shape), real.stride()),
+        False,
+    )
+    return make_array(trace, False, source)
+
+
+def _numpy_method(m: Machine, owner: Any, *args: Any, name: str, **kwargs: Any) -> Any:
+    if owner is not sys.modules["numpy"].random.mtrand._rand:
+        raise Break("numpy", "a generator of numpy's is used")
+    return _numpy(m, *args, name=name, **kwargs)
+
+
+FUNCTIONS[random.random] = lambda m, *args, **kwargs: _drawn_float(m, random.random, args, kwargs)
+for _name in _PYTHON:
+    PYTHON_FUNCTIONS[("random", f"Random.{_name}")] = lambda m, owner, *args, name=_name, **kwargs: _method(
+        m, owner, *args, name=name, **kwargs
+    )
+try:
+    import numpy.random as _numpy_random
+except ImportError:  # torch works without
+    pass
+else:
+    for _name in _NUMPY:
+        _fn = getattr(_numpy_random, _name)
+        if isinstance(_fn, types.MethodType):  # a method of numpy's own generator
+            FUNCTIONS[_fn.__func__] = lambda m, owner, *args, name=_name, **kwargs: _numpy_method(
+                m, owner, *args, name=name, **kwargs
+            )
+        else:
+            FUNCTIONS[_fn] = lambda m, *args, name=_name, **kwargs: _numpy(m, *args, name=name, **kwargs)
+
+
+def generator_states() -> tuple:
+    """The states of Python's and numpy's generators."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), numpy.random.get_state() if numpy is not None else None
+
+
+def restore_generators(states: tuple) -> None:
+    random.setstate(states[0])
+    if states[1] is not None:
+        sys.modules["numpy"].random.set_state(states[1])

@@ -1,0 +1,344 @@
+"""Numbers that the program reads from tensors of the graph: `x.sum().item()`, `float(t)`, `sizes.tolist()`.
+
+Such a number is known when the graph has run. Until somebody needs it, it stays what it is made of: the entry reads it
+from a result of the graph and computes with it as Python does; an operator of the graph takes it as a 0-dim tensor. A
+branch, a size or native code needs the number: a break, there and not where the tensor was read.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Callable, NoReturn
+
+import torch
+
+from ...graph.known_values import known
+from ...graph.tensor import TraceTensor
+from ...symbolic.node import SymNode
+from .float_node import FloatNode
+from ..machine.native_loops import in_a_loop
+from ..machine.signals import Break
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = [
+    "Read",
+    "ReadFloat",
+    "ReadInt",
+    "is_read",
+    "item",
+    "truth_of",
+    "negated",
+    "tolist",
+    "operation",
+    "to_float",
+    "as_tensor",
+    "check",
+    "condition",
+    "COMPARISONS",
+    "ASSUMED",
+    "METHODS",
+]
+
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_MOST = 64  # numbers of one tolist()
+# Functions by what they do to plain numbers. The first raise for none of them, the second for zero alone.
+_SAFE = {operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul} | {
+    f: f for f in (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, min, max)
+}
+_DIVISIONS = {
+    operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+} | {f: f for f in (operator.truediv, operator.floordiv, operator.mod)}
+COMPARISONS = frozenset((operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne))
+
+
+class Read:
+    """What a number is made of: the element at `path` of what a tensor of the graph holds, or `function` of `operands`,
+    which are stack values.
+    """
+
+    tensor: TraceTensor | None
+    path: tuple[int, ...]
+    function: Callable | None
+    operands: tuple
+
+    def _made_of(
+        self, tensor: TraceTensor | None, path: tuple[int, ...], function: Callable | None, operands: tuple
+    ) -> None:
+        self.tensor, self.path, self.function, self.operands = tensor, path, function, operands
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise Break("item", "a number that was read from a tensor is needed before the graph has run")
+
+
+class ReadFloat(Read, FloatNode):
+    """A float that is read."""
+
+    def __init__(
+        self,
+        env: Any,
+        tensor: TraceTensor | None,
+        path: tuple[int, ...] = (),
+        function: Callable | None = None,
+        operands: tuple = (),
+    ):
+        SymNode.__init__(self, 1.5, env, float)  # stands for any number
+        self._made_of(tensor, path, function, operands)
+
+    source: Any = property(Read._refuse)
+    _number: Any = Read._refuse
+
+    def bool_(self) -> bool:
+        raise Break("data_dependent_branch")
+
+
+class _ReadWhole(Read, SymNode):
+    """No expression of sizes holds it."""
+
+    expr: Any = property(Read._refuse)
+    constant = None
+    kind: type
+
+    def __init__(
+        self,
+        env: Any,
+        tensor: TraceTensor | None,
+        path: tuple[int, ...] = (),
+        function: Callable | None = None,
+        operands: tuple = (),
+    ):
+        self.env, self.pytype = env, self.kind
+        self._made_of(tensor, path, function, operands)
+
+    def is_constant(self) -> bool:
+        return False
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    maybe_as_bool = maybe_as_int
+
+    def _in_words(self) -> str:
+        return "<a number of a tensor>"
+
+    def bool_(self) -> bool:
+        raise Break("data_dependent_branch")
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        raise Break("data_dependent_branch")
+
+    guard_size_oblivious = guard_or_false = guard_or_true = expect_true = guard_bool
+
+
+class ReadInt(_ReadWhole):
+    """An int that is read."""
+
+    kind = int
+    hint = 2
+
+
+class ReadBool(_ReadWhole):
+    """What a comparison gives of tensors, or of numbers one of which is read."""
+
+    kind = bool
+    hint = True
+
+
+def is_read(value: Any) -> bool:
+    """Whether a stack value is such a number, or what a comparison with one gave."""
+    return type(value) in (torch.SymFloat, torch.SymInt, torch.SymBool) and isinstance(value.node, Read)
+
+
+def item(m: Machine, t: TraceTensor) -> Any:
+    """`t.item()`; NotImplemented where it is to be read at once."""
+    if (value := known(t)) is not None and value.numel() == 1:
+        return value.item()
+    if not _fit(m, t) or any(type(s) is not int or s != 1 for s in t.shape):
+        return NotImplemented
+    held = _held(m, t)
+    return _number(m, _method(m, held, "reshape", ()) if t.dim() else held, ())
+
+
+def truth_of(m: Machine, held: TraceTensor) -> torch.SymBool:
+    """`bool(held)` of a 0-dim tensor that nobody writes to."""
+    return torch.SymBool(ReadBool(m.env, held))
+
+
+def negated(m: Machine, value: torch.SymBool) -> torch.SymBool:
+    """`not value` of a bool that is read."""
+    return truth_of(m, _method(m, condition(m, value.node), "logical_not"))
+
+
+def tolist(m: Machine, t: TraceTensor) -> Any:
+    """`t.tolist()`; NotImplemented where it is to be read at once."""
+    if (value := known(t)) is not None:
+        return value.tolist()
+    if not _fit(m, t) or any(type(s) is not int for s in t.shape) or not 0 < t.numel() <= _MOST:
+        return NotImplemented
+    return _numbers(m, _held(m, t), ())
+
+
+def _method(m: Machine, t: TraceTensor, name: str, *args: Any) -> TraceTensor:
+    from ..tensors.tensor_calls import call_method
+
+    return call_method(m, t, name, list(args), {})
+
+
+def _fit(m: Machine, t: TraceTensor) -> bool:
+    """A loop that reads a number is not unrolled: its iterations are graphs."""
+    return (
+        (t.dtype in _FLOATS or t.dtype in _INTS)
+        and len(m.graph.scopes) == 1
+        and (m.opts.fullgraph or not in_a_loop(m.frames))
+    )
+
+
+def _held(m: Machine, t: TraceTensor) -> TraceTensor:
+    """What the tensor holds now: the program may write to it."""
+    return _method(m, _method(m, t, "detach"), "clone")
+
+
+def _numbers(m: Machine, held: TraceTensor, path: tuple[int, ...]) -> Any:
+    if len(path) == held.dim():
+        return _number(m, held, path)
+    return [_numbers(m, held, (*path, i)) for i in range(held.shape[len(path)])]
+
+
+def _number(m: Machine, held: TraceTensor, path: tuple[int, ...]) -> Any:
+    return (
+        torch.SymFloat(ReadFloat(m.env, held, path))
+        if held.dtype in _FLOATS
+        else torch.SymInt(ReadInt(m.env, held, path))
+    )
+
+
+def to_float(m: Machine, value: torch.SymInt) -> torch.SymFloat:
+    """`float(value)`"""
+    return torch.SymFloat(ReadFloat(m.env, None, (), float, (_held_by_float(value),)))
+
+
+def _held_by_float(value: Any) -> Any:
+    """An operand where a float is computed: no int of more than 64 bits, which might raise."""
+    if (
+        type(value) is torch.SymInt
+        and is_read(value)
+        and value.node.function is not None
+        or type(value) is int
+        and abs(value) >= 1 << 63
+    ):
+        raise Break("item")
+    return value
+
+
+def operation(m: Machine, fn: Any, args: tuple) -> Any:
+    """`fn(*args)` of numbers, one of which is read."""
+    numbers = {int, float, torch.SymInt, torch.SymFloat}.issuperset(map(type, args))
+    if fn in COMPARISONS and numbers:
+        return torch.SymBool(ReadBool(m.env, None, (), fn, args))
+    if fn is round and len(args) == 2 and type(args[0]) is torch.SymFloat and type(args[1]) is int and args[1] >= 0:
+        return torch.SymFloat(ReadFloat(m.env, None, (), fn, args))
+    divides = fn in _DIVISIONS
+    if fn not in _SAFE and not divides or not numbers or divides and not (type(args[1]) in (int, float) and args[1]):
+        raise Break("item")
+    fn = _DIVISIONS[fn] if divides else _SAFE[fn]
+    if fn in (min, max) and not (
+        {int, torch.SymInt}.issuperset(map(type, args)) or {float, torch.SymFloat}.issuperset(map(type, args))
+    ):
+        raise Break("item")  # of one type or the other
+    if fn is operator.truediv or any(type(a) in (float, torch.SymFloat) for a in args):
+        return torch.SymFloat(ReadFloat(m.env, None, (), fn, tuple(map(_held_by_float, args))))
+    return torch.SymInt(ReadInt(m.env, None, (), fn, args))
+
+
+def as_tensor(m: Machine, node: Read, dtype: torch.dtype, device: torch.device, strict: bool) -> TraceTensor:
+    """The number as a 0-dim tensor of the graph. `strict`: one that the dtype does not hold would be refused."""
+    held = _calculated(m, node)
+    if (
+        held.device != device
+        or strict
+        and held.dtype != dtype
+        and not (
+            held.dtype.is_floating_point
+            and dtype.is_floating_point
+            and torch.finfo(held.dtype).max <= torch.finfo(dtype).max
+        )
+    ):
+        raise Break("item")
+    return _method(m, held, "to", dtype) if held.dtype != dtype else held
+
+
+def _calculated(m: Machine, node: Read) -> TraceTensor:
+    """A tensor that holds the number: in float64 where it is computed, as Python computes. Ints are computed where they
+    take 64 bits at most.
+    """
+    if node.tensor is not None:
+        held = node.tensor
+        for i in node.path:
+            held = _method(m, held, "select", 0, i)
+    elif node.function not in _IN_GRAPHS or isinstance(node, ReadInt) and _magnitude(m, node) >= 1 << 63:
+        raise Break("item")
+    else:
+        floats = isinstance(node, ReadFloat) or any(type(a) in (float, torch.SymFloat) for a in node.operands)
+        operands = [
+            _method(m, _calculated(m, a.node), "to", torch.float64 if floats else torch.int64) if is_read(a) else a
+            for a in node.operands
+        ]
+        from ..tensors.tensor_calls import call_operator
+
+        held = operands[0] if node.function is float else call_operator(m, node.function, operands)
+    if len(m.graph.scopes) == 1:
+        node.tensor, node.path = held, ()
+    return held
+
+
+def _magnitude(m: Machine, value: Any) -> int:
+    """A bound of an int's absolute value. What is read as 64 bits is asserted to have 31: a call where it has more runs
+    as plain Python.
+    """
+    if type(value) is int:
+        return abs(value)
+    if not is_read(value) and not isinstance(value, ReadInt):
+        raise Break("item")
+    node = value if isinstance(value, ReadInt) else value.node
+    if node.function is not None:
+        sizes = [_magnitude(m, a) for a in node.operands]
+        return sizes[0] * sizes[1] if node.function is operator.mul else sum(sizes)
+    if node.tensor.dtype == torch.int64:
+        check(m, _method(m, _method(m, _calculated(m, node), "abs"), "lt", 1 << 31), f"{ASSUMED} of 31 bits")
+        return 1 << 31
+    return torch.iinfo(node.tensor.dtype).max + 1
+
+
+def check(m: Machine, condition: TraceTensor, *message: str) -> None:
+    """Assert in the graph that a 0-dim tensor holds. On an accelerator a failed assertion would end the process's use
+    of it.
+    """
+    if condition.device.type != "cpu":
+        raise Break("data_dependent_branch")
+    m.graph.record("call_function", torch._assert_async, (condition, *message), {}, None)
+
+
+def condition(m: Machine, node: Read) -> TraceTensor:
+    """The truth of a number, as a tensor of the graph."""
+    held = _calculated(m, node)
+    return held if held.dtype == torch.bool else _method(m, held, "ne", 0)
+
+
+_IN_GRAPHS = COMPARISONS | {
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.neg,
+    operator.pos,
+    operator.truediv,
+    abs,
+    float,
+}
+ASSUMED = "a number that is read from a tensor is"
+
+
+METHODS = {"item": item, "tolist": tolist}

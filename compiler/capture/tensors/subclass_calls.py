@@ -1,0 +1,426 @@
+"""Calls, operators and attributes of tensors of the program's own classes.
+
+Which function `__torch_function__` is told of, with which arguments and types, torch itself says: the call is made
+natively on probes, tensors without content of classes that mirror the program's, and what their `__torch_function__`
+hears is handed to the program's, which is interpreted. Where functions of subclasses are off (in
+torch.Tensor.__torch_function__, which most classes end in), the operator runs on plain tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+from torch.overrides import get_default_nowrap_functions
+
+from ..kinds import attributes
+from ..kinds.builtin_calls import is_of_torch
+from ..kinds.callables import FUNCTIONS, PYTHON_FUNCTIONS, python_function
+from ..machine.generators import natively
+from ..kinds.inline_policy import is_leaf_function, is_trusted_module
+from ..kinds.lookups import MISSING, class_attribute
+from ..machine.signals import Break, Raised
+from .tensor_calls import METHODS, call_method
+from .tensor_subclasses import Subclassed, holds_subclassed, is_like_tensor, refusal
+from ..machine.world import TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["call", "operate", "get_attribute", "set_attribute", "store_attribute", "construct", "functions_off"]
+
+_OFF = torch._C._disabled_torch_function_impl
+_TENSOR_CLASSES = (torch.Tensor, torch._C.TensorBase, object)
+_HAS = frozenset(
+    (torch._C._has_torch_function, torch._C._has_torch_function_unary, torch._C._has_torch_function_variadic)
+)
+_NUMBERS = frozenset((float, int, complex))
+_ASK = _NUMBERS | {
+    abs,
+    round,
+    divmod,
+    pow,
+    *(f for f in vars(math).values() if callable(f)),
+}  # they call special methods
+_PYTHON_METHODS = {f: name for name, f in vars(torch.Tensor).items() if isinstance(f, types.FunctionType)}
+_METHODS_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_LIFE = frozenset(
+    (
+        "__new__",
+        "__init__",
+        "__del__",
+        "__init_subclass__",
+        "__class_getitem__",
+        "__torch_function__",
+        "__torch_dispatch__",
+        "__getattribute__",
+        "__getattr__",
+        "__setattr__",
+        "__delattr__",
+        "__set_name__",
+    )
+)
+_EMPTY = torch.empty(0)
+# What depends on which object it is, or on its history: the stand-in's plain tensor cannot tell.
+_OF_THE_OBJECT = frozenset(
+    (
+        "grad",
+        "_grad",
+        "is_leaf",
+        "grad_fn",
+        "retains_grad",
+        "_version",
+        "_base",
+        "_backward_hooks",
+        "_cdata",
+        "output_nr",
+        "data_ptr",
+        "requires_grad_",
+        "register_hook",
+        "retain_grad",
+        "backward",
+        "__deepcopy__",
+        "__reduce_ex__",
+        "__repr__",
+        "__format__",
+    )
+)
+
+_WITHOUT_HISTORY = {"is_leaf": True, "grad_fn": None, "retains_grad": False}  # of what requires no gradient
+
+
+# --- making them
+def as_subclass(m: Machine, plain: TraceTensor, cls: type) -> Subclassed:
+    """`plain.as_subclass(cls)`."""
+    reason = refusal(cls)
+    if reason:
+        raise Break("unsupported", f"a tensor of class {cls.__name__} is made, {reason}")
+    m.subclassed = True
+    return m.world.create(Subclassed(cls, plain))
+
+
+def _as_subclass_method(m: Machine, obj: TraceTensor, cls: Any) -> Any:
+    if not (isinstance(cls, type) and issubclass(cls, torch.Tensor)):
+        raise Raised(RuntimeError("cls must be a type (got " + m.world.type_of(cls).__name__ + ")"))
+    return call_method(m, obj, "view_as", [obj], {}) if cls is torch.Tensor else as_subclass(m, obj, cls)
+
+
+METHODS["as_subclass"] = _as_subclass_method
+
+
+def _new(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
+    """torch.Tensor.__new__(cls, tensor)."""
+    if cls is torch.Tensor or len(args) != 1 or kwargs or type(args[0]) not in (TraceTensor, Subclassed):
+        raise Break("unsupported", f"a tensor of class {cls.__name__} is constructed from something else than a tensor")
+    return as_subclass(m, args[0] if type(args[0]) is TraceTensor else args[0].plain, cls)
+
+
+def _make_subclass(m: Machine, cls: type, data: Any, require_grad: Any = False, **kwargs: Any) -> Any:
+    if type(data) is Subclassed:
+        data = data.plain
+    if kwargs or type(data) is not TraceTensor or m.truth(require_grad):
+        raise Break(
+            "unsupported",
+            f"a leaf of class {cls.__name__} that requires grad is made",
+            "make parameters outside of the compiled region",
+        )
+    return as_subclass(m, call_method(m, data, "detach", [], {}), cls)
+
+
+FUNCTIONS[torch.Tensor.__new__] = _new
+FUNCTIONS[torch.Tensor._make_subclass] = _make_subclass
+
+
+def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
+    """cls(*args): __new__, then __init__."""
+    reason = refusal(cls)
+    if reason or isinstance(class_attribute(type(cls), "__call__"), types.FunctionType):
+        raise Break(
+            "unsupported",
+            f"a tensor of class {cls.__name__} is constructed{', ' + reason if reason else ''}",
+            "use torch.tensor, torch.zeros or the like",
+        )
+    new = class_attribute(cls, "__new__")
+    new = new.__func__ if isinstance(new, staticmethod) else new
+    obj = m.call(new, [cls, *args], kwargs) if isinstance(new, types.FunctionType) else _new(m, cls, *args, **kwargs)
+    init = class_attribute(cls, "__init__")
+    if isinstance(init, types.FunctionType) and issubclass(m.world.type_of(obj), cls):
+        m.call(m.getattr(cls, "__init__"), [obj, *args], kwargs)
+    return obj
+
+
+# --- functions
+class functions_off:
+    """Functions of subclasses are off: in a with statement of capture's own."""
+
+    def __init__(self, m: Machine):
+        self.machine = m
+
+    def __enter__(self) -> None:
+        self.before, self.machine.functions_off = self.machine.functions_off, True
+
+    def __exit__(self, *exc: Any) -> None:
+        self.machine.functions_off = self.before
+
+
+def _overrides(value: Any) -> bool:
+    if type(value) is Subclassed:
+        return class_attribute(value.tensor_class, "__torch_function__") is not _OFF
+    return is_like_tensor(value)
+
+
+def _any(value: Any, test: Callable[[Any], bool], depth: int = 0) -> bool:
+    if isinstance(value, (list, tuple)) and depth < 4:
+        return any(_any(v, test, depth + 1) for v in value)
+    return (
+        any(_any(v, test, depth + 1) for v in value.values()) if isinstance(value, dict) and depth < 4 else test(value)
+    )
+
+
+def _map(value: Any, change: Callable[[Any], Any]) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(_map(v, change) for v in value)
+    return {k: _map(v, change) for k, v in value.items()} if type(value) is dict else change(value)
+
+
+def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """fn(*args, **kwargs) with a Subclassed among the arguments. NotImplemented: a call like any other."""
+    if not (holds_subclassed(args) or holds_subclassed(kwargs)):
+        return NotImplemented
+    t = type(fn)
+    if t is types.FunctionType:
+        if (
+            not (is_trusted_module(fn.__module__ or "") and is_leaf_function(fn))
+            or (fn.__module__, fn.__qualname__) in PYTHON_FUNCTIONS
+        ):
+            return NotImplemented
+    elif t in _METHODS_OF_C:
+        if fn.__objclass__ not in _TENSOR_CLASSES[:2]:
+            return NotImplemented
+        if fn.__name__ == "__init__":
+            return None
+        if fn.__name__ == "as_subclass":
+            s, cls = args
+            return s.plain if cls is torch.Tensor else as_subclass(m, s.plain, cls)
+    elif t is types.BuiltinFunctionType or t is types.MethodWrapperType or fn in _NUMBERS:
+        if fn in _ASK:
+            return operate(m, fn, args, kwargs) if any(type(a) is Subclassed for a in args) else NotImplemented
+        if fn in _HAS:
+            return not m.functions_off and _any(args, _overrides)
+        owner = getattr(fn, "__self__", None)
+        accessor = (
+            t is types.MethodWrapperType
+            and type(owner) is types.GetSetDescriptorType
+            and owner.__objclass__ in _TENSOR_CLASSES
+        )
+        if (
+            fn is torch.Tensor._make_subclass
+            or fn is torch.Tensor.__new__
+            or not accessor
+            and not is_of_torch(fn, owner)
+        ):
+            return NotImplemented
+    elif not isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return NotImplemented
+    return operate(m, fn, args, kwargs)
+
+
+def operate(m: Machine, fn: Callable, args: list, kwargs: dict | None = None) -> Any:
+    """An operator of Python or a function of torch, one of whose arguments is a Subclassed."""
+    kwargs = kwargs or {}
+    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if m.functions_off or not (_any(args, _overrides) or _any(kwargs, _overrides) or _any(args, _defines_operators)):
+        return _plainly(m, fn, args, kwargs)
+    probes: dict[int, Any] = {}
+    # operators ask a subclass of the left operand's class first: a plain operand is to be of the class that all derive
+    # from
+    operator = getattr(fn, "__module__", "") == "_operator"
+
+    def probe(value: Any) -> Any:
+        other = is_like_tensor(value)
+        if type(value) is not Subclassed and not other and not (operator and type(value) is TraceTensor):
+            return value
+        made = probes.get(id(value))
+        if made is None:
+            made = (
+                _probe_class(m, type(value))()
+                if other
+                else (
+                    _EMPTY.clone()
+                    if type(value) is TraceTensor
+                    else torch.Tensor._make_subclass(_probe_class(m, value.tensor_class), _EMPTY)
+                )
+            )
+            made.stand_in = value
+            probes[id(value)] = made
+        return made
+
+    return m.native(fn, *[_map(a, probe) for a in args], **{k: _map(v, probe) for k, v in kwargs.items()})
+
+
+def _defines_operators(value: Any) -> bool:
+    return type(value) is Subclassed and any(
+        name.startswith("__") and name not in _LIFE and isinstance(member, types.FunctionType)
+        for base in value.tensor_class.__mro__
+        if base not in _TENSOR_CLASSES and not is_trusted_module(base.__module__ or "")
+        for name, member in vars(base).items()
+    )
+
+
+def _stand_in(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and type(value) is not TraceTensor or type(value).__name__ == _PROBE:
+        return value.__dict__.get("stand_in", value)
+    return value
+
+
+_PROBE = "tcompile probe"
+
+
+def _probe_class(m: Machine, cls: type) -> type:
+    """A class of torch's that hands on what it hears to the interpreter of the program's class."""
+    known = m.probe_classes.get(cls)
+    if known is not None:
+        return known
+
+    def heard(probe_class: type, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+        mine = tuple(m.probe_classes.stands_for.get(t, t) for t in types_)
+        return natively(
+            m, _hand_on, m, cls, func, mine, _map(tuple(args), _stand_in), _map(dict(kwargs or {}), _stand_in)
+        )
+
+    members: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if base in _TENSOR_CLASSES or is_trusted_module(base.__module__ or ""):
+            continue
+        for name, member in vars(base).items():  # operators that the class defines by methods of its own
+            if (
+                name.startswith("__")
+                and name.endswith("__")
+                and name not in _LIFE
+                and isinstance(member, types.FunctionType)
+            ):
+                members[name] = _operator(m, name)
+    raw = class_attribute(cls, "__torch_function__")
+    members["__torch_function__"] = _OFF if raw is _OFF else classmethod(heard)
+    bases = tuple(
+        _probe_class(m, b) for b in cls.__bases__ if hasattr(b, "__torch_function__") and b not in _TENSOR_CLASSES
+    )
+    made = m.probe_classes[cls] = type(
+        _PROBE, bases or ((torch.Tensor,) if issubclass(cls, torch.Tensor) else ()), members
+    )
+    m.probe_classes.stands_for[made] = cls
+    return made
+
+
+def _operator(m: Machine, name: str) -> Callable:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        s = self.stand_in
+        return natively(m, m.call, m.getattr(s, name), [_map(a, _stand_in) for a in args], _map(kwargs, _stand_in))
+
+    return method
+
+
+def _hand_on(m: Machine, cls: type, func: Any, types_: tuple, args: tuple, kwargs: dict) -> Any:
+    return m.call(m.getattr(cls, "__torch_function__"), [func, types_, args, kwargs])
+
+
+@python_function(("torch._tensor", "Tensor.__torch_function__"))
+def _default(m: Machine, cls: type, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """torch.Tensor.__torch_function__."""
+    if not all(issubclass(cls, t) for t in m.iterate(types_)):
+        return NotImplemented
+    with functions_off(m):
+        result = m.call(func, list(m.iterate(args)), dict(m.plain(kwargs)) if kwargs is not None else {})
+    return result if func in get_default_nowrap_functions() else _convert(m, result, cls)
+
+
+def _convert(m: Machine, value: Any, cls: type) -> Any:
+    """What the default makes of results: tensors of its own class."""
+    if cls is torch.Tensor:
+        return value
+    if type(value) in (TraceTensor, Subclassed):
+        if issubclass(m.world.type_of(value), cls):
+            return value
+        return as_subclass(m, value if type(value) is TraceTensor else value.plain, cls)
+    return type(value)(_convert(m, v, cls) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """The call on plain tensors; what gives back an argument gives back the program's own object."""
+    given: dict[int, Subclassed] = {}
+
+    def plain(value: Any) -> Any:
+        if type(value) is not Subclassed:
+            return value
+        given[id(value.plain)] = value
+        return value.plain
+
+    name = (
+        fn.__self__.__name__
+        if type(fn) is types.MethodWrapperType
+        else args[1]
+        if fn is getattr
+        else getattr(fn, "__name__", "")
+    )
+    if name in _WITHOUT_HISTORY and type(args[0]) is Subclassed and not args[0].plain.requires_grad:
+        return _WITHOUT_HISTORY[name]
+    if name in _OF_THE_OBJECT:
+        raise Break("tensor_attribute", f"{name} of a tensor of class {m.world.type_of(args[0]).__name__} is used")
+    args, kwargs = [_map(a, plain) for a in args], {k: _map(v, plain) for k, v in kwargs.items()}
+    if type(fn) is types.MethodWrapperType:  # torch.Tensor.shape.__get__
+        if fn.__name__ == "__get__":
+            result = m.getattr(args[0], name)
+        else:
+            raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
+    elif type(fn) is types.FunctionType and fn in _PYTHON_METHODS and type(args[0]) is TraceTensor:
+        result = call_method(m, args[0], _PYTHON_METHODS[fn], args[1:], kwargs)
+    else:
+        result = m.call(fn, args, kwargs)
+    return given.get(id(result), result)
+
+
+# --- attributes
+def get_attribute(m: Machine, s: Subclassed, name: str) -> Any:
+    cls = s.tensor_class
+    if name == "__class__" and class_attribute(cls, name) is class_attribute(torch.Tensor, name):
+        return cls
+    if name == "__dict__":
+        if m.world.is_outside(s):
+            raise Break("tensor_attribute", "the __dict__ of a tensor from outside is read")
+        return s.__dict__
+    if isinstance(class_attribute(cls, "__getattribute__"), types.FunctionType):
+        raise Break("unknown_object", f"the tensor class {cls.__name__} looks up attributes in its own way")
+    owner = next((base for base in cls.__mro__ if name in base.__dict__), None)
+    raw = class_attribute(cls, name)
+    if owner in _TENSOR_CLASSES:
+        if isinstance(raw, (types.FunctionType, *_METHODS_OF_C)):
+            return types.MethodType(raw, s)
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, property)):
+            return operate(m, getattr, [s, name])
+        return m.getattr(cls, name)
+    if raw is not MISSING and is_trusted_module(owner.__module__ or "") and isinstance(raw, types.FunctionType):  # type: ignore[union-attr]
+        return types.MethodType(raw, s)
+    return attributes._instance_attribute(m, s, cls, name)
+
+
+def set_attribute(m: Machine, s: Subclassed, name: str, value: Any) -> None:
+    if isinstance(class_attribute(s.tensor_class, "__setattr__"), types.FunctionType):
+        m.call(m.getattr(s.tensor_class, "__setattr__"), [s, name, value])
+    else:
+        store_attribute(m, s, name, value)
+
+
+def store_attribute(m: Machine, s: Subclassed, name: str, value: Any) -> None:
+    """object.__setattr__(s, name, value)."""
+    raw, world = class_attribute(s.tensor_class, name), m.world
+    if type(raw) is property and raw.fset is not None:
+        m.call(raw.fset, [s, value])
+    elif raw is not MISSING and hasattr(type(raw), "__set__"):
+        raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
+    elif world.is_outside(s):
+        world.pending.setdefault(id(s), {})[name] = value
+        m.effects.set_attribute(s, name, value)
+    else:
+        s.__dict__[name] = value

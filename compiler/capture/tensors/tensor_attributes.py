@@ -1,0 +1,152 @@
+"""Attributes of tensors: read as metadata or as nodes of the graph, written as effects."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+
+from ...guards import source as S
+from ..kinds import choices
+from .exchanged import bound_attribute, exchanged_attribute
+from ..kinds.lookups import class_attribute
+from ..machine.signals import Break, Raised
+from . import tensor_calls
+from .gradients import set_grad
+from ..library.watched_warnings import refuse_watched_operator
+from ..machine.world import MISSING, TraceTensor
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["get_attribute", "set_attribute"]
+
+_METADATA = frozenset(
+    (
+        "shape",
+        "dtype",
+        "device",
+        "requires_grad",
+        "ndim",
+        "is_cuda",
+        "is_cpu",
+        "is_mps",
+        "is_xpu",
+        "is_meta",
+        "layout",
+        "is_sparse",
+        "is_sparse_csr",
+        "is_quantized",
+        "is_nested",
+        "itemsize",
+        "nbytes",
+        "is_mkldnn",
+        "names",
+        "is_vulkan",
+        "is_ipu",
+        "is_mtia",
+        "is_maia",
+        "is_xla",
+        "output_nr",
+        "retains_grad",
+    )
+)
+_GRAPH_PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag"))
+
+
+def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
+    world = m.world
+    if m.choices:
+        choices.check_attribute(m, t, name)
+    cls = world.type_of(t)
+    raw = exchanged_attribute(cls, name)
+    if raw is not MISSING and (
+        isinstance(raw, property) or name not in getattr(world.reals.get(id(t)), "__dict__", ())
+    ):
+        return bound_attribute(m, t, cls, name, raw)
+    if name in _METADATA:
+        return m.native(getattr, t, name)
+    if name in _GRAPH_PROPERTIES:
+        if world.pending:
+            refuse_watched_operator(m)
+        result = m.native(getattr, t, name)
+        return m.graph.record("call_function", getattr, (t, name), {}, result)
+    if name == "__class__":
+        return world.type_of(t)
+    if name == "data":  # as detach(), but writes are not counted as changes of the tensor
+        return m.graph.record("call_function", getattr, (t, "data"), {}, m.native(t.detach))
+    written = world.pending.get(id(t))
+    if written is not None and name in written:
+        return written[name]
+    real = world.reals.get(id(t))
+    source = world.source_of(real) if real is not None else None
+    if name in ("grad", "_grad"):
+        if real is None:
+            return None
+        assert source is not None
+        grad = real.grad
+        return world.load(grad, S.attr(source, "grad"), "gradient")
+    if name == "is_leaf":
+        if real is not None:
+            assert source is not None
+            return world.load(real.is_leaf, S.attr(source, "is_leaf"))
+        return t.is_leaf
+    if name == "grad_fn":
+        if real is None and t.is_leaf or not t.requires_grad:
+            return None
+        raise Break("tensor_metadata", "the autograd node of a tensor is read")
+    if name in ("_version", "_base", "_backward_hooks", "_cdata", "volatile"):
+        raise Break("tensor_metadata")
+    found = class_attribute(cls, name) if raw is MISSING else MISSING
+    if found is not MISSING:
+        if isinstance(found, types.GetSetDescriptorType) or isinstance(found, property):
+            raise Break("tensor_metadata", f"the property {name} of a tensor is read")
+        return m.native(getattr, t, name)
+    if real is not None and source is not None:
+        if name in real.__dict__:
+            return world.load(real.__dict__[name], S.attr(source, name), "attribute of a tensor")
+        world.guard(source, "HASATTR", (name, False), "missing attribute")
+    raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
+
+
+def set_attribute(m: Machine, t: TraceTensor, name: str, value: Any) -> None:
+    world = m.world
+    if id(t) in m.choices:
+        raise Break("choice", "an attribute is set on what max() or min() chose by values of tensors")
+    if name == "requires_grad" and type(value) is bool:
+        tensor_calls.call_method(m, t, "requires_grad_", [value], {})
+        return
+    real = world.reals.get(id(t))
+    if (
+        name == "grad"
+        and (real is not None or "grad" in world.pending.get(id(t), ()))
+        and (value is None or _fits_as_gradient(t, value))
+    ):
+        set_grad(m, t, value)
+        return
+    if name == "data":
+        raise Break("tensor_data")
+    if (
+        name in ("grad", "requires_grad", "names")
+        or name in _METADATA
+        or class_attribute(world.type_of(t), name) is not MISSING
+    ):
+        raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
+    if real is None:
+        raise Break("tensor_attribute", f"an attribute {name} is put on a tensor made inside")
+    world.pending.setdefault(id(t), {})[name] = value
+    m.effects.set_attribute(real, name, value)
+
+
+def _fits_as_gradient(t: TraceTensor, value: Any) -> bool:
+    """Whether torch takes a tensor as the gradient of another without a word."""
+    return (
+        isinstance(value, TraceTensor)
+        and t.requires_grad
+        and (value.shape, value.dtype, value.device) == (t.shape, t.dtype, t.device)
+        and value.grad_fn is None
+        and value is not t
+    )
+
+
+# --- factories

@@ -1,0 +1,725 @@
+"""Calls that take or make tensors: run on TraceTensors for their metadata, and recorded as nodes of the graph."""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any, Callable, Iterable
+
+import torch
+
+from ...graph import known_values
+from ...graph.traced_calls import call_factory_overload, factory_overload
+from ...graph.meta.factory_meta import device_of
+from ...graph.tensor import DataDependentError, TensorMeta, from_meta
+from ...guards.state import read_field
+from ...symbolic.expr import maybe_int
+from ..kinds import choices
+from ..numbers import tensor_reads, scalars
+from ..arrays.array_value import Array, holds_array
+from ..kinds.elements import asks_back
+from .exchanged import method_target
+from ..entry.graph_builder import PYTHON_DTYPES, as_trace, real_meta
+from ..machine.signals import Break, Raised
+from ..numbers.scaled_operators import holds_scale, scaled
+from ..numbers.symbolic_index import select_symbols
+from .tensor_errors import true_error
+from .tensor_subclasses import answers_calls
+from ..library.watched_warnings import refuse_watched_operator
+from ..machine.world import ATOMS, TraceTensor, is_numpy_scalar
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = [
+    "call_function",
+    "call_method",
+    "call_operator",
+    "holds_tensor",
+    "FACTORIES",
+    "call_factory",
+    "of_numbers",
+    "call_legacy_constructor",
+]
+
+# Properties of a tensor that its metadata decides.
+_METADATA_METHODS = frozenset(
+    (
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "stride",
+        "storage_offset",
+        "is_contiguous",
+        "is_floating_point",
+        "is_complex",
+        "is_signed",
+        "element_size",
+        "get_device",
+        "is_same_size",
+        "is_inference",
+        "is_conj",
+        "is_neg",
+        "has_names",
+        "__len__",
+        "dim_order",
+        "is_shared",
+        "is_pinned",
+        "is_set_to",
+        "sparse_dim",
+        "dense_dim",
+        "__hash__",
+    )
+)
+_BREAK_METHODS: dict[str, str] = {
+    "item": "item",
+    "tolist": "tolist",
+    "numpy": "numpy",
+    "__array__": "numpy",
+    "__bool__": "data_dependent_branch",
+    "__int__": "item",
+    "__float__": "item",
+    "__index__": "item",
+    "__complex__": "item",
+    "data_ptr": "tensor_metadata",
+    "register_hook": "tensor_hook",
+    "register_post_accumulate_grad_hook": "tensor_hook",
+    "retain_grad": "tensor_hook",
+    "storage": "storage",
+    "untyped_storage": "storage",
+    "_typed_storage": "storage",
+    "__dlpack__": "tensor_metadata",
+    "resize_": "tensor_attribute",
+    "resize_as_": "tensor_attribute",
+    "set_": "tensor_attribute",
+    "share_memory_": "tensor_attribute",
+    "apply_": "unsupported",
+    "map_": "unsupported",
+    "map2_": "unsupported",
+    "detach_": "tensor_attribute",
+    "t_": "tensor_attribute",
+    "transpose_": "tensor_attribute",
+    "swapaxes_": "tensor_attribute",
+    "swapdims_": "tensor_attribute",
+    "squeeze_": "tensor_attribute",
+    "unsqueeze_": "tensor_attribute",
+    "as_strided_": "tensor_attribute",
+    "rename_": "tensor_attribute",
+    "__repr__": "print",
+    "__str__": "print",
+    "__format__": "print",
+    "nonzero": "data_dependent_shape",
+    "masked_select": "data_dependent_shape",
+    "unique": "data_dependent_shape",
+    "unique_consecutive": "data_dependent_shape",
+    "__reduce_ex__": "unsupported",
+    "__deepcopy__": "unsupported",
+    "pin_memory": "unsupported",
+    "to_sparse": "unsupported",
+    "record_stream": "unsupported",
+    "__contains__": "data_dependent_branch",
+    "equal": "data_dependent_branch",
+    "allclose": "data_dependent_branch",
+}
+METHODS: dict[
+    str, Callable
+] = {}  # methods that other modules of capture do, or NotImplemented: handler(machine, tensor, *args, **kwargs)
+_INPLACE_OPERATORS = frozenset(
+    (
+        operator.iadd,
+        operator.isub,
+        operator.imul,
+        operator.itruediv,
+        operator.ifloordiv,
+        operator.imod,
+        operator.ipow,
+        operator.imatmul,
+        operator.iand,
+        operator.ior,
+        operator.ixor,
+        operator.ilshift,
+        operator.irshift,
+        operator.setitem,
+    )
+)
+_INDEXING = (operator.getitem, operator.setitem)
+_BREAK_FUNCTIONS: dict[Any, str] = {
+    torch.nonzero: "data_dependent_shape",
+    torch.unique: "data_dependent_shape",
+    torch.equal: "data_dependent_branch",
+    torch.allclose: "data_dependent_branch",
+    torch.masked_select: "data_dependent_shape",
+    torch.unique_consecutive: "data_dependent_shape",
+}
+_RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
+
+_LEGACY = type(torch.FloatTensor)
+
+
+def holds_tensor(value: Any, depth: int = 0) -> bool:
+    """Whether a value is a TraceTensor or a container that holds one."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth < 6:
+        if isinstance(value, (list, tuple)):
+            return any(holds_tensor(v, depth + 1) for v in value)
+        if isinstance(value, dict):
+            return any(holds_tensor(v, depth + 1) for v in value.values())
+    return False
+
+
+def _run(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    env = m.env
+    if env.hints:
+        env.location = m.user_line()
+    _refuse_objects(args)
+    _refuse_objects(kwargs.values())
+    if m.world.pending:
+        refuse_watched_operator(m)
+    try:
+        return m.native(fn, *args, **kwargs)
+    except Raised as raised:
+        raise Raised(true_error(fn, args, kwargs, raised.exc)) from None
+
+
+def _refuse_objects(values: Iterable) -> None:
+    """Torch would call methods of an object that it is given for a number or a sequence, behind the interpreter's
+    back.
+    """
+    for value in values:
+        t = type(value)
+        if t is TraceTensor or t in ATOMS:
+            continue
+        if t is list or t is tuple:
+            _refuse_objects(value)
+        elif asks_back(value):
+            raise Break(
+                "unknown_object",
+                f"a torch function is given an object of type {t.__name__}, whose methods it would call",
+            )
+
+
+def _finish(m: Machine, kind: str, target: Any, args: list, kwargs: dict, result: Any) -> Any:
+    result = as_trace(result)
+    if result is None or holds_tensor(result):
+        return m.graph.record(kind, target, tuple(args), kwargs, result)
+    return result
+
+
+def _argument(m: Machine, value: Any) -> Any:
+    """A value as torch takes it: numpy's scalars are numbers to it, and a range is a sequence."""
+    return _plain_numbers(m.deep_plain(value))
+
+
+def _plain_numbers(value: Any) -> Any:
+    t = type(value)
+    if t is range:
+        return list(value)
+    if t in (tuple, list):
+        parts = [_plain_numbers(v) for v in value]
+        return t(parts) if any(p is not v for p, v in zip(parts, value)) else value
+    return value.item() if t not in ATOMS and is_numpy_scalar(value) else value
+
+
+def call_operator(m: Machine, fn: Callable, args: list) -> Any:
+    """An operator of Python, at least one operand being a tensor."""
+    args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else _argument(m, a) for a in args]
+    if scalars.holds_float(args):
+        return scalars.scalar_operation(m, fn, args, lambda f, a: call_operator(m, f, a))
+    _refuse_objects(args)
+    if m.choices:
+        choices.check_operands(m, fn, args)
+    if (
+        fn in _INDEXING
+        and type(args[0]) is TraceTensor
+        and m.env.hints
+        and (selected := select_symbols(m, args[0], args[1], call_method)) is not None
+    ):
+        if selected[1] is ... and fn is operator.getitem:
+            return selected[0]
+        if selected[1] is ... and type(args[2]) is torch.SymInt:
+            return call_method(m, selected[0], "fill_", [args[2]], {})
+        return call_operator(m, fn, [*selected, *args[2:]])
+    if (
+        m.index_by_tensors
+        and fn is operator.getitem
+        and type(args[0]) is TraceTensor
+        and {type(k) for k in _keys(args[1])} in ({TraceTensor}, {TraceTensor, int})
+    ):
+        x, keys = args[0], _keys(args[1])
+        for d in reversed(range(len(keys))):
+            if type(keys[d]) is int:
+                x = call_method(m, x, "select", [d, keys[d]], {})
+        return call_function(m, torch.ops.aten.index.Tensor, [x, [k for k in keys if type(k) is TraceTensor]], {})
+    if fn is operator.setitem and type(args[2]) is torch.SymInt and type(args[0]) is TraceTensor:
+        args[2] = scalars.full_of(m, args[2], args[0])
+    if fn in _INPLACE_OPERATORS:
+        m.graph.writes_to(args[0])
+    if m.world.pending:
+        refuse_watched_operator(m)
+    env = m.env
+    if env.hints:
+        env.location = m.user_line()
+    try:
+        result = fn(*args)
+    except Exception as exc:
+        if fn in _INDEXING and isinstance(exc, DataDependentError) and _holds_scalar(args[1]):
+            raise Break(
+                "item",
+                "a 0-dim tensor is used as an index, which reads its value into Python",
+                "index with a 1-dim tensor (i.reshape(1)), or use torch.index_select or torch.gather",
+            ) from None
+        m.translate(exc)
+        raise Raised(true_error(fn, args, {}, exc)) from None
+    if type(result) is TraceTensor or result is None:
+        return m.graph.record("call_function", fn, tuple(args), {}, result)
+    return _finish(m, "call_function", fn, args, {}, result)
+
+
+def _keys(key: Any) -> tuple:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _holds_scalar(key: Any) -> bool:
+    return any(isinstance(k, TraceTensor) and k.dim() == 0 for k in _keys(key))
+
+
+def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """A torch function as one node."""
+    args = [_argument(m, a) for a in args]
+    kwargs = {k: _argument(m, v) for k, v in kwargs.items()}
+    if any(map(_is_current_gpu, (*args, *kwargs.values()))):
+        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
+    if answers_calls(args) or kwargs and answers_calls(kwargs.values()):
+        from .subclass_calls import operate
+
+        return operate(m, fn, args, kwargs)
+    if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
+        name = fn.__name__ if type(fn) is types.BuiltinFunctionType else ""
+        if (given := scalars.by_tensor(m, name, args, kwargs)) is not None:
+            return call_function(m, fn, *given)
+        if kwargs and args and type(args[0]) is TraceTensor and holds_scale(args[0], name, args[1:], kwargs):
+            return scaled(m, args[0], name, args[1:], kwargs, call_method)
+        if (
+            len(args) == 2
+            and (
+                made := scalars.filled(m, name, lambda number: call_function(m, fn, [args[0], number], kwargs), args[1])
+            )
+            is not None
+        ):
+            return made
+        if not kwargs:
+            return scalars.scalar_operation(m, fn, args, lambda f, a: call_function(m, f, a, {}))
+        args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
+    if m.choices:
+        choices.check_operands(m, fn, (*args, *kwargs.values()))
+    try:
+        kind = _BREAK_FUNCTIONS.get(fn)
+    except TypeError:
+        kind = None
+    if kind is not None:
+        raise Break(kind)
+    if fn is torch.where and len(args) + len(kwargs) == 1:
+        raise Break("data_dependent_shape")
+    if (
+        fn is torch.where
+        and torch.SymInt in map(type, args)
+        and (like := next((a for a in args[1:] if type(a) is TraceTensor), None)) is not None
+        and like.dtype in (torch.float32, torch.float64, torch.int64)
+    ):
+        args = [scalars.full_of(m, a, like) if type(a) is torch.SymInt else a for a in args]
+    name = getattr(fn, "__name__", "")
+    if name.partition(".")[0] in _RECURRENT:
+        if "batch_sizes" in kwargs or len(args) > 3 and isinstance(args[3], (list, tuple)):
+            raise Break(
+                "item", f"{name}() on packed data reads its batch sizes from a tensor"
+            )  # in C++, from memory that isn't there
+        if args and type(args[0]) is TraceTensor and type(args[0].storage_offset()) is torch.SymInt:
+            args[0] = call_method(
+                m, args[0], "clone", [], {}
+            )  # sequences[i]: nothing but its place varies, which torch's C++ takes for a size
+    if kwargs.get("out") is not None:
+        m.graph.writes_to(kwargs["out"])
+    if _in_place(fn, args, kwargs) or name.endswith("_") and not name.endswith("__"):
+        m.graph.writes_to(args[0] if args else kwargs.get("input"))
+    if name in ("batch_norm", "instance_norm") and type(fn) is types.FunctionType:
+        m.graph.writes_to([*args[1:3], kwargs.get("running_mean"), kwargs.get("running_var")])
+    if kwargs.get("generator") is not None:
+        raise Break("rng_state", "a random generator object is used")
+    if not holds_tensor(args) and (factory := factory_overload(fn, args, kwargs)) is not None:
+        m.world.state("default_dtype", torch.get_default_dtype())
+        return _finish(m, "call_function", fn, args, kwargs, m.native(call_factory_overload, factory, args, kwargs))
+    outputs = _versions(kwargs.get("out"))
+    result = _run(m, fn, args, kwargs)
+    if any(t._version == before for t, before in outputs):
+        raise Break("unsupported", f"{name}() leaves its out= argument as it is where tensors hold no data")
+    return _finish(m, "call_function", fn, args, kwargs, result)
+
+
+def _versions(out: Any) -> list[tuple[TraceTensor, int]]:
+    """The tensors of out=, and their versions. Of tensors without data some of torch's functions make new results, and
+    leave these alone.
+    """
+    if isinstance(out, (tuple, list)):
+        return [pair for t in out for pair in _versions(t)]
+    return [(out, out._version)] if type(out) is TraceTensor and not out.is_inference() else []
+
+
+# Functions that take a number for a tensor: torch.div(x.shape[0], 2, rounding_mode="trunc").
+_OF_NUMBERS = frozenset(
+    (
+        torch.add,
+        torch.sub,
+        torch.subtract,
+        torch.mul,
+        torch.multiply,
+        torch.div,
+        torch.divide,
+        torch.true_divide,
+        torch.floor_divide,
+    )
+)
+_NUMBERS = frozenset((bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def of_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """A function given a number where it takes a tensor, of which torch makes one without dimensions; NotImplemented
+    for others.
+    """
+    named = not args
+    first = kwargs.get("input") if named else args[0]
+    if fn not in _OF_NUMBERS or type(first) not in _NUMBERS:
+        return NotImplemented
+    tensor = call_factory(m, torch.full, [(), first], {"device": "cpu"})
+    return call_function(m, fn, [] if named else [tensor, *args[1:]], {**kwargs, "input": tensor} if named else kwargs)
+
+
+def _in_place(fn: Any, args: list, kwargs: dict) -> bool:
+    """Whether a flag among the arguments asks for the first one to be changed."""
+    if kwargs.get("inplace") is True:
+        return True
+    if type(fn) is types.FunctionType:  # written in Python: its parameters have names
+        names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
+        if not fn.__code__.co_flags & 0x04:
+            return "inplace" in names and names.index("inplace") < len(args) and args[names.index("inplace")] is True
+    return any(a is True for a in args[1:])
+
+
+def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) -> Any:
+    """A method of a tensor."""
+    if name == "numpy":
+        from ..arrays.numpy_arrays import from_tensor
+
+        return from_tensor(m, obj, *args, **kwargs)
+    if m.choices:
+        choices.check_attribute(m, obj, name)
+        choices.check_operands(m, None, (*args, *kwargs.values()))
+    if name in METHODS and (result := METHODS[name](m, obj, *args, **kwargs)) is not NotImplemented:
+        return result
+    kind = _BREAK_METHODS.get(name)
+    if kind is not None:
+        if name in tensor_reads.METHODS and (number := tensor_reads.METHODS[name](m, obj)) is not NotImplemented:
+            return number
+        raise Break(kind)
+    args = [_argument(m, a) for a in args]
+    kwargs = {k: _argument(m, v) for k, v in kwargs.items()}
+    if name == "cuda" and torch.cuda.is_available() or any(map(_is_current_gpu, (*args, *kwargs.values()))):
+        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
+    if kwargs and holds_scale(obj, name, args, kwargs):
+        return scaled(m, obj, name, args, kwargs, call_method)
+    if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
+        if name == "new_tensor" and len(args) == 1 and type(args[0]) is torch.SymFloat:
+            name, args = "new_full", [(), *args]
+        same = scalars.METHODS.get(name)
+        if (given := scalars.by_tensor(m, name, [obj, *args], kwargs)) is not None:
+            return call_method(m, obj, name, given[0][1:], given[1])
+        if (
+            len(args) == 2
+            and (
+                made := scalars.filled(
+                    m, name, lambda number: call_method(m, obj, name, [args[0], number], kwargs), args[1]
+                )
+            )
+            is not None
+        ):
+            return made
+        if same is not None and not kwargs:
+            return (
+                call_operator(m, same, [obj, *args]) if name.endswith("_") else call_function(m, same, [obj, *args], {})
+            )
+        args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
+    if name in ("storage_offset", "is_inference"):
+        m.world.rely_on_tensor(obj, name)
+        if name == "is_inference" and id(obj) in m.world.reals:
+            return m.world.reals[id(obj)].is_inference()
+    if "from" in kwargs:  # x.random_(**{"from": 1, "to": 5}): a word of Python's, which no text can name
+        args = [*args, kwargs.pop("from"), *([kwargs.pop("to")] if "to" in kwargs else [])]
+    if (
+        name == "type" and args and type(args[0]) is _LEGACY and args[0].__module__ == "torch"
+    ):  # torch.HalfTensor; of the CPU
+        return call_method(m, call_method(m, obj, "cpu", [], {}), "to", [args[0].dtype], {})
+    if name in _METADATA_METHODS or (name == "type" and not args and not kwargs):
+        return _run(m, getattr(obj, name), args, kwargs)
+    if name == "requires_grad_":
+        wanted = args[0] if args else kwargs.get("requires_grad", True)
+        if obj.requires_grad == wanted:
+            return obj
+        if wanted is True and id(obj) not in m.world.reals and obj.is_floating_point():  # a leaf of the graph's own
+            return _finish(m, "call_method", name, [obj], {}, obj.requires_grad_())
+        raise Break("tensor_attribute", "requires_grad of a tensor is changed")
+    if name == "__iter__":
+        return m.iterate(obj)
+    if name.endswith("_") and (not name.endswith("__") or name.startswith("__i")) or name == "__setitem__":
+        m.graph.writes_to(obj)
+    if kwargs.get("generator") is not None:
+        raise Break("rng_state", "a random generator object is used")
+    result = _run(m, getattr(obj, name), args, kwargs)
+    target = method_target(name)
+    return _finish(m, "call_method" if target is name else "call_function", target, [obj, *args], kwargs, result)
+
+
+# --- attributes
+CURRENT_GPU = "torch._C._cuda_getDevice"
+
+
+def _is_current_gpu(device: Any) -> bool:
+    """Whether this stands for the GPU that is current when the program runs."""
+    kind = type(device)
+    return (
+        device == "cuda" if kind is str else kind is torch.device and device.type == "cuda" and device.index is None
+    ) and torch.cuda.is_available()
+
+
+_SIZED = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
+FACTORIES = frozenset(
+    (
+        *_SIZED,
+        torch.full,
+        torch.arange,
+        torch.linspace,
+        torch.logspace,
+        torch.eye,
+        torch.randint,
+        torch.randperm,
+        torch.tensor,
+        torch.scalar_tensor,
+        torch.empty_strided,
+        torch.as_tensor,
+        torch.tril_indices,
+        torch.triu_indices,
+        torch.normal,
+        torch.hann_window,
+        torch.hamming_window,
+        torch.blackman_window,
+        torch.bartlett_window,
+        torch.kaiser_window,
+        torch.range,
+        torch.empty_permuted,
+        torch.asarray,
+        torch.complex,
+        torch.polar,
+        torch.from_numpy,
+    )
+)
+
+
+_INFERRING = frozenset((torch.tensor, torch.as_tensor, torch.asarray))  # the dtype of numpy's numbers is the tensor's
+
+
+def _numbers_that_vary(data: Any) -> list:
+    """The numbers that torch.tensor is given, alone or in a flat sequence, where one of them is a symbol."""
+    numbers = list(data) if type(data) in (list, tuple, torch.Size) else [data]
+    return (
+        numbers
+        if {int, float, torch.SymInt, torch.SymFloat}.issuperset(map(type, numbers)) and any(map(_symbolic, numbers))
+        else []
+    )
+
+
+def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the
+    meta device.
+    """
+    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if (
+        fn in (torch.tensor, torch.as_tensor)
+        and args
+        and not kwargs.get("requires_grad")
+        and (numbers := _numbers_that_vary(args[0]))
+    ):
+        usual = torch.int64 if {int, torch.SymInt}.issuperset(map(type, numbers)) else torch.get_default_dtype()
+        same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
+        each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
+        return call_function(m, torch.stack, [each], {}) if isinstance(args[0], (list, tuple)) else each[0]
+    if (
+        fn is torch.full
+        and len(args) == 2
+        and (made := scalars.filled(m, "full", lambda number: call_factory(m, fn, [args[0], number], kwargs), args[1]))
+        is not None
+    ):
+        return made
+    args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
+    if args and type(args[0]) is range:
+        args[0] = list(args[0])
+    if holds_array(args):
+        from ..arrays.numpy_arrays import to_tensor
+
+        return to_tensor(m, fn, args, kwargs)
+    if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
+        return _eye(m, args, kwargs)
+    if fn is torch.tensor and args and type(args[0]) is TraceTensor:
+        copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
+        wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+        return call_method(m, copy, "to", [], wanted) if wanted else copy
+    if fn in _INFERRING and args and kwargs.get("dtype") is None and _holds_numpy_number(args[0]):
+        kwargs = {**kwargs, "dtype": fn(args[0]).dtype}
+    args, kwargs = (
+        [_argument(m, a) for a in args],
+        {k: _argument(m, v) for k, v in kwargs.items()},
+    )  # the graph has plain numbers
+    if holds_tensor(args) or holds_tensor(kwargs):
+        if fn in (torch.tensor, torch.asarray):
+            raise Break("item", "a tensor is made from a list of tensors, whose values it reads", "use torch.stack")
+        return call_function(m, fn, args, kwargs)
+    if kwargs.get("generator") is not None:
+        raise Break("rng_state", "a random generator object is used")
+    if kwargs.get("out") is not None:
+        raise Break("unsupported", "a factory function with out=")
+    for a in (*args, *kwargs.values()):
+        if not _factory_argument(a):
+            raise Break(
+                "numpy" if type(a).__module__.startswith("numpy") else "unknown_object",
+                f"a tensor is made from an object of type {type(a).__name__}",
+            )
+    device = kwargs.get("device")
+    asked, device = device, device_of(device)
+    if _is_current_gpu(asked) or asked is None and device.type == "cuda":
+        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
+    m.world.state("default_device", None)
+    symbolic = any(_symbolic(a) for a in (*args, *kwargs.values()))
+    hints = [_hint(a) for a in args]
+    hint_kwargs = {k: _hint(v) for k, v in kwargs.items()}
+    hint_kwargs["device"] = "meta"
+    hint_kwargs.pop("pin_memory", None)
+    try:
+        made = m.native(fn, *hints, **hint_kwargs)
+    except Raised as raised:
+        raise Raised(true_error(fn, args, kwargs, raised.exc)) from None
+    meta = real_meta(made, device)
+    if symbolic:
+        shape = _symbolic_shape(fn, args, kwargs)
+        if shape is None:
+            args = [_specialized(a) for a in args]
+            kwargs = {k: _specialized(v) for k, v in kwargs.items()}
+        else:
+            exprs = tuple(maybe_int(m.env.to_expr(s)) for s in shape)
+            stride: list[Any] = []
+            step: Any = 1
+            for s in reversed(exprs):
+                stride.append(step)
+                step = step * s
+            meta = TensorMeta(exprs, tuple(reversed(stride)), made.dtype, device, 0, made.requires_grad)
+    result = from_meta(meta, m.env if symbolic else None)
+    if not symbolic:
+        known_values.know_made(result, fn, args, kwargs)
+    return m.graph.record("call_function", fn, tuple(args), kwargs, result)
+
+
+def _eye(m: Machine, args: list, kwargs: dict) -> Any:
+    """torch.eye of a size that varies."""
+    device = {"device": kwargs.get("device")}
+    rows, columns = (call_factory(m, torch.arange, [n], dict(device)) for n in (args[0], args[-1]))
+    ones = call_operator(m, operator.eq, [call_method(m, rows, "unsqueeze", [1], {}), columns])
+    return call_method(m, ones, "to", [kwargs.get("dtype") or torch.get_default_dtype()], {})
+
+
+def call_legacy_constructor(m: Machine, dtype: torch.dtype | None, args: list, kwargs: dict) -> Any:
+    """torch.Tensor(...) and torch.FloatTensor(...): of a sequence's values, or uninitialised of given sizes."""
+    wanted = {} if dtype is None else {"dtype": dtype}
+    if kwargs or any(holds_tensor(m.deep_plain(a)) or type(a) is Array for a in args):
+        raise Break(
+            "unsupported",
+            "a tensor is constructed by its class from another tensor",
+            "use torch.tensor, torch.zeros or the like",
+        )
+    args = [_argument(m, a) for a in args]
+    if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
+        m.world.state("default_dtype", torch.get_default_dtype())
+        return call_factory(m, torch.tensor, args, wanted or {"dtype": torch.get_default_dtype()})
+    return call_factory(
+        m, torch.empty, [list(args[0])] if args and isinstance(args[0], torch.Size) else [list(args) or [0]], wanted
+    )
+
+
+def _factory_argument(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_factory_argument(v) for v in value)
+    return (
+        value is None
+        or isinstance(
+            value,
+            (
+                bool,
+                int,
+                float,
+                complex,
+                str,
+                torch.dtype,
+                torch.device,
+                torch.layout,
+                torch.memory_format,
+                torch.SymInt,
+                torch.SymFloat,
+                torch.SymBool,
+                range,
+            ),
+        )
+        or type(value) is type
+        and value in PYTHON_DTYPES
+    )
+
+
+def _holds_numpy_number(value: Any) -> bool:
+    return type(value).__module__ == "numpy" or type(value) in (list, tuple) and any(map(_holds_numpy_number, value))
+
+
+def _symbolic(value: Any) -> bool:
+    return (
+        isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        or isinstance(value, (list, tuple))
+        and any(map(_symbolic, value))
+    )
+
+
+def _hint(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return int(value.node.env.hint(value.node.env.to_expr(value)))
+    if isinstance(value, (list, tuple)):
+        return type(value)(_hint(v) for v in value) if type(value) in (list, tuple) else [_hint(v) for v in value]
+    return _specialized(value)
+
+
+def _specialized(value: Any) -> Any:
+    from ..kinds.operators import specialize
+
+    if isinstance(value, (list, tuple)):
+        return [_specialized(v) for v in value] if isinstance(value, list) else tuple(_specialized(v) for v in value)
+    return specialize(value)
+
+
+def _symbolic_shape(fn: Callable, args: list, kwargs: dict) -> list | None:
+    """The shape of a factory's result in size expressions, or None where it is not known in closed form."""
+    if fn in _SIZED or fn is torch.full:
+        size = kwargs.get("size", args[0] if args else ())
+        if fn is not torch.full and not isinstance(size, (list, tuple)):
+            size = args
+        return list(size)
+    if fn is torch.arange and not {"start", "step"} & set(kwargs):
+        args = [*args, kwargs["end"]] if "end" in kwargs else args
+        start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args
+        if all(isinstance(a, (int, torch.SymInt)) for a in args) and isinstance(step, int) and step:
+            return [(end - start + (step - 1)) // step if step > 0 else (start - end - (step + 1)) // -step]
+    return None

@@ -1,0 +1,90 @@
+"""Errors of tensor operators: what eager says, not what the metadata rules say.
+
+When an operator fails on TraceTensors and a handler of the program is to see the error, its type and words must be
+eager's: the operator is run once on real tensors of the same metadata, whose values do not matter. If it does not fail
+there, the rule is wrong, and the graph breaks. The words may name any number among the arguments, so that sizes and
+numbers that vary are fixed: the next ones get words of their own.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from typing import Any, Callable
+
+import torch
+
+from ..machine.signals import Break
+from ..machine.world import TraceTensor
+
+__all__ = ["true_error", "refuses_view"]
+
+_LIMIT = 1 << 26  # bytes of operands up to which an operator is tried
+
+
+def refuses_view(error: BaseException) -> bool:
+    """Whether autograd refused a write for how the view was made: what is made anew, or comes out of a graph, has no
+    such history.
+    """
+    return isinstance(error, RuntimeError) and "is being modified inplace" in str(error)
+
+
+def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception) -> Exception:
+    """The exception that `fn` raises on real tensors, for `error`, which it raised on TraceTensors."""
+    if refuses_view(error):
+        return error
+    left, name = [_LIMIT], ""
+    if isinstance(fn, (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)) and isinstance(
+        fn.__self__, TraceTensor
+    ):
+        args, name = (fn.__self__, *args), fn.__name__
+    real, named = [_real(v, left) for v in args], {k: _real(v, left) for k, v in kwargs.items()}
+    if left[0] < 0:
+        return error
+    random = torch.get_rng_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the call itself will say so
+            if name:
+                getattr(real[0], name)(*real[1:], **named)
+            else:
+                fn(*real, **named)
+    except Exception as eager:
+        return eager
+    finally:
+        torch.set_rng_state(random)
+    raise Break(
+        "unsupported",
+        f"the rule for {getattr(fn, '__name__', fn)} says that it fails ({type(error).__name__}: {error}), while eager"
+        " does it",
+    )
+
+
+def _real(value: Any, left: list[int]) -> Any:
+    """`value` with tensors that hold memory in place of TraceTensors (None where they are too large), and with the
+    numbers of this call, fixed, in place of symbols."""
+    from ..kinds.operators import specialize
+
+    if isinstance(value, TraceTensor):
+        shape, stride = [specialize(d) for d in value.shape], [specialize(d) for d in value.stride()]
+        span = 1 + sum((n - 1) * s for n, s in zip(shape, stride)) if all(shape) else 0
+        left[0] -= span * value.element_size()
+        if left[0] < 0:
+            return None
+        with torch.no_grad():
+            made = torch.zeros(span, dtype=value.dtype, device=value.device).as_strided(shape, stride).detach()
+        made.requires_grad_(value.requires_grad and (made.dtype.is_floating_point or made.dtype.is_complex))
+        if made.requires_grad and not value.is_leaf:
+            with torch.enable_grad():
+                made = made.clone()
+        return made
+    if isinstance(value, torch.Size) or type(value) is tuple or type(value) is list:
+        items = [_real(v, left) for v in value]
+        return (
+            items if isinstance(value, list) else torch.Size(items) if isinstance(value, torch.Size) else tuple(items)
+        )
+    if type(value) is dict:
+        return {k: _real(v, left) for k, v in value.items()}
+    if type(value) is slice:
+        return slice(*(_real(v, left) for v in (value.start, value.stop, value.step)))
+    return specialize(value)

@@ -1,0 +1,1 @@
+"""Functions over vectors and single numbers that C++ kernels carry with them."""

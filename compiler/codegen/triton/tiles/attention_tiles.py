@@ -1,0 +1,109 @@
+"""Tiles of attention kernels: how many rows and keys a program holds at a time, and in how many pieces keys are shared
+among programs.
+
+Rules of thumb by head size and lengths; max-autotune searches around them (`attention_choices`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ....lowering.ir import Attention, Axis, Kernel
+from ..dtypes import ttype
+from ..layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
+
+__all__ = ["attention_choices", "held", "plan_attention", "shared_bytes"]
+
+LEAST = 16  # rows, keys and columns of a product of tensor cores
+FEW_KEYS = 1024  # that are not worth sharing among programs
+# bytes of shared memory that a program may have, by compute capability
+_SHARED = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+
+
+def held(columns: Axis) -> int:
+    """How many columns the tile of a head holds: a power of two. (Two tiles, 48 = 32 + 16, would leave less empty; on
+    an H200, with triton 3.6, such kernels read elsewhere than their text says.)"""
+    return max(LEAST, 1 << (int(columns.size) - 1).bit_length())
+
+
+def plan_attention(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
+    t = kernel.template
+    assert t is not None
+    hints = kernel.hints
+    rows, keys, batch = (at_hints(numel(axes), hints) for axes in (t.rows, (t.keys,), t.batch))
+    width = max(held(t.inner), held(t.columns))
+    xblock, rblock, warps, stages = _tiles(width, ttype(t.q.dtype).size, target)
+    while xblock > LEAST and (xblock >= 2 * rows or xblock > 64 and batch * -(-rows // xblock) < target.processors):
+        xblock //= 2
+    while rblock > 32 and rblock >= 2 * keys:
+        rblock //= 2
+    if xblock <= 64 and ttype(t.q.dtype).size < 4:
+        warps = 4
+    if xblock < 64:
+        rblock = min(128 if width <= 64 else 64, max(32, 1 << (keys - 1).bit_length()))
+    lay = Layout("attention", t.rows, (), xblock, 1, rblock, warps, stages)
+    programs = batch * -(-rows // xblock)
+    if 2 * programs <= target.processors and keys > FEW_KEYS:
+        lay.split = 1
+        while lay.split < 64 and 2 * lay.split * programs <= 2 * target.processors and 2 * lay.split * rblock <= keys:
+            lay.split *= 2
+    for name in ("xblock", "rblock", "warps", "stages", "split"):
+        value = getattr(choices, name)
+        if value is not None:
+            setattr(lay, name, value)
+    while lay.stages > 1 and shared_bytes(t, lay) > shared_memory(target):
+        lay.stages -= 1
+    while lay.rblock > LEAST and shared_bytes(t, lay) > shared_memory(target):
+        lay.rblock //= 2
+    lay.wide = is_wide(kernel) if wide is None else wide
+    return lay
+
+
+def _tiles(width: int, size: int, target: GpuTarget) -> tuple[int, int, int, int]:
+    """(rows, keys, warps, stages) of a program for heads of `width` columns of `size` bytes."""
+    if target.backend != "cuda":
+        return (128, 64, 4, 1) if width <= 128 else (64, 32, 4, 1)
+    if size == 4 or target.arch < 75:  # (by ordinary multiplications)
+        return (64, 32, 8, 2) if width <= 64 else (32, 32, 8, 2) if width <= 128 else (16, 32, 4, 1)
+    if target.arch < 90:
+        return (128, 64, 4, 3) if width <= 64 else (128, 32, 8, 3) if width <= 128 else (64, 32, 4, 2)
+    return (128, 64, 4, 3) if 64 < width <= 96 else (64, 64, 4, 3) if width <= 128 else (128, 32, 8, 2)
+
+
+def shared_memory(target: GpuTarget) -> int:
+    """Bytes of shared memory that a program may have."""
+    if not isinstance(target.arch, int):
+        return 64 * 1024
+    return _SHARED.get(target.arch, 99) * 1024
+
+
+def shared_bytes(t: Attention, lay: Layout) -> int:
+    """About as much as a program needs: a tile of queries, and of keys and values for each stage."""
+    inner, columns = held(t.inner), held(t.columns)
+    return lay.xblock * inner * ttype(t.q.dtype).size + max(1, lay.stages) * lay.rblock * (
+        inner * ttype(t.k.dtype).size + columns * ttype(t.v.dtype).size
+    )
+
+
+def attention_choices(default: dict[str, Any]) -> list[Choices]:
+    """Tiles for a search, around those of the rules (`default`: TritonSource.choices)."""
+    if default["xblock"] < 64:
+        now = default.get("split", 1)
+        return [
+            Choices(rblock=r, warps=w, split=n)
+            for r, w in ((64, 4), (128, 4), (32, 2))
+            for n in sorted({max(1, now // 2), now, now * 2})
+        ]
+    return [
+        Choices(xblock=x, rblock=r, warps=w, stages=n)
+        for x, r, w, n in (
+            (128, 64, 4, 3),
+            (128, 64, 8, 3),
+            (128, 64, 8, 2),
+            (128, 128, 8, 2),
+            (64, 64, 4, 3),
+            (64, 64, 4, 2),
+            (64, 128, 4, 2),
+            (128, 32, 4, 4),
+        )
+    ]

@@ -1,0 +1,293 @@
+"""Programs that hold a tile of rows and go through keys tile by tile: what kernels of attention (attention.py) and of
+chained products (chains.py) share.
+
+Comparisons of key and row positions, without which what is computed counts for nothing, say which tiles of keys count
+at all, and for which of those a comparison holds everywhere: a loop over the latter leaves it out. Where other
+conditions hold at all (documents of packed sequences) a first loop finds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Sequence
+
+import torch
+
+from ....lowering.ir import Axis, Value, walk
+from ....lowering.rewrite import Rewriter
+from ....symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
+from .attention_tiles import held
+from ..dtypes import ttype
+from ..layout import Layout, numel
+from ..prims import Operand
+from ..printer import Printer
+from ..values import Names, Values
+
+__all__ = ["Bound", "F32", "LOG2E", "RowTiles", "bound_of", "conjuncts"]
+
+LOG2E = 1.4426950408889634
+FIRST, LAST = symbol("first_row"), symbol("last_row")
+F32 = ttype(torch.float32)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Keys that a comparison lets through: from, or up to and with, `limit`."""
+
+    upper: bool
+    limit: Expr
+    condition: Value
+
+
+def conjuncts(c: Value) -> list[Value]:
+    return [x for a in c.args for x in conjuncts(a)] if c.op == "logical_and" else [c]
+
+
+def bound_of(c: Value, t: Any) -> Bound | None:
+    """What a comparison of positions says of the keys of a template."""
+    if c.op not in ("lt", "le", "gt", "ge") or not all(
+        a.op in ("index", "const") and a.dtype == torch.int64 for a in c.args
+    ):
+        return None
+    a, b = (integer(x.attr) if x.op == "const" else x.attr for x in c.args)
+    e, key = a - b, t.keys.symbol
+    sign = e.coeff(key.name)
+    if sign is None or not sign.is_const or abs(sign.value) != 1:
+        return None
+    rest = e - key * sign
+    plain = {x.symbol.name for x in (*t.batch, *t.rows)}
+    if any(n.startswith("ind") or n == key.name for n in rest.symbol_names()):
+        return None
+    for n in rest.symbol_names() & plain:
+        k = rest.coeff(n)
+        if k is None or not k.is_const:
+            return None
+    upper = (c.op in ("lt", "le")) == (sign.value > 0)
+    limit = rest * -sign.value
+    if c.op in ("lt", "gt"):
+        limit = limit - 1 if upper else limit + 1
+    return Bound(upper, limit, c)
+
+
+def looked_through(conditions: Iterable[Value], t: Any) -> list[Value]:
+    """Those conditions for which it pays to look first between which keys they hold at all, tile by tile: what is no
+    bound, and takes no memory of its own for each score (documents of a packed sequence, lengths, prefixes, chunks)."""
+    key, rows = t.keys.symbol.name, {a.symbol.name for a in t.rows}
+
+    def is_cheap(c: Value) -> bool:
+        over: set[str] = set()
+        for v in walk([c]):
+            names = (v.attr[1] if v.op == "load" else v.attr if v.op == "index" else ZERO).symbol_names()
+            if (
+                v.op in _DEAR
+                or v.args
+                and v.op == "load"
+                or v.op == "load"
+                and key in names
+                and names & rows
+                or any(n.startswith("ind") for n in names)
+            ):
+                return False
+            if v.op == "index" and _repeats(v.attr):
+                return False
+            over |= names
+        return key in over or bool(rows & over)
+
+    return [c for c in conditions if bound_of(c, t) is None and is_cheap(c)]
+
+
+def _repeats(e: Expr) -> bool:
+    return e.op == "mod" or any(_repeats(x) for x in e.args if isinstance(x, Expr))
+
+
+_DEAR = frozenset(("exp", "exp2", "log", "tanh", "sin", "cos", "pow", "erf", "remainder", "fmod", "acc"))
+
+
+class RowTiles(Printer):
+    """`_goes_through` says what, `_loop` prints a pass over keys."""
+
+    def _goes_through(self, t: Any, conditions: Iterable[Value], layout: Layout) -> None:
+        """`t`: a template with axes batch, rows and keys; `conditions`: of which any that does not hold has a row and a
+        key count for nothing.
+        """
+        conditions = list(conditions)
+        self.over, self.bounds = t, [b for c in conditions if (b := bound_of(c, t)) is not None]
+        self.sparse = looked_through(conditions, t)
+        self.sizes = {a.symbol.name: int(a.size) for a in t.axes if type(a.size) is int}
+        self.rows, self.n_keys, self.batch = numel(t.rows), as_expr(t.keys.size), numel(t.batch)
+        self.even = self.n_keys.is_const and self.n_keys.value % layout.rblock == 0
+
+    def _program(self, pid: str, masks: dict[str, str]) -> tuple[list[str], str]:
+        """Lines that say which batch and rows a program has, and the text of its tile's number."""
+        lines = [f"xblocks = {self._t(self._blocks())}", f"bindex = {pid} // xblocks"]
+        block = f"({pid} % xblocks)"
+        if any(
+            b.upper
+            and FIRST.name
+            in self._row_limit(b.limit, True).symbol_names() | self._row_limit(b.limit, False).symbol_names()
+            for b in self.bounds
+        ):
+            block = f"(xblocks - 1 - {pid} % xblocks)"  # (those that see the most keys begin)
+        return lines + self._where(block, self.lay.xblock, masks), block
+
+    def _blocks(self) -> Expr:
+        return ceildiv(self.rows, integer(self.lay.xblock))
+
+    def _loop(self, begin: str, end: str, names: Names, masks: dict[str, str], edge: bool) -> list[str]:
+        """Lines of a loop over keys. `edge`: whether positions are looked at."""
+        raise NotImplementedError
+
+    # ---- positions
+    def _where(self, block: str, xblock: int, masks: dict[str, str]) -> list[str]:
+        """The batch axes and the rows of a program."""
+        body = self._axes(self.over.batch, "b")
+        body.append(f"xindex = {block} * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
+        if not (self.rows.is_const and self.rows.value % xblock == 0):
+            body.append(f"xmask = xindex < {self._t(self.rows)}")
+            masks["x"] = "xmask"
+        return body + self._axes(self.over.rows, "x")
+
+    def _beyond(self, name: str, axis: Axis) -> dict[str, str]:
+        """The mask of a tile dimension that holds more columns than there are."""
+        return {name: f"({name} < {axis.size})"} if held(axis) > int(axis.size) else {}
+
+    def _of(
+        self,
+        names: Names,
+        dims: dict[str, str],
+        masks: dict[str, str],
+        rows: tuple[str, str],
+        columns: tuple[str, str],
+        acc: Callable[[str], Operand] | None = None,
+    ) -> Values:
+        """A printer of values over tiles whose rows and columns are the given (dimension, size)."""
+
+        def shape(have: frozenset[str]) -> str:
+            return f"[{rows[1] if rows[0] in have else '1'}, {columns[1] if columns[0] in have else '1'}]"
+
+        return Values(
+            names,
+            dims,
+            masks,
+            shape,
+            acc or self._acc,
+            self.need,
+            self.itype,
+            exact=self.exact,
+            backend=self.target.backend,
+            sizes=self.sizes,
+        )
+
+    def _operand(self, name: str, value: Value, v: Values, shape: str, whole: frozenset[str]) -> str:
+        """A tile of q, k or v, in its own type: what lies outside is 0."""
+        buffer, e = value.attr
+        have = v.dims_of(e)
+        mask, _ = v.mask(have)
+        text = f"tl.load({buffer.name} + ({v.index(e)})" + (f", {mask}, other=0.0" if mask else "") + ")"
+        return f"{name} = " + (text if have >= whole else f"tl.broadcast_to({text}, {shape})")
+
+    def _dims(self, dim: str, axes: Sequence[Axis], more: dict[str, str]) -> dict[str, str]:
+        return {a.symbol.name: dim for a in axes} | more
+
+    def _named(self, value: Value, names: dict[str, Expr]) -> Value:
+        return Rewriter(on_index=lambda e: e.subs(names))(value)
+
+    def _row_limit(self, e: Expr, greatest: bool) -> Expr:
+        """The greatest (or least) value of an expression over the rows of a tile."""
+        rows = self.over.rows
+        m = {}
+        for a in rows:
+            k = e.coeff(a.symbol.name)
+            if k is not None and k is not ZERO:
+                ends = (FIRST, LAST) if len(rows) == 1 else (ZERO, as_expr(a.size) - 1)
+                m[a.symbol.name] = ends[(k.value > 0) == greatest]
+        return e.subs(m) if m else e
+
+    def _loops(self, names: Names, masks: dict[str, str], block: str) -> list[str]:
+        """The passes over the keys: those that a condition may leave out before and after those that all rows of the
+        tile see.
+        """
+        lay, n = self.lay, self.n_keys
+        block_of, size = f"{block} * XBLOCK", self._t(n)
+        begin, end = "0", size
+        out: list[str] = []
+        limits = [(b.upper, self._row_limit(b.limit, g), g) for b in self.bounds for g in (True, False)]
+        if any({FIRST.name, LAST.name} & e.symbol_names() for _, e, _ in limits):
+            out += [f"first_row = {block_of}", f"last_row = tl.minimum(first_row + XBLOCK, {self._t(self.rows)}) - 1"]
+
+        def text(upper: bool, greatest: bool, wrap: str, start: str) -> str:
+            for u, e, g in limits:
+                if u is upper and g is greatest:
+                    start = f"tl.{wrap}({start}, {self._t(e + 1 if upper else e)})"
+            return start
+
+        lower, upper = (any(b.upper is u for b in self.bounds) for u in (False, True))
+        if lower:
+            out.append(f"begin = {text(False, False, 'maximum', '0')} // RBLOCK * RBLOCK")
+            begin = "begin"
+        if upper:
+            out.append(f"end = {text(True, True, 'minimum', size)}")
+            end = "end"
+        if lay.split > 1:
+            out += [
+                "per = tl.cdiv(tl.cdiv(" + size + ", RBLOCK), SPLIT) * RBLOCK",
+                f"begin = tl.maximum({begin}, piece * per)",
+                f"end = tl.minimum({end}, piece * per + per)",
+            ]
+            begin, end = "begin", "end"
+        if self.sparse:
+            begin, end, lines = self._narrowed(begin, end, names, masks)
+            out += lines
+        if self.even and not self.bounds:  # (also in pieces)
+            return [*out, *self._loop(begin, end, names, masks, False)]
+        whole = begin
+        if lower:
+            out.append(
+                f"whole = tl.minimum(tl.cdiv({text(False, True, 'maximum', begin)}, RBLOCK), tl.cdiv({end}, RBLOCK)) *"
+                " RBLOCK"
+            )
+            whole = "whole"
+        out.append(f"rest = tl.maximum({whole}, {text(True, False, 'minimum', end)} // RBLOCK * RBLOCK)")
+        if lower:
+            out += self._loop(begin, "whole", names, masks, True)
+        out += self._loop(whole, "rest", names, masks, False)
+        return out if self.even and not upper else out + self._loop("rest", end, names, masks, True)
+
+    def _narrowed(self, begin: str, end: str, names: Names, masks: dict[str, str]) -> tuple[str, str, list[str]]:
+        """(begin, end) of the keys between which a row of the tile sees any, and the lines that find them."""
+        t = self.over
+        head = [f"r0 = roffset + tl.arange(0, RBLOCK)[None, :]{'.to(tl.int64)' if self.lay.wide else ''}"]
+        inner = dict(masks)
+        if not self.even:
+            head.append(f"rmask = r0 < {self._t(self.n_keys)}")
+            inner["r"] = "rmask"
+        v = self._of(names, self._dims("x", t.rows, {t.keys.symbol.name: "r"}), inner, ("x", "XBLOCK"), ("r", "RBLOCK"))
+        v.emit(self.sparse)
+        seen = [v.operand(c) for c in self.sparse]
+        names.forget("r")
+        lines = list(v.outside)
+        of_rows = " & ".join([x.text for x in seen if "r" not in x.dims] + ([masks["x"]] if "x" in masks else []))
+        if len([x for x in seen if "r" in x.dims]) < len(seen):
+            lines += [f"end = tl.where(tl.max(({of_rows}).to(tl.int32)) > 0, {end}, {begin})"]
+            end = "end"
+        of_both = " & ".join([x.text for x in seen if "r" in x.dims] + [inner[d] for d in ("x", "r") if d in inner])
+        if any("r" in x.dims for x in seen):
+            lines += [
+                f"least = tl.full([XBLOCK, RBLOCK], {2**31 - 1}, {self.itype})",
+                f"most = tl.zeros([XBLOCK, RBLOCK], {self.itype})",
+                f"for roffset in range({begin}, {end}, RBLOCK):",
+                *(
+                    f"    {line}"
+                    for line in [
+                        *head,
+                        *v.inside,
+                        f"seen = {of_both}",
+                        "least = tl.minimum(least, tl.where(seen, roffset, least))",
+                        "most = tl.where(seen, roffset + RBLOCK, most)",
+                    ]
+                ),
+                f"begin = tl.maximum({begin}, tl.minimum(tl.min(least), {end}))",
+                f"end = tl.minimum({end}, tl.max(most))",
+            ]
+            begin = "begin"
+        return begin, end, lines

@@ -1,0 +1,511 @@
+"""tcompile.export: capture a function or module into an ExportedProgram."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from typing import Any, Mapping, Sequence, cast
+
+import torch
+import torch.nn as nn
+
+from .. import stages
+from ..backends import resolve
+from ..capture.entry.capture import CaptureOptions, capture_frame
+from ..capture.entry.result import CaptureResult, SkipFrame
+from ..capture.machine.world import ATOMS
+from ..errors import ExportError
+from ..graph.higher_order import HigherOrderCall
+from ..graph.tensor import TraceTensor
+from ..guards import source as S
+from ..guards.guard import Guard
+from ..guards.source import Source
+from ..guards.weak import present
+from ..marks import dynamic_dims
+from ..base.quoting import identifier
+from ..runtime.dispatch import Dispatcher, disabled
+from . import value_json
+from .exported_program import Check, ExportedProgram, Input
+
+__all__ = ["export"]
+
+
+def export(
+    fn: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic: Any = None,
+    backend: Any = "tcompile",
+) -> ExportedProgram:
+    """Capture `fn(*args, **kwargs)` as one graph and give it as a program that runs, saves and loads without its
+    source.
+
+    fn        a function, method or nn.Module
+    dynamic   which sizes may differ later: {"x": [0]} or {"x": {0: "batch"}} by parameter, or a list of one entry per
+              parameter; True for all of
+              all tensors, and all int parameters; None for those that mark_dynamic marked. A size asked for that the
+              code fixes is an ExportError with the line. Floats stay what they are in the example
+    backend   what compiles the program when it is called; as in `compile`
+
+    Raises ExportError where it cannot be one graph without side effects, with the line and the remedy.
+    """
+    if isinstance(args, torch.Tensor) or not isinstance(args, (tuple, list)):
+        raise ExportError(f"export takes the example arguments as a tuple: export(fn, (x,)), got {type(args).__name__}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ExportError(
+            "export takes the example keywords as a dict: export(fn, (x,), {'scale': 2}), got"
+            f" {type(kwargs).__name__}"
+        )
+    backend = resolve(backend)
+    function, owner, name = _function_of(fn)
+    try:
+        bound = _signature(function).bind(*owner, *args, **(kwargs or {}))
+    except TypeError as e:
+        raise ExportError(f"the example arguments do not fit {name}: {e}") from None
+    bound.apply_defaults()
+    parameters = _frame_arguments(function, bound)
+    seen = _Seen()
+    options = CaptureOptions(
+        dynamic=True if dynamic is True else None,
+        fullgraph=True,
+        training=False,
+        size_floats=False,
+        dynamic_floats=None,  # a program has sizes and ints that vary; floats are checked to be the example's
+        graph_name="exported",
+        dynamic_dims=_wanted(function, bound, dynamic, len(owner)),
+        returned=seen.take,
+    )
+    with stages.compiling(), disabled():
+        try:
+            result = capture_frame(function.__code__, function, parameters, opts=options)
+        except SkipFrame as skip:
+            why = skip.breaks[0] if skip.breaks else None
+            raise ExportError(f"{name} cannot be exported: " + (_break_text(why) if why else skip.reason)) from None
+    if result.breaks:
+        raise ExportError(f"{name} cannot be exported as one graph: {_break_text(result.breaks[0])}")
+    code = function.__code__
+    spread = (
+        code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+        if code.co_flags & inspect.CO_VARKEYWORDS
+        else -1
+    )
+    effects = [e.words() for e in seen.effects if not _unseen(e, seen.sources, spread)]
+    if effects:
+        raise ExportError(
+            f"{name} has side effects that a graph cannot hold: {', '.join(dict.fromkeys(effects))}. Return values"
+            " instead."
+        )
+    return _Builder(name, function, owner, result, seen, backend).program(options)
+
+
+class _Seen:
+    """What export needs of a capture, taken while it is there: capture lets go of everything when it ends."""
+
+    def take(self, machine: Any, value: Any, outputs: list) -> None:
+        world = machine.world
+        self.value, self.outputs, self.effects = value, list(outputs), list(machine.effects)
+        self.reals, self.sources, self.loaded, self.keep = (
+            dict(world.reals),
+            dict(world.sources),
+            dict(world.loaded),
+            list(world.keep),
+        )
+        self.nodes = dict(machine.graph.nodes)
+
+
+def _unseen(effect: Any, sources: dict[int, Source], spread: int) -> bool:
+    """Whether nobody can tell that the effect happened: it is on the frame's own **kwargs (parameter `spread`), or an
+    attribute ends as what it was."""
+    if effect.kind == "method":
+        source = sources.get(id(effect.target))
+        return source is not None and source.kind == "local" and source.key[0] == spread
+    if effect.kind == "setattr":
+        before = getattr(effect.target, "__dict__", {}).get(effect.name, effect)
+        return (
+            before is effect.value
+            or type(before) is type(effect.value)
+            and type(before) in ATOMS
+            and before == effect.value
+        )
+    return False
+
+
+def _function_of(fn: Any) -> tuple[types.FunctionType, tuple, str]:
+    """The Python function, what it is bound to, and its name."""
+    original = getattr(type(fn), "__tcompile_original__", None)
+    if original is not None:
+        fn = original(fn)
+    if isinstance(fn, Dispatcher):
+        fn = fn.__wrapped__
+    if isinstance(fn, nn.Module):
+
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            return module(*args, **kwargs)
+
+        plain = type(fn).forward
+        hooked = any(
+            getattr(fn, h, None)
+            for h in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        )
+        if (
+            isinstance(plain, types.FunctionType)
+            and not hooked
+            and "forward" not in fn.__dict__
+            and type(fn).__call__ is nn.Module.__call__
+        ):
+            return plain, (fn,), type(fn).__name__
+        return cast(types.FunctionType, forward), (fn,), type(fn).__name__
+    if isinstance(fn, types.MethodType):
+        if isinstance(fn.__func__, Dispatcher):
+            fn = types.MethodType(fn.__func__.__wrapped__, fn.__self__)
+        return cast(types.FunctionType, fn.__func__), (fn.__self__,), fn.__func__.__qualname__
+    if isinstance(fn, types.FunctionType):
+        return fn, (), fn.__qualname__
+    raise ExportError(f"export takes a function or nn.Module, got {type(fn).__name__}")
+
+
+def _signature(function: types.FunctionType) -> inspect.Signature:
+    """Of the frame itself: a decorator's wrapper has its own, whatever it wraps."""
+    return inspect.signature(function, follow_wrapped=False)
+
+
+def _frame_arguments(function: types.FunctionType, bound: inspect.BoundArguments) -> tuple:
+    """In the order of co_varnames: positional, keyword-only, then *args and **kwargs."""
+    code = function.__code__
+    n = code.co_argcount + code.co_kwonlyargcount
+    names = list(code.co_varnames[:n])
+    parameters = _signature(function).parameters.values()
+    rest = [
+        p.name
+        for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        for p in parameters
+        if p.kind is kind
+    ]
+    return tuple(bound.arguments[name] for name in (*names, *rest))
+
+
+def _break_text(b: Any) -> str:
+    return f"{b.file}:{b.line}: {b.code.strip()}\n{b.reason}" + (f"\nWhat to do: {b.remedy}" if b.remedy else "")
+
+
+def _slots(function: types.FunctionType) -> dict[str, int]:
+    code = function.__code__
+    n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    return {name: i for i, name in enumerate(code.co_varnames[:n])}
+
+
+def _wanted(
+    function: types.FunctionType, bound: inspect.BoundArguments, dynamic: Any, skipped: int
+) -> dict[Source, set[int]]:
+    """Source of a tensor -> dimensions that shall be symbols."""
+    slots = _slots(function)
+    names = list(bound.arguments)[skipped:]
+    if isinstance(dynamic, (list, tuple)):
+        dynamic = dict(zip(names, dynamic))
+    if dynamic is not None and dynamic not in (True, False) and not isinstance(dynamic, Mapping):
+        raise ExportError(f"dynamic is True, or a dict such as {{'x': [0]}}, got {type(dynamic).__name__}")
+    spec = dict(dynamic) if isinstance(dynamic, Mapping) else {}
+    kinds = {p.name: p.kind for p in _signature(function).parameters.values()}
+    spread = next((n for n in names if kinds[n] is inspect.Parameter.VAR_KEYWORD), None)
+    known = {name: S.local(slots[name], name) for name in names if name != spread}
+    places = {name: (bound.arguments[name], source) for name, source in known.items()}
+    if spread is not None:
+        for key, value in bound.arguments[spread].items():
+            places[key] = (value, S.dict_value(S.local(slots[spread], spread), key))
+    for name in spec:
+        if name not in places:
+            raise ExportError(f"dynamic names {name!r}, which is no parameter; there are {', '.join(places)}")
+    out: dict[Source, set[int]] = {}
+
+    def visit(value: Any, source: Source, wanted: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            dims = set(dynamic_dims(value)) if dynamic is not False else set()
+            for d in wanted if isinstance(wanted, (list, tuple, dict, set)) else () if wanted is None else (wanted,):
+                if isinstance(wanted, dict) and wanted[d] is None:
+                    continue
+                if not isinstance(d, int) or not -value.dim() <= d < value.dim():
+                    raise ExportError(
+                        f"dynamic: dimensions of {source.name()} are from {-value.dim()} to {value.dim() - 1}, got"
+                        f" {d!r}"
+                    )
+                dims.add(d % value.dim())
+            if dims:
+                out[source] = dims
+        elif isinstance(value, (list, tuple)):
+            for i, v in enumerate(value):
+                visit(
+                    v, S.item(source, i), wanted[i] if isinstance(wanted, (list, tuple)) and i < len(wanted) else None
+                )
+        elif isinstance(value, dict):
+            for k, v in value.items():
+                step = S.dict_value(source, k) if type(value) is dict else S.item(source, k)
+                visit(v, step, wanted.get(k) if isinstance(wanted, dict) else None)
+
+    for name, (value, source) in places.items():
+        visit(value, source, spec.get(name))
+    return out
+
+
+class _Builder:
+    """From what capture gave to a program."""
+
+    def __init__(
+        self, name: str, function: types.FunctionType, owner: tuple, result: CaptureResult, seen: _Seen, backend: Any
+    ):
+        assert result.graph is not None
+        self.name, self.function, self.owner, self.result, self.graph = name, function, owner, result, result.graph
+        self.seen, self.value, self.outputs, self.backend = seen, seen.value, seen.outputs, backend
+        self.env = result.graph.env
+        self.names = self._state_names()
+        self.state: dict[str, torch.Tensor] = {}
+        self.classes: dict[str, type] = {}
+
+    def _state_names(self) -> dict[int, str]:
+        module = self.owner[0] if self.owner and isinstance(self.owner[0], nn.Module) else None
+        if module is None:
+            return {}
+        named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        return {id(t): name for name, t in reversed(named)}
+
+    # --- inputs
+    def is_argument(self, source: Source | None) -> bool:
+        """Whether the value is reached from an argument of the call, and not by way of a module."""
+        if source is None or source.root.kind != "local" or source.root.key[0] < len(self.owner):
+            return False
+        return not any(isinstance(self.seen.loaded.get(step), nn.Module) for step in source.path())
+
+    def path(self, source: Source | None) -> list:
+        assert source is not None
+        steps: list = [source.root.key[1]]
+        for step in source.path()[1:]:
+            if step.kind not in ("attr", "item", "dict"):
+                raise ExportError(
+                    f"{self.name} reads {source.name()}, which an exported program cannot find in its arguments"
+                )
+            steps.append([{"dict": "item"}.get(step.kind, step.kind), step.key])
+        return steps
+
+    def add_state(self, tensor: torch.Tensor, source: Source | None) -> str:
+        name = self.names.get(id(tensor))
+        if name is None:
+            base = identifier(source.name() if source is not None else "constant").strip("_") or "constant"
+            name = f"constants.{base if base[0].isalpha() else 'c' + base}"
+            while name in self.state:
+                name += "_"
+            self.names[id(tensor)] = name
+        self.state[name] = tensor
+        return name
+
+    def inputs(self) -> list[Input]:
+        out = []
+        for i, example in zip(self.graph.inputs, self.graph.example_inputs):
+            source = i.source
+            if i.kind == "tensor" and isinstance(example, torch.Tensor):
+                if self.is_argument(source):
+                    out.append(Input(i.name, "argument", self.path(source)))
+                else:
+                    out.append(Input(i.name, "state", key=self.add_state(example, source)))
+            else:
+                symbol = next((s for s, where in self.env.sources.items() if where is source), None)
+                if symbol is not None:
+                    out.append(Input(i.name, "size", key=symbol))
+                elif self.is_argument(source):
+                    out.append(Input(i.name, "number", self.path(source)))
+                else:
+                    raise ExportError(
+                        f"{self.name} uses the number {source.name() if source else i.name}, which is no argument"
+                    )
+        return out
+
+    # --- guards
+    def checks(self) -> list[Check]:
+        out: list[Check] = []
+        for g in self.result.guards:
+            out.extend(self._check(g))
+        order = {"type": 0, "tensor": 1, "int": 1, "sizes": 3}
+        return sorted(
+            out,
+            key=lambda c: (order.get(c.kind, 2) if c.kind == "sizes" else min(order.get(c.kind, 1), 1), len(c.path)),
+        )
+
+    def _check(self, g: Guard) -> list[Check]:
+        where = f"{g.file}:{g.line}" if g.file else ""
+        if g.kind == "PREDICATE":
+            return [Check("sizes", [], value_json.encode_expr(g.expected), where)]
+        if g.kind in ("NO_OVERLAP", "NO_ALIAS"):
+            paths = [self.path(s) for s in g.expected if self.is_argument(s)]
+            return [Check("apart", a, b, where) for n, a in enumerate(paths) for b in paths[:n]]
+        if not self.is_argument(g.source):
+            return []
+        path = self.path(g.source)
+        if g.kind == "TENSOR":
+            spec = g.expected
+            shape = [value_json.encode_expr(s) for s in spec.shape]
+            return [
+                Check(
+                    "tensor",
+                    path,
+                    {
+                        "dtype": str(spec.dtype),
+                        "device": spec.device.type,
+                        "requires_grad": bool(spec.requires_grad),
+                        "shape": shape,
+                    },
+                    where,
+                )
+            ]
+        if g.kind in ("EQUALS", "ID"):
+            return [Check("const", path, value_json.encode(present(g.expected)), where)]
+        if g.kind == "TYPE":
+            wanted = present(g.expected)
+            return [Check("type", path, f"{wanted.__module__}.{wanted.__qualname__}", where)]
+        if g.kind == "LEN":
+            return [Check("len", path, g.expected, where)]
+        if g.kind == "DICT_KEYS":
+            return [Check("keys", path, [value_json.encode(k) for k in g.expected], where)]
+        if g.kind == "INT_SYMBOL":
+            return [Check("int", path, next(iter(g.expected.symbol_names())), where)]
+        if g.kind == "FLOAT":
+            return [Check("float", path, None, where)]
+        if g.kind == "ALIAS":
+            return [Check("same", path, self.path(g.expected), where)] if self.is_argument(g.expected) else []
+        if g.kind in ("HASATTR", "CODE", "CLASS", "FUNCTION", "LACKS"):
+            return []  # facts of classes and functions, which the type check stands for
+        raise ExportError(
+            f"{self.name} relies on {g.source.name() if g.source else 'its state'} in a way ({g.kind}) that an exported"
+            " program cannot check"
+        )
+
+    # --- result
+    def shape(self, value: Any) -> list:
+        if isinstance(value, TraceTensor):
+            real = self.seen.reals.get(id(value))
+            if real is not None:
+                source = self.seen.sources[id(real)]
+                return (
+                    ["argument", self.path(source)]
+                    if self.is_argument(source)
+                    else ["state", self.add_state(real, source)]
+                )
+            return ["output", next(k for k, o in enumerate(self.outputs) if o is value or self._same_node(o, value))]
+        if isinstance(value, torch.SymInt):
+            return ["size", value_json.encode_expr(self.env.to_expr(value))]
+        if isinstance(value, torch.Tensor):
+            return ["state", self.add_state(value, None)]
+        if type(value) is list:
+            return ["list", [self.shape(v) for v in value]]
+        if type(value) is tuple:
+            return ["tuple", [self.shape(v) for v in value]]
+        if type(value) is dict:
+            return ["dict", [[value_json.encode(k), self.shape(v)] for k, v in value.items()]]
+        cls = type(value)
+        label = f"{cls.__module__}.{cls.__qualname__}"
+        if isinstance(value, tuple) and hasattr(cls, "_fields"):
+            self.classes[label] = cls
+            return ["namedtuple", [[k, self.shape(v)] for k, v in zip(cls._fields, value)], label]
+        if isinstance(value, dict) or dataclasses.is_dataclass(value):
+            fields = (
+                list(value.items())
+                if isinstance(value, dict)
+                else [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+            )
+            self.classes[label] = cls
+            return ["record", [[str(k), self.shape(v)] for k, v in fields], label]
+        try:
+            return ["const", value_json.encode(value)]
+        except ExportError:
+            raise ExportError(
+                f"{self.name} returns a {label}; an exported program returns tensors, numbers, strings, and lists,"
+                " tuples, dicts and dataclasses of them"
+            ) from None
+
+    def _same_node(self, a: Any, b: Any) -> bool:
+        nodes = self.seen.nodes
+        return isinstance(a, TraceTensor) and nodes.get(id(a)) is nodes.get(id(b)) is not None
+
+    # --- the whole
+    def program(self, options: CaptureOptions) -> ExportedProgram:
+        self._check_dynamic(options)
+        inputs, checks, result = self.inputs(), self.checks(), self.shape(self.value)
+        module = self.owner[0] if self.owner and isinstance(self.owner[0], nn.Module) else None
+        if module is not None:
+            for name, t in (
+                *module.named_parameters(remove_duplicate=False),
+                *module.named_buffers(remove_duplicate=False),
+            ):
+                self.state.setdefault(name, t)
+        symbols: dict[str, list] = {}
+        for symbol, source in self.env.sources.items():
+            if source is None:
+                continue
+            of, dim = (source.base, source.key) if source.kind == "size" else (source, None)
+            if self.is_argument(of):
+                symbols[symbol] = [self.path(of), dim]
+        signature = []
+        for p in list(_signature(self.function).parameters.values())[len(self.owner) :]:
+            signature.append([p.name, p.kind.name, None if p.default is p.empty else [p.default]])
+        matters = any(
+            isinstance(n.target, HigherOrderCall) or n.target is torch._C._set_grad_enabled
+            for n in self.graph.graph_module.graph.nodes
+        )
+        program = ExportedProgram(
+            self.name,
+            _plain(self.graph.graph_module),
+            signature,
+            inputs,
+            checks,
+            result,
+            self.state,
+            [n for n, t in self.state.items() if isinstance(t, nn.Parameter)],
+            symbols,
+            bool(module.training) if module is not None else False,
+            matters,
+            self.backend,
+        )
+        program.classes = self.classes
+        return program
+
+    def _check_dynamic(self, options: CaptureOptions) -> None:
+        """Sizes that were asked to vary must not have been fixed."""
+        for source, dims in options.dynamic_dims.items():
+            for d in dims:
+                where = S.size(source, d)
+                symbol = next((s for s, at in self.env.sources.items() if at is where), None)
+                if symbol is None:
+                    real = next(
+                        (e for i, e in zip(self.graph.inputs, self.graph.example_inputs) if i.source is source), None
+                    )
+                    if isinstance(real, torch.Tensor) and real.shape[d] < 2:
+                        raise ExportError(
+                            f"dynamic: dimension {d} of `{source.name()}` has size {real.shape[d]} in the example; give"
+                            " one of 2 or more"
+                        )
+                    continue
+                fixed = self.env.replace(self.env.to_expr(self.env.wrap(_symbol(symbol))))
+                if fixed.is_const:
+                    line = next(
+                        (f" at {f}:{n}" for e, f, n, _ in self.env.guards if symbol in e.symbol_names() and f), ""
+                    )
+                    raise ExportError(
+                        f"dynamic: dimension {d} of `{source.name()}` cannot vary: the code fixes it to"
+                        f" {fixed.value}{line}"
+                    )
+
+
+def _symbol(name: str) -> Any:
+    from ..symbolic.expr import symbol
+
+    return symbol(name)
+
+
+def _plain(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph without what capture knows of it: a program keeps no tensors alive but its state."""
+    for node in module.graph.nodes:
+        node.meta = {k: v for k, v in node.meta.items() if k in ("stack", "module")}
+        if node.name == "self":  # a parameter of that name; in the text of a graph it is the module
+            node._rename("self_input")
+            node.target = node.name
+            module.recompile()
+    return module

@@ -1,0 +1,631 @@
+"""The engine: what happens when a frame has no compiled entry that fits.
+
+A frame's entries live in its CodeCache. `Engine.miss` is called with the function and the tuple of its arguments: it
+says why the entries there did not fit, captures the frame, takes its graph through the backend, builds the guarded
+entry and runs it. The same happens for resume functions and loop regions, which are functions like any other.
+
+Engines are cheap: one per compile() call, one per set of options for the frame hook.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+import subprocess
+import time
+import types
+import weakref
+from typing import Any, Callable, Sequence
+
+import torch
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
+
+
+from .. import events, stages
+from ..autograd.modes import without_saved_tensor_hooks
+from ..backends import compile_graph
+from ..capture.bytecode.memo import CodeMemo
+from ..capture.bytecode.resume import raising
+from ..capture.breaks.causes import PARTING
+from ..capture.entry.capture import CaptureOptions
+from ..capture.tensors.exchanged import special_method_exchanged
+from ..capture.breaks.failing import call_original
+from ..capture.numbers.late_text import in_words
+from ..capture.numbers.tensor_reads import ASSUMED
+from ..capture.entry.result import CaptureResult, SkipFrame
+from ..capture.machine.signals import StateMade
+from ..config import Options
+from ..errors import BackendError, FullGraphError, InternalError, TCompileError, ToolchainError
+from ..guards.explain import explain_failure
+from ..guards.guard import Guard
+from ..guards.guard_program import compile_guards
+from ..guards.source import UnlikeNumber
+from ..guards.weak import referents
+from ..logs import log_error, log_guards
+from ..marks import is_disabled
+from ..base.quoting import file_name
+from .recompile import FrameState, is_full, learn, make_room
+from ..guards.state import read_field
+from .cell_work import CellWork
+from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects
+from ..base.labels import label
+from ..runtime import frame_hook
+from ..runtime.stock_hook import hide
+from .optimizer_steps import is_step
+from .frames import never, takes_every_frame, types_to_look_for, wanted
+from ..runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled, stance
+
+__all__ = ["Engine"]
+
+_numbers = itertools.count()
+_option_numbers: dict[tuple, int] = {}
+_backend_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_next_number = itertools.count(1)
+
+
+def options_number(opts: Options, backend_options: dict[str, Any] | None = None) -> int:
+    """A number for a set of options: what library code was compiled to under it serves all engines of that set, and no
+    others.
+    """
+    backend: Any = opts.backend
+    if not isinstance(backend, str):
+        try:
+            backend = _backend_numbers.setdefault(backend, next(_next_number)) if not backend_options else None
+        except TypeError:  # no weak references to it, or no hash
+            backend = None
+    key = (
+        opts.mode,
+        backend,
+        opts.fullgraph,
+        opts.dynamic,
+        tuple(sorted((k, repr(v)) for k, v in opts.given.items())),
+        stages.replaced(),
+    )
+    if backend is None:
+        return next(_next_number)
+    number = _option_numbers.get(key)
+    if number is None:
+        number = _option_numbers[key] = next(_next_number)
+    return number
+
+
+class Engine:
+    """Makes entries for frames under one set of options."""
+
+    def __init__(self, opts: Options, backend_options: dict[str, Any] | None = None):
+        self.opts, self.backend_options = opts, backend_options or {}
+        self.generation = 0  # runs of cells so far: each has a recompile limit of its own
+        self._limited: list[tuple[FrameState, weakref.ref[types.CodeType]]] = []
+        self.work: CellWork | None = None  # of the run of a cell under way, where it is bounded
+        self.states: CodeMemo[FrameState] = CodeMemo()
+        self.caches: CodeMemo[CodeCache] = CodeMemo()
+        self.number = options_number(opts, backend_options)
+        # Made code holds it as a constant, where the collector of cycles does not look: it must not hold the engine.
+        self._dispatch = functools.partial(_resume_by, weakref.ref(self))
+
+    # ---- callables
+    def dispatcher(self, func: types.FunctionType) -> Dispatcher:
+        """A callable that stands for `func`: looks up an entry, runs it, or comes back here."""
+        return Dispatcher(func, self.cache(func.__code__), self.miss)
+
+    def cache(self, code: types.CodeType) -> CodeCache:
+        c = self.caches.get(code)
+        if c is None:
+            c = self.caches[code] = CodeCache()
+        return c
+
+    def state(self, code: types.CodeType) -> FrameState:
+        s = self.states.get(code)
+        if s is None:
+            s = self.states[code] = FrameState(code.co_qualname)
+        return s
+
+    def reset(self) -> None:
+        """Forget every entry and everything learned."""
+        for c in self.caches.values():
+            c.clear()
+        self.states.clear()
+
+    def next_run(self) -> None:
+        """A cell is about to run: what hit a limit in an earlier run gets another chance."""
+        self.generation += 1
+        for state, reference in self._limited:
+            state.skip_reason = ""
+            code = reference()
+            if code is not None:
+                frame_hook.unskip_code(code)
+        self._limited.clear()
+
+    # ---- a call without an entry
+    def miss(self, dispatcher: Dispatcher, func: types.FunctionType, args: tuple) -> Any:
+        """A dispatcher has no entry for this call: an Entry to run, or RUN_ORIGINAL."""
+        __tracebackhide__ = True  # IPython leaves such frames out of tracebacks
+        return self.entry_for(func.__code__, dispatcher.cache, func, args)
+
+    def entry_for(self, code: types.CodeType, cache: CodeCache, func: types.FunctionType, args: tuple) -> Any:
+        """Compile the frame for this call. Gives the new Entry, or RUN_ORIGINAL where the frame is to run as it is."""
+        __tracebackhide__ = True
+        state = self.state(code)
+        if (
+            state.skip_reason
+            or _watched_by_modes()
+            or _is_traced()
+            or _stays_eager(state.name)
+            or self._runs_plainly(state)
+        ):
+            return RUN_ORIGINAL
+        with stages.compiling():
+            entry = cache.lookup(func, args)  # another thread may have been quicker
+            while entry is None:
+                try:
+                    with without_saved_tensor_hooks():
+                        entry = self._compile(cache, state, func, args)
+                    break
+                except StateMade:
+                    entry = cache.lookup(func, args)
+        return RUN_ORIGINAL if entry is None else entry
+
+    def _runs_plainly(self, state: FrameState) -> bool:
+        """Whether no frame is captured now: operators call a method of the program's."""
+        if not (name := special_method_exchanged()):
+            return False
+        self._skip(state, SkipFrame(f"{name} is the program's own, which operators and builtins call"), counts=False)
+        return True
+
+    def resume(self, function: types.FunctionType, *args: Any) -> Any:
+        """Run a resume function or a loop region: compiled code with a cache of its own, like any function."""
+        __tracebackhide__ = True
+        try:
+            return Dispatcher(function, self.cache(function.__code__), self._miss_within)(*args)
+        except _FailedWithin as failed:
+            error = failed.error
+        within = raising(function, error)
+        if within is None:
+            raise error
+        with disabled():
+            return within(*args)
+
+    def _miss_within(self, dispatcher: Dispatcher, func: types.FunctionType, args: tuple) -> Any:
+        """As `miss`, in the middle of a frame: where compiling fails, or is interrupted, the program's finally and with
+        statements are to run.
+        """
+        __tracebackhide__ = True
+        try:
+            found = self.miss(dispatcher, func, args)
+        except BaseException as error:
+            raise _FailedWithin(error) from None
+        if found is RUN_ORIGINAL and events.heard() and may_have_effects(func.__code__):
+            code = func.__code__  # whoever wants to call the function again is to know
+            events.emit(
+                "call",
+                frame=code.co_qualname,
+                cached=False,
+                call=EntryCall(
+                    code.co_qualname, func, args, {}, code.co_filename, code.co_firstlineno, False, PLAIN_REST
+                ),
+            )
+        return found
+
+    def failed(self, error: Exception, func: types.FunctionType, args: tuple, *, handlers: bool) -> Any:
+        """A graph raised; nothing of the call has happened. It runs as it is: eager's error from its own line, or what
+        handles it there (`handlers`: its code has exception handlers)."""
+        if getattr(error, "_tcompile_final", False) or isinstance(error, BackendError):
+            raise error
+        __tracebackhide__ = True
+        with disabled():
+            result = call_original(func, args)
+        name = func.__code__.co_qualname
+        if not handlers and ASSUMED not in str(error) and type(error) is not UnlikeNumber:
+            backend = getattr(error, "_tcompile_backend", None)
+            if backend is not None:
+                raise BackendError(
+                    f"what backend {backend!r} made of {name} raised {in_words(error)}; eager does not", backend
+                ) from error
+            if not self.opts.get("suppress_errors"):
+                raise InternalError(f"the graph of {name} raised {in_words(error)}; eager does not") from error
+        events.emit(
+            "fallback",
+            what=name,
+            reason=f"the graph raised {type(error).__name__}: {error}; the call ran as it is",
+            count=1,
+            reran=True,
+        )
+        return result
+
+    def _compile(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry | None:
+        __tracebackhide__ = True
+        name = state.name
+        # The entry that agreed longest is the nearest to this call: what ended it is the reason to tell.
+        misses = sorted((m for m in cache.last_failures if m[1] >= 0), key=lambda miss: -miss[1])
+        if self.work is not None and (spent := self.work.spent()):
+            if (entry := self._renamed(cache, state, misses, func, args)) is None:
+                self._put_off(cache, state, func.__code__, spent)
+            return entry
+        failures = [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in misses]
+        limit = self.opts.get("recompile_limit")
+        if is_full(cache, self.generation, limit):
+            if self.opts.fullgraph:
+                last = f": {failures[0].expected_text}, now {failures[0].got_text}" if failures else ""
+                raise FullGraphError(
+                    f"fullgraph=True, but {name} has been compiled {limit} times (recompile_limit), and this call needs"
+                    f" one more{last}.\nWhat to do: keep constant what changes from call to call, pass it as a tensor,"
+                    " or raise recompile_limit."
+                )
+            state.skip_reason = f"recompile limit ({limit}) reached"
+            self._limited.append((state, weakref.ref(func.__code__)))
+            events.emit("limit", frame=name, limit=limit, failures=failures)
+            events.emit("fallback", what=name, reason=f"{state.skip_reason}: runs eager from now on", count=1)
+            return None
+        if self.opts.dynamic is not False:
+            for e, _ in misses:
+                learn(state, e.program.guards, func, args)
+        if (entry := self._renamed(cache, state, misses, func, args)) is not None:
+            return entry
+        if self._waits(cache, state, func):
+            return None
+        try:
+            return self._make_entry(cache, state, func, args, failures)
+        except SkipFrame as skip:
+            self._skip(state, skip)
+            return None
+        except FullGraphError:
+            raise
+        except TCompileError as e:
+            if not isinstance(e, (InternalError, ToolchainError)) or self._is_heard(e):
+                raise
+            return self._give_up(state, e)
+        except RecursionError as e:
+            if self.opts.fullgraph:
+                raise FullGraphError(
+                    f"fullgraph=True, but capturing {name} recurses deeper than the interpreter allows"
+                ) from e
+            self._skip(state, SkipFrame("capturing it would recurse deeper than the interpreter allows", quiet=True))
+            return None
+        except (KeyboardInterrupt, MemoryError):
+            raise
+        except Exception as e:
+            if self._is_heard(e):
+                raise InternalError(f"compiling {name}: {type(e).__name__}: {e}") from e
+            return self._give_up(state, e)
+
+    def _put_off(self, cache: CodeCache, state: FrameState, code: types.CodeType, reason: str) -> None:
+        """A call that no entry serves runs plain until the next run of a cell: enough was compiled in this one."""
+        if state.put_off == self.generation:
+            return
+        state.put_off = self.generation
+        events.emit("fallback", what="the rest of the cell", reason=reason, count=1)
+        if not len(cache):
+            state.skip_reason = reason
+            self._limited.append((state, weakref.ref(code)))
+
+    def _is_heard(self, e: Exception) -> bool:
+        """Whether an error of the compiler's own reaches the program. Under fullgraph it does, unless the machine is to
+        blame: a full disk, a compiler that does not start."""
+        return (
+            not self.opts.get("suppress_errors")
+            or self.opts.fullgraph
+            and not isinstance(e, (OSError, subprocess.SubprocessError, ToolchainError))
+        )
+
+    @staticmethod
+    def _say_recompile(name: str, failures: list) -> None:
+        if failures:
+            events.emit("recompile", frame=name, failures=failures)
+
+    def _whole_steps(self) -> bool:
+        """Whether graphs may compute gradients themselves: for backends of other people's, only these know what such a
+        node means.
+        """
+        return bool(self.opts.get("whole_steps")) and self.opts.backend in ("tcompile", "eager", "aot_eager")
+
+    def _make_entry(
+        self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple, failures: list
+    ) -> Entry:
+        __tracebackhide__ = True
+        name, began = state.name, time.perf_counter()
+        capture = CaptureOptions(
+            dynamic=self.opts.dynamic,
+            dynamic_dims=state.dynamic_dims,
+            dynamic_ints=state.dynamic_ints,
+            dynamic_floats=state.dynamic_floats,
+            dynamic_texts=state.dynamic_texts,
+            dynamic_strides=state.dynamic_strides,
+            fullgraph=self.opts.fullgraph,
+            dispatch=self._dispatch,
+            failed=self.failed,
+            in_order=self.opts.backend != "tcompile",
+            training=self._whole_steps(),
+            entries_exist=len(cache) > 0,
+            every_frame=takes_every_frame(),
+            work=self.work,
+            **self._tiers(func.__code__),
+        )
+        try:
+            result: CaptureResult = stages.run("capture", func.__code__, func, args, opts=self.opts, stage_opts=capture)
+            if self.opts.get("print_guards"):
+                log_guards(result)
+        except SkipFrame:
+            self._say_recompile(name, failures)
+            raise
+        self._say_recompile(name, failures)
+        self._check_gain(func.__code__, result)
+        for b in result.breaks:
+            events.emit("break", brk=b)
+        if self.opts.fullgraph and (refused := self._refused(result.breaks)):
+            if result.graph is not None:
+                events.emit("graph", graph=result.graph, frame=name, partial=True)  # a reader sees how far it came
+            raise FullGraphError(_fullgraph_message(refused[0]), refused)
+        calls: list[GraphCall] = []
+        if result.graph is not None:
+            events.emit("graph", graph=result.graph, frame=name)
+            made = stages.kernels_made()
+            compiled = compile_graph(result.graph, self.opts, self.backend_options)
+            if self.work is not None:
+                self.work.kernels += stages.kernels_made() - made
+            _guard_later_decisions(result)
+            call = result.namespace["graph_0"] = getattr(compiled, "call", compiled)
+            if hasattr(call, "held_by"):
+                call.held_by(result.namespace, "graph_0")
+            calls.append(
+                GraphCall(
+                    result.graph.name, result.graph.graph_module.forward, compiled, tuple(result.graph.example_inputs)
+                )
+            )
+        program = compile_guards(result.guards, len(args))
+        bad = program.check(func, args)
+        if bad >= 0:
+            g = result.guards[bad]
+            why = explain_failure(g, func, args, guards=program.guards)
+            raise InternalError(
+                f"the guard {g.kind} on {g.source.name() if g.source else 'state'} does not hold for the call that it "
+                f"was made for: expected {why.expected_text}, got {why.got_text}"
+            )
+        entry = self._add_entry(cache, name, program, result)
+        events.emit("entry", frame=name, entry=entry, func=func, args=args)
+        lasting = result.effects if result.lasting is None else result.lasting
+        safe = not lasting and not result.breaks
+        events.emit(
+            "call",
+            frame=name,
+            cached=False,
+            call=EntryCall(
+                name,
+                func,
+                args,
+                {},
+                func.__code__.co_filename,
+                func.__code__.co_firstlineno,
+                safe,
+                "" if safe else ", ".join(lasting) or "the graph breaks",
+                calls,
+                time.perf_counter() - began,
+                attributes=tuple(result.attributes),
+            ),
+        )
+        if result.graph is not None:
+            result.graph.example_inputs = []  # tensors of this call must not live on
+            if result.graph.env is not None:
+                result.graph.env.locate = _nowhere  # it knew the machine that captured, with all that it saw
+        result.code = None  # code -> its cache -> entry -> code would never be collected
+        return entry
+
+    def _add_entry(self, cache: CodeCache, name: str, program: Any, result: CaptureResult) -> Entry:
+        """The guarded entry over what was captured and compiled, in the frame's cache."""
+        fn = _entry_function(result, name)
+        if result.needs_hook and frame_hook.available():
+            _pass_over(result)
+            fn = self._hooked(fn)
+        entry = Entry(program, fn, result)
+        entry.generation = self.generation
+        make_room(cache, self.generation, self.opts.get("recompile_limit"))
+        cache.add(entry)
+        _drop_with_owners(cache, entry, result.guards)
+        return entry
+
+    def _renamed(
+        self,
+        cache: CodeCache,
+        state: FrameState,
+        misses: Sequence[tuple[Entry, int]],
+        func: types.FunctionType,
+        args: tuple,
+    ) -> Entry | None:
+        """An entry that serves this call once it is said of the classes that a cell has defined again."""
+        return None
+
+    def _waits(self, cache: CodeCache, state: FrameState, func: types.FunctionType) -> bool:
+        """Whether a call that no entry serves runs plain, since another like it may not come."""
+        return False
+
+    def _hooked(self, fn: Callable) -> Callable:
+        """Entries that make native calls see the frames of those calls through the hook."""
+        callback = self.on_frame
+
+        def run(*args: Any) -> Any:
+            __tracebackhide__ = True
+            if frame_hook.is_capturing(callback):
+                return fn(*args)
+            with frame_hook.capturing(callback, types_to_look_for()):
+                return fn(*args)
+
+        hide(run.__code__)
+        return run
+
+    def _tiers(self, code: types.CodeType) -> dict[str, Any]:
+        """What the policy on library code (policy.py) says of a capture; by default all calls are followed."""
+        return {}
+
+    def _check_gain(self, code: types.CodeType, result: CaptureResult) -> None:
+        """Raises SkipFrame where compiling the frame gains nothing, by the same policy."""
+
+    # ---- frames that the hook sees
+    def frame_cache(self, func: types.FunctionType) -> CodeCache:
+        """The cache in which the hook finds the entries of a function's frames."""
+        return code_cache(func.__code__, owner=self.number)
+
+    def on_frame(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
+        """The hook asks for a frame that no entry serves."""
+        if func.__dict__ and is_disabled(func):
+            return _without_compiling(func, args)
+        if never(code, func):
+            if not is_step(code):  # (the step of an optimizer may be worth it to another engine)
+                frame_hook.skip_code(code)
+            return RUN_ORIGINAL
+        if not wanted(code, args):
+            return RUN_ORIGINAL
+        result = self.entry_for(code, self.frame_cache(func), func, args)
+        if result is RUN_ORIGINAL and self.state(code).skip_reason:
+            self.frame_cache(func).skip = True
+        return result
+
+    def _refused(self, breaks: Sequence[Any]) -> list[Any]:
+        """The breaks that fullgraph does not allow. The graph is parted at what `breaks.PARTING` lists. Where the
+        options say so, also at a number that is read from a tensor, or at an operator whose result has as many elements
+        as its values ask for: what follows takes it as an input, of a size that may vary."""
+        return [
+            b
+            for b in breaks
+            if not (
+                b.kind in PARTING
+                or b.kind in ("item", "tolist")
+                and self.opts.get("capture_scalar_outputs")
+                or b.kind == "data_dependent_shape"
+                and self.opts.get("capture_dynamic_output_shape_ops")
+            )
+        ]
+
+    def _skip(self, state: FrameState, skip: SkipFrame, counts: bool = True) -> None:
+        for b in skip.breaks:
+            events.emit("break", brk=b)
+        if self.opts.fullgraph and (refused := self._refused(skip.breaks)):
+            raise FullGraphError(_fullgraph_message(refused[0]), refused)
+        if self.opts.fullgraph and not skip.quiet and not skip.breaks:
+            raise FullGraphError(f"fullgraph=True, but {state.name} is not captured: {skip.reason}", [])
+        state.skips += counts
+        state.last_skip = skip.reason
+        if skip.final or state.skips >= self.opts.get("recompile_limit"):
+            state.skip_reason = skip.reason
+        if not skip.quiet:
+            events.emit("skip", frame=state.name, reason=skip.reason)
+
+    def _give_up(self, state: FrameState, e: BaseException) -> None:
+        state.skip_reason = f"internal error: {type(e).__name__}: {e}"
+        events.emit("error", where=state.name, error=e)
+        if self.opts.get("verbose"):
+            log_error(state.name, e)
+        events.emit("fallback", what=state.name, reason=f"{state.skip_reason}; runs eager", count=1)
+
+
+class _FailedWithin(BaseException):
+    """Compiling the rest of a frame raised `error`."""
+
+    def __init__(self, error: BaseException):
+        self.error = error
+
+
+def _without_compiling(func: types.FunctionType, args: tuple) -> Any:
+    """A frame of a function marked to stay uncompiled, with everything that it calls: the hook asks with compiled code
+    off.
+    """
+    if func.__dict__.get("_torchdynamo_disable_recursive") is False:
+        return RUN_ORIGINAL  # torch.compiler.disable(recursive=False): this frame alone
+    return call_original(func, args)
+
+
+for _step in (Engine.miss, Engine.resume, Engine.on_frame, Engine.entry_for):
+    hide(_step.__code__)
+
+
+def _nowhere() -> tuple[None, None]:
+    return None, None
+
+
+def _resume_by(engine: weakref.ref[Engine], function: types.FunctionType, *args: Any) -> Any:
+    """Engine.resume; without an engine any more, the function as it is."""
+    __tracebackhide__ = True
+    e = engine()
+    return function(*args) if e is None else e.resume(function, *args)
+
+
+def _entry_function(result: CaptureResult, name: str) -> Callable:
+    """The entry's text as a function; its lines are known to tracebacks and debuggers."""
+    file = f"<tcompile entry {next(_numbers)} of {file_name(name)}>"
+    linecache.cache[file] = (len(result.source), None, result.source.splitlines(True), file)
+    exec(compile(result.source, file, "exec"), result.namespace)
+    fn = result.namespace["entry"]
+    hide(fn.__code__)
+    weakref.finalize(fn, linecache.cache.pop, file, None).atexit = False
+    return fn
+
+
+def _pass_over(result: CaptureResult) -> None:
+    """Break functions hold the user's code and run natively on purpose: the hook must not take them up."""
+    for name, v in result.namespace.items():
+        code = v.__code__ if name.startswith("break_") and isinstance(v, types.FunctionType) else v
+        if isinstance(code, types.CodeType):
+            frame_hook.skip_code(code)
+
+
+def _watched_by_modes() -> bool:
+    """Whether a TorchFunctionMode or TorchDispatchMode of the user's is to see every operator, as eager calls them."""
+    _, function_modes, dispatch_modes = read_field("torch_function")
+    return bool(function_modes or dispatch_modes)
+
+
+def _is_traced() -> bool:
+    """Whether torch.fx.symbolic_trace or torch.jit.trace is to see every call, as eager does them."""
+    return is_fx_symbolic_tracing() or torch._C._get_tracing_state() is not None
+
+
+def _stays_eager(name: str) -> bool:
+    """What torch.compiler.set_stance says of a call that would be compiled. Raises RuntimeError for
+    "fail_on_recompile".
+    """
+    said = stance()
+    if said == "fail_on_recompile":
+        raise RuntimeError(
+            f"{name} is to be compiled for this call, while torch.compiler.set_stance('fail_on_recompile') holds"
+        )
+    return said in ("force_eager", "eager_on_recompile")
+
+
+def _guard_later_decisions(result: CaptureResult) -> None:
+    """The stages behind capture may fix a size, too (an operator that has no rule for symbols): what they decided holds
+    for this entry alone."""
+    guarded = {g.expected for g in result.guards if g.kind == "PREDICATE"}
+    for expr, file, line, why in result.graph.env.guards if result.graph.env is not None else ():
+        if expr not in guarded:
+            result.guards.append(Guard(None, "PREDICATE", expr, file, line, why or "size"))
+
+
+def _drop_with_owners(cache: CodeCache, entry: Entry, guards: Sequence[Guard]) -> None:
+    """An entry made for an object (a model, a class) goes when the object goes: its guards would never hold again."""
+    where = weakref.ref(cache)
+
+    def gone(reference: weakref.ref) -> None:
+        found = where()
+        for e in found.entries if found is not None else ():
+            if any(r is reference for r in getattr(e, "owners", ())):
+                found.remove(e)
+
+    entry.owners = [weakref.ref(o, gone) for o in referents(guards)]
+
+
+def _fullgraph_message(b: Any) -> str:
+    where = f"{label(b.file)}:{b.line}" + ("" if b.function == "<module>" else f", in {b.function}")
+    return (
+        f"fullgraph=True, but the graph breaks at {where}:\n    {b.code.strip()}\n{b.reason}\n"
+        + (f"What to do: {b.remedy}\n" if b.remedy else "")
+        + "Without fullgraph=True the code before and after the break is compiled apart."
+    )
+
+
+engines: list[Any] = []  # weak references to those that wrapped callables have, for reset()
+
+
+def new_engine(opts: Options, backend_options: dict[str, Any]) -> Engine:
+    e = Engine(opts, backend_options)
+    engines[:] = [r for r in engines if r() is not None]
+    engines.append(weakref.ref(e))
+    return e

@@ -1,0 +1,73 @@
+"""What is compiled in this process at the moment: every function with its entries, over all engines. For `%tcompile
+status` and the side panel, which ask while nothing runs; reports tell what happened, this tells what is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterator
+
+__all__ = ["CompiledFunction", "compiled_functions"]
+
+
+@dataclass
+class CompiledFunction:
+    """One code object's entries under one set of options."""
+
+    name: str
+    file: str  # as the code object has it; `report.labels.label` shortens it
+    line: int
+    mode: str
+    backend: str
+    entries: int
+    calls: int  # served by these entries, since each was made
+    guards: int  # of the entry that served last
+    status: str  # "compiled", "limit" (runs eager from now on) or "skipped"
+    reason: str = ""
+    # Per entry, the one that served last first: its capture result (its identity in reports), calls
+    served: list[tuple[Any, int]] = field(default_factory=list, repr=False)
+    programs: list[list[Any]] = field(default_factory=list, repr=False)  # per entry: its guards
+
+
+def compiled_functions() -> list[CompiledFunction]:
+    """Functions with entries or with a reason to have none, in the order in which they were first met."""
+    return [f for engine in _engines() for f in _of(engine)]
+
+
+def _engines() -> Iterator[Any]:
+    from . import hook
+    from .engine import engines
+
+    for reference in list(engines):
+        engine = reference()
+        if engine is not None:
+            yield engine
+    yield from hook.all_engines()
+
+
+def _of(engine: Any) -> Iterator[CompiledFunction]:
+    backend = (
+        engine.opts.backend
+        if isinstance(engine.opts.backend, str)
+        else getattr(engine.opts.backend, "__name__", "custom")
+    )
+    for code in list(dict.fromkeys([*engine.caches, *engine.states])):
+        cache, state = engine.caches.get(code), engine.states.get(code)
+        entries = list(cache.entries) if cache is not None else []
+        reason = state.skip_reason if state is not None else ""
+        if not entries and not reason:
+            continue
+        status = "compiled" if not reason else "limit" if reason.startswith("recompile limit") else "skipped"
+        yield CompiledFunction(
+            code.co_qualname,
+            code.co_filename,
+            code.co_firstlineno,
+            engine.opts.mode,
+            backend,
+            len(entries),
+            sum(e.hits for e in entries),
+            len(entries[0].program.guards) if entries else 0,
+            status,
+            reason,
+            [(e.meta, e.hits) for e in entries],
+            [e.program.guards for e in entries],
+        )

@@ -1,0 +1,158 @@
+"""Compiled nn.Modules: an object that shares all of the module's state and differs in its call alone.
+
+`wrap_module(m, engine)` gives an instance of a subclass of type(m) whose `__dict__` is m's own: parameters, buffers,
+hooks, train/eval and state_dict keys are the module's, whichever of the two is changed. Only `__call__` and `forward`
+go through the compiler. It pickles and copies as the original module does, which is its `_orig_mod`.
+"""
+
+from __future__ import annotations
+
+import _abc
+import abc
+import copy
+import functools
+import operator
+import types
+import weakref
+from typing import Any
+
+import torch.nn as nn
+from torch.nn.modules import module as _nn
+
+from .engine import Engine
+from ..runtime.stock_hook import hidden
+
+__all__ = ["wrap_module", "original_module", "call_module"]
+
+_classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = (
+    weakref.WeakKeyDictionary()
+)  # a class of ours keeps its base, not the other way
+# The compiled callables belong to the stand-in alone, so they can't live in the dict that it shares with the module:
+# they have a slot.
+_SLOT = "_tcompile_calls"
+
+
+def call_module(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    """The function that is captured for a module with hooks, or with a forward of its own: its whole call."""
+    return module(*args, **kwargs)
+
+
+class CompiledCalls:
+    """The callables of one compiled module: its forward where nothing else would run, else its whole call."""
+
+    def __init__(self, module: nn.Module, engine: Engine):
+        self.module, self.engine = module, engine
+        self.whole = engine.dispatcher(
+            types.FunctionType(call_module.__code__.replace(), call_module.__globals__, "call_module")
+        )
+        forward = type(module).forward
+        self.forward_function = forward if isinstance(forward, types.FunctionType) else None
+        self.forward = engine.dispatcher(forward) if self.forward_function is not None else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        m = self.module
+        d = m.__dict__
+        if (
+            self.forward is None
+            or d["_forward_hooks"]
+            or d["_forward_pre_hooks"]
+            or d["_backward_hooks"]
+            or d["_backward_pre_hooks"]
+            or "forward" in d
+            or type(m).forward is not self.forward_function
+            or _nn._global_forward_hooks
+            or _nn._global_forward_pre_hooks
+            or _nn._global_backward_hooks
+            or _nn._global_backward_pre_hooks
+            or type(m).__call__ is not nn.Module.__call__
+        ):
+            return self.whole(m, *args, **kwargs)
+        return self.forward(m, *args, **kwargs)
+
+    def call_forward(self, args: tuple, kwargs: dict) -> Any:
+        """`compiled.forward(...)`: as it is called on the module, without hooks."""
+        m = self.module
+        if self.forward is None or type(m).forward is not self.forward_function:
+            return type(m).forward(m, *args, **kwargs)
+        return self.forward(m, *args, **kwargs)
+
+
+def _class_for(base: Any) -> type:
+    known = _classes.get(base)
+    c = known() if known is not None else None
+    if c is None:
+
+        @hidden
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return calls_of(self)(*args, **kwargs)
+
+        @hidden
+        @functools.wraps(base.forward)
+        def forward(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return calls_of(self).call_forward(args, kwargs)
+
+        def __reduce_ex__(self: Any, protocol: Any) -> Any:
+            return operator.getitem, (
+                [original_module(self)],
+                0,
+            )  # loads as the module itself, also where this package is not
+
+        def __copy__(self: Any) -> Any:
+            calls = calls_of(self)
+            return wrap_module(copy.copy(calls.module), calls.engine)
+
+        def __deepcopy__(self: Any, memo: dict) -> Any:
+            calls = calls_of(self)
+            return wrap_module(copy.deepcopy(calls.module, memo), calls.engine)
+
+        def __repr__(self: Any) -> str:
+            return f"tcompile.compile({original_module(self)!r})"
+
+        namespace = {
+            "__module__": base.__module__,
+            "__doc__": base.__doc__,
+            "__call__": __call__,
+            "forward": forward,
+            "__reduce_ex__": __reduce_ex__,
+            "__copy__": __copy__,
+            "__deepcopy__": __deepcopy__,
+            "__repr__": __repr__,
+            "__slots__": (_SLOT,),
+            "_orig_mod": property(original_module),
+            "__tcompile_original__": staticmethod(original_module),
+        }
+        c = _derive(base, namespace)
+        _classes[base] = weakref.ref(c)
+    return c
+
+
+def _derive(base: type, namespace: dict[str, Any]) -> type:
+    """A subclass that its base does not hear of: neither `__init_subclass__` nor a metaclass of the program's (which
+    register classes, or ask for keywords) is called."""
+    name = f"Compiled{base.__name__}"
+    if base.__basicsize__ != nn.Module.__basicsize__:  # it has slots: its subclasses are made in one step
+        return type(name, (base,), namespace)
+    made = type.__new__(type(base), name, (nn.Module,), namespace)
+    made.__bases__ = (base,)
+    if isinstance(made, abc.ABCMeta):
+        _abc._abc_init(made)
+    return made
+
+
+def calls_of(compiled: Any) -> CompiledCalls:
+    return compiled._tcompile_calls
+
+
+def original_module(m: Any) -> Any:
+    """The module that was compiled, or `m` itself."""
+    return calls_of(m).module if _SLOT in type.__dict__["__dict__"].__get__(type(m)) else m
+
+
+def wrap_module(module: nn.Module, engine: Engine) -> nn.Module:
+    """A compiled stand-in for `module` that shares its state."""
+    module = original_module(module)
+    c = _class_for(type(module))
+    new = object.__new__(c)
+    new.__dict__ = module.__dict__
+    object.__setattr__(new, _SLOT, CompiledCalls(module, engine))
+    return new

@@ -1,0 +1,88 @@
+"""What a call without an entry teaches: sizes and numbers that vary; and how many entries are enough.
+
+A notebook runs its cells again and again. Each run of a cell counts towards `recompile_limit` anew (a *generation* of
+entries), so that running it often never ends in eager code; entries of earlier runs serve, too, and the oldest make
+room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..guards.guard import Guard
+from ..guards.python_program import evaluate_source
+from ..guards.source_values import Unreachable
+
+__all__ = ["FrameState", "learn", "is_full", "make_room"]
+
+
+@dataclass
+class FrameState:
+    """What an engine has learned of one code object."""
+
+    name: str  # co_qualname
+    dynamic_dims: dict[Any, set[int]] = field(default_factory=dict)  # Source of a tensor -> dimensions that are symbols
+    dynamic_strides: dict[Any, set[int]] = field(default_factory=dict)  # the same for strides that follow from no size
+    dynamic_ints: set[Any] = field(default_factory=set)  # Sources of ints that are symbols
+    dynamic_floats: set[Any] = field(default_factory=set)  # Sources of floats that are inputs of the graph
+    dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
+    waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
+    put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)
+    skips: int = 0
+    last_skip: str = ""  # why capture passed the frame over last
+    skip_reason: str = ""  # not empty: run as it is from now on
+
+
+# ---- sizes and numbers that vary
+def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) -> None:
+    """Sizes, strides, ints and floats that differ from what an entry's guards expect are symbols in the next entry, and
+    texts vary. All of them at once: they often change together, and each one learned alone would cost a compilation."""
+    for g in guards:
+        if g.kind == "TENSOR":
+            _learn_tensor(state, g, _value(g, func, args))
+        elif g.kind == "EQUALS" and type(g.expected) is str and g.source is not None and g.source.base is None:
+            value = _value(g, func, args)
+            if type(value) is str and value != g.expected:
+                state.dynamic_texts.add(g.source)
+        elif g.kind == "EQUALS" and type(g.expected) in (int, float):
+            value = _value(g, func, args)
+            if type(value) is type(g.expected) and value != g.expected:
+                (state.dynamic_ints if type(value) is int else state.dynamic_floats).add(g.source)
+
+
+def _value(g: Guard, func: Any, args: tuple) -> Any:
+    try:
+        return evaluate_source(g.source, func, args)
+    except Unreachable:
+        return None
+
+
+def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
+    spec = g.expected
+    if type(value) is not spec.type or value.layout is not torch.strided or value.dim() != len(spec.shape):
+        return
+    with torch._C.DisableTorchFunctionSubclass():
+        shape, stride = tuple(value.shape), value.stride()
+    dims = {d for d, (w, n) in enumerate(zip(spec.shape, shape)) if type(w) is int and w != n}
+    if dims:
+        state.dynamic_dims.setdefault(g.source, set()).update(dims)
+    strides = {d for d, (w, n) in enumerate(zip(spec.stride, stride)) if type(w) is int and w != n and min(w, n) > 1}
+    if strides:
+        state.dynamic_strides.setdefault(g.source, set()).update(strides)
+
+
+# ---- how many entries are enough
+def is_full(cache: Any, generation: int, limit: int) -> bool:
+    """Whether this generation has as many entries as it may have."""
+    return sum(getattr(e, "generation", 0) == generation for e in cache.entries) >= limit
+
+
+def make_room(cache: Any, generation: int, limit: int) -> None:
+    """Entries of earlier generations that were not used for longest go, where there are too many."""
+    old = [e for e in cache.entries if getattr(e, "generation", 0) != generation]
+    for e in old[limit:]:
+        cache.remove(e)

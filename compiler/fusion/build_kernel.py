@@ -1,0 +1,351 @@
+"""A group of nests as one kernel in normal form.
+
+1. Values of all nests are rewritten onto the group's axes; what the group makes itself becomes a shared value, not a
+load.
+2. Values are split into stages: a stage is one pass over the reduced axes, and starts where the accumulators of the one
+before are
+   needed. Expensive values that later stages need again go to a local row buffer; cheap ones are computed again from
+   what is in the cache by then.
+3. Axes that are contiguous for every access are merged, so that a kernel over dense tensors has one axis.
+4. Buffers, axes, accumulators and sizes get formal names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Sequence
+
+import torch
+
+from ..lowering.ir import Acc, Axis, Buffer, Kernel, Stage, Store, Value, acc, cast, indirect_symbol, load, walk
+from ..lowering.rewrite import Rewriter, tidy
+from ..symbolic.expr import Expr, as_expr, integer, maybe_int, symbol
+from .value_cost import Costs
+from .domain import numel_hint
+from .parameter_names import FormalNames, scalars_and_checks
+from .groups import Group, element
+from .schedule import Launch
+
+__all__ = ["build_kernel"]
+
+LOCAL_ELEMENTS = 16384  # longest row that is kept in a local buffer: 64 KB of float32, a part of the second-level cache
+WORTH_KEEPING = 6  # cost from which storing and loading a row is cheaper than computing it again
+
+
+@dataclass
+class _Root:
+    """A value that the kernel must make: an accumulator's operand or something stored."""
+
+    value: Value
+    store: tuple[Buffer, Expr] | None = None
+    mode: str = "set"
+    acc: str | None = None
+    op: str = ""
+    dtype: torch.dtype | None = None
+    stage: int = 0
+    inner: bool = False
+    running: bool = False
+    origin: str = ""
+
+
+def build_kernel(group: Group, needed: set[Buffer], hints: dict[str, int], drop_rounding: bool, name: str) -> Launch:
+    """The kernel of a group and its call. `needed`: buffers that something outside the group reads."""
+    roots = _collect(group, needed, drop_rounding)
+    reduced = [k for k, f in enumerate(group.factors) if f.reduced]
+    red_names = frozenset(f"g{k}" for k in reduced)
+    info = _Stages(red_names)
+    for r in roots:  # accumulators come before what uses them
+        r.stage, r.inner = info.stage_of(r.value), info.inner(r.value)
+        if r.acc is not None:
+            info.acc_stage[r.acc] = r.stage
+            r.inner = True
+        elif r.store is not None and (r.store[1].symbol_names() & red_names or group.alone and red_names):
+            r.inner = True
+        if group.nests[0].scan:  # (what is stored is the result so far)
+            r.stage = 0
+    kept = _locals(group, roots, reduced, info, hints)
+    return _emit(group, roots, kept, reduced, info, hints, name)
+
+
+# ---- 1. values on the group's axes
+def _collect(group: Group, needed: set[Buffer], drop_rounding: bool) -> list[_Root]:
+    env: dict[Buffer, Value] = {}
+    ranges = group.ranges(group.factors)
+    rewriters: dict[Any, Rewriter] = {}
+    accs: dict[tuple, Value] = {}
+    roots: list[_Root] = []
+
+    def on_load(buffer: Buffer, e: Expr) -> Value | None:
+        v = env.get(buffer)
+        if v is None or e is group.writes[buffer]:
+            return v
+        where = element(group.writes[buffer], e, group.factors, ranges)  # another element of the same row
+        return Rewriter(_substitution(where, ranges))(v)
+
+    for nest, level in zip(group.nests, group.levels):
+        axes = nest.domain if level == "full" else nest.axes
+        key = (tuple((a.symbol.name, a.size) for a in axes), level)
+        rw = rewriters.get(key)
+        if rw is None:
+            m = group.map_of(axes, level, group.factors)
+            rw = rewriters[key] = Rewriter(_substitution(m, ranges), on_load, drop_rounding)
+        value = rw(nest.value)
+        if nest.reduce_op is not None:
+            dtype = nest.buffer.dtype
+            k = (nest.reduce_op, value, dtype)
+            a = accs.get(k)
+            if nest.scan:
+                dtype = torch.int64 if nest.reduce_op.startswith("arg") else value.dtype
+            if a is None:
+                a = accs[k] = acc(f"a{len(accs)}", dtype)
+                roots.append(
+                    _Root(
+                        value,
+                        acc=a.attr,
+                        op=nest.reduce_op,
+                        dtype=dtype,
+                        running=nest.scan,
+                        origin=nest.origins[-1] if nest.origins else "",
+                    )
+                )
+            value = cast(a, nest.buffer.dtype) if nest.scan else a
+        if group.writes[nest.buffer] is not None:
+            env[nest.buffer] = value
+        if nest.buffer in needed:
+            m = group.map_of(axes, level, group.factors)
+            roots.append(_Root(value, (nest.buffer, tidy(nest.index.subs(m), ranges)), nest.mode))
+    return roots
+
+
+def _substitution(m: dict[str, Expr], ranges: dict[str, tuple]) -> Callable[[Expr], Expr]:
+    def f(e: Expr) -> Expr:
+        return tidy(e.subs(m), ranges)
+
+    return f
+
+
+# ---- 2. stages
+class _Stages:
+    """stage_of(v): the first pass in which v can be computed; inner(v): whether it depends on the reduced axes."""
+
+    def __init__(self, red_names: frozenset[str]):
+        self.red_names = red_names
+        self.acc_stage: dict[str, int] = {}
+        self._stage: dict[int, int] = {}
+        self._inner: dict[int, bool] = {}
+        self._keep: list[Value] = []
+
+    def stage_of(self, v: Value) -> int:
+        self._visit(v)
+        return self._stage[v.id]
+
+    def inner(self, v: Value) -> bool:
+        self._visit(v)
+        return self._inner[v.id]
+
+    def _visit(self, root: Value) -> None:
+        stage, inner = self._stage, self._inner
+        for v in () if root.id in stage else walk([root], stage):
+            if v.op == "acc":
+                s, i = self.acc_stage[v.attr] + 1, False
+            else:
+                s = max((stage[a.id] for a in v.args), default=0)
+                i = any(inner[a.id] for a in v.args)
+                if v.op == "load":
+                    i = i or bool(v.attr[1].symbol_names() & self.red_names)
+                elif v.op == "index":
+                    i = i or bool(v.attr.symbol_names() & self.red_names)
+            stage[v.id], inner[v.id] = s, i
+            self._keep.append(v)
+
+
+def _locals(group: Group, roots: list[_Root], reduced: list[int], info: _Stages, hints: dict[str, int]) -> list[Value]:
+    """Values worth keeping in a row buffer: made in one pass, needed again in a later one, and expensive."""
+    if not reduced or len({r.stage for r in roots if r.inner}) < 2:
+        return []
+    if numel_hint([group.factors[k].size for k in reduced], hints) > LOCAL_ELEMENTS:
+        return []
+    kept: dict[int, Value] = {}
+    for s in sorted({r.stage for r in roots if r.inner}):
+        cost = Costs()
+        cost.memo.update(dict.fromkeys(kept, 1))  # what is kept already costs a load
+        stack = [r.value for r in roots if r.inner and r.stage == s]
+        seen: set[int] = set()
+        while stack:
+            v = stack.pop()
+            if v.id in seen:
+                continue
+            seen.add(v.id)
+            if info.stage_of(v) == s:
+                stack.extend(v.args)
+            elif info.inner(v) and cost(v) >= WORTH_KEEPING:
+                kept[v.id] = v
+    return sorted(kept.values(), key=lambda v: v.id)
+
+
+# ---- 3. and 4.: merged axes, formal names
+def _emit(
+    group: Group,
+    roots: list[_Root],
+    kept: list[Value],
+    reduced: list[int],
+    info: _Stages,
+    hints: dict[str, int],
+    name: str,
+) -> Launch:
+    n_stages = 1 + max((r.stage for r in roots), default=0)
+    exprs = _all_indices([r.value for r in roots] + kept, [r.store[1] for r in roots if r.store is not None])
+    outer_axes, m_outer = _merge(group, [k for k in range(len(group.factors)) if k not in set(reduced)], exprs, "i")
+    inner_axes, m_inner = _merge(group, reduced, exprs, "r")
+    names = {**m_outer, **m_inner}
+    formal = FormalNames({a.symbol.name for a in (*outer_axes, *inner_axes)})
+    outer = tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in outer_axes)
+    inner = tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in inner_axes)
+
+    def on_index(e: Expr) -> Expr:
+        return formal.size(e.subs(names))
+
+    locals_: list[Buffer] = []
+    local_index = _row_index(inner)
+    local_shape = tuple(a.size for a in inner)
+    stage_of_kept = {v.id: info.stage_of(v) for v in kept}
+    local_of: dict[int, Buffer] = {}
+    for k, v in enumerate(kept):
+        local_of[v.id] = Buffer(f"tmp{k}", v.dtype, local_shape, _row_strides(local_shape), "local", None, "temp")
+        locals_.append(local_of[v.id])
+
+    acc_names: dict[str, str] = {}
+    acc_values: dict[int, Value] = {}
+    stages: list[Stage] = []
+    last = Stage(())
+
+    def store_of(r: _Root, value: Value) -> Store:
+        b, e = r.store
+        if value.op == "put":
+            e = e.subs({f"at{k}": indirect_symbol(p) for k, p in enumerate(value.args[1:])})
+            value = value.args[0]
+        return Store(formal.output(b), on_index(e), value, r.mode)
+
+    for s in range(n_stages):
+        rw = Rewriter(on_index, formal.load)
+        rw.memo.update(acc_values)
+        for v in kept:
+            if stage_of_kept[v.id] < s:
+                rw.memo[v.id] = load(local_of[v.id], local_index)
+        stage = Stage(inner)
+        for v in kept:
+            if stage_of_kept[v.id] == s:
+                stage.stores.append(Store(local_of[v.id], local_index, rw(v)))
+        for r in roots:
+            if r.stage != s or not r.inner:
+                continue
+            value = rw(r.value)
+            if r.acc is not None:
+                acc_names[r.acc] = f"acc{len(acc_names)}"
+                old, new = acc(r.acc, r.dtype), acc(acc_names[r.acc], r.dtype)
+                acc_values[old.id] = new
+                stage.accs.append(Acc(new.attr, r.op, r.dtype, value, r.running, r.origin))
+                if r.running:
+                    rw.memo[old.id] = new
+            else:
+                stage.stores.append(store_of(r, value))
+        if stage.accs or stage.stores:
+            stages.append(stage)
+    rw = Rewriter(on_index, formal.load)
+    rw.memo.update(acc_values)
+    for r in roots:
+        if not r.inner and r.acc is None:
+            last.stores.append(store_of(r, rw(r.value)))
+    if last.stores:
+        stages.append(last)
+
+    params, checks = scalars_and_checks([v for st in stages for v in st.roots()])
+    kernel = Kernel(
+        name,
+        outer,
+        stages,
+        list(formal.inputs.values()),
+        list(formal.outputs.values()),
+        locals_,
+        list(formal.sizes.values()),
+        params,
+        list(dict.fromkeys(o for n in group.nests for o in n.origins)),
+        list(dict.fromkeys(x for n in group.nests for x in n.lines)),
+        _reasons(group),
+        formal.hints(hints),
+        checks,
+    )
+    return Launch(
+        kernel,
+        list(formal.inputs),
+        list(formal.outputs),
+        [symbol(s) for s in formal.sizes],
+        [name for name, _ in params],
+    )
+
+
+def _reasons(group: Group) -> list[str]:
+    counts: dict[str, int] = {}
+    for b in group.because:
+        counts[b] = counts.get(b, 0) + 1
+    return [f"{n} {'operator' if n == 1 else 'operators'}: {b}" for b, n in counts.items()]
+
+
+def _all_indices(values: Sequence[Value], others: Iterable[Expr]) -> list[Expr]:
+    out = dict.fromkeys(others)
+    for v in walk(values):
+        if v.op == "load":
+            out[v.attr[1]] = None
+        elif v.op == "index":
+            out[v.attr] = None
+    return list(out)
+
+
+def _merge(group: Group, ks: Sequence[int], exprs: Sequence[Expr], letter: str) -> tuple[list[Axis], dict[str, Expr]]:
+    """Axes of the factors `ks`, neighbours merged where every access steps over both as over one; and what each
+    factor's symbol becomes."""
+    runs: list[list[int]] = []
+    for k in ks:
+        if runs and _mergeable(runs[-1][-1], k, group, exprs):
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    axes, names = [], {}
+    for n, run in enumerate(runs):
+        s = symbol(f"{letter}{n}")
+        size = integer(1)
+        for k in run:
+            size = size * group.factors[k].size
+            names[f"g{k}"] = integer(0)
+        names[f"g{run[-1]}"] = s
+        axes.append(Axis(s, maybe_int(size)))
+    return axes, names
+
+
+def _mergeable(a: int, b: int, group: Group, exprs: Sequence[Expr]) -> bool:
+    if b != a + 1:
+        return False
+    na, nb, size = f"g{a}", f"g{b}", group.factors[b].size
+    for e in exprs:
+        names = e.symbol_names()
+        if na not in names and nb not in names:
+            continue
+        ca, cb = e.coeff(na), e.coeff(nb)
+        if ca is None or cb is None or cb * size is not ca:
+            return False
+    return True
+
+
+def _row_strides(shape: tuple) -> tuple:
+    out, n = [], integer(1)
+    for s in reversed(shape):
+        out.append(maybe_int(n))
+        n = n * s
+    return tuple(reversed(out))
+
+
+def _row_index(axes: Sequence[Axis]) -> Expr:
+    e = integer(0)
+    for a, st in zip(axes, _row_strides(tuple(x.size for x in axes))):
+        e = e + a.symbol * st
+    return e

@@ -1,0 +1,200 @@
+"""On a GPU, a sum over the rows that a kernel reduces one by one is made in that kernel (a norm's backward: the
+gradient of its input, row by row, and those of weight and bias, column by column): each program goes through a run of
+rows and leaves the sums of its columns, which a small kernel adds up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Mapping, Sequence
+
+import torch
+
+from ..lowering.ir import Axis, Buffer, LoopNest, load
+from ..lowering.ref import contiguous_strides
+from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
+from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
+from .domain import Factor, factor_symbol
+
+__all__ = ["column_sums", "in_space_of"]
+
+RUNS = 256  # programs: about two for each multiprocessor
+FEWEST_RUNS, MOST_RUNS = 128, 512
+SHORTEST, LONGEST = 256, 2048  # rows that registers hold beside their sums
+LEAST = 1 << 20  # elements: below, launches are what takes the time
+
+
+def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tuple[LoopNest, LoopNest] | None:
+    """(a nest over the rows of group g that leaves sums of runs of them, the nest that adds those up), together what
+    `nest` computes; None where it is no sum over g's rows."""
+    if (
+        not nest.on_gpu
+        or nest.reduce_op != "sum"
+        or nest.alone
+        or nest.product
+        or not nest.value.dtype == nest.buffer.dtype == torch.float32
+    ):
+        return None
+    if g.extern is not None or not g.nests or g.product or g.alone or not g.has_reduction:
+        return None
+    split = _runs(g.factors, g.runs)
+    if split is None:
+        return None
+    runs, rows, columns, new = split
+    if _count(nest.axes) is not _count(columns) or _count(nest.reduce_axes) is not _count((*runs, *rows)):
+        return None
+    axes = (*runs, *rows, *columns)
+    ranges = {a.symbol.name: (0, a.size) for a in axes}
+    m = _same_elements(g, nest, loads, axes, new, ranges)
+    if m is None:
+        return None
+    own, of_rows = ({a.symbol.name for a in part} for part in (columns, (*runs, *rows)))
+    if not all(m[a.symbol.name].symbol_names() <= own for a in nest.axes) or not all(
+        m[a.symbol.name].symbol_names() <= of_rows for a in nest.reduce_axes
+    ):
+        return None
+    n, width = (int(_count(part).value) for part in (runs, columns))
+    column = _row_major(nest.axes)
+    parts = Buffer(
+        nest.buffer.name + "_parts",
+        nest.buffer.dtype,
+        (n, width),
+        contiguous_strides((n, width)),
+        "global",
+        nest.buffer.device,
+        "temp",
+        nest.buffer.origin,
+    )
+    value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
+    index = tidy(_row_major(runs) * width + column.subs(m), ranges)
+    if not is_affine(index):
+        return None
+    first = LoopNest(parts, axes, index, value, domain=axes, mode="rows", origins=nest.origins, lines=nest.lines)
+    run = Axis(symbol("run"), n)
+    kept = tuple(a for a in nest.domain if a in nest.axes)
+    second = replace(nest, value=load(parts, run.symbol * width + column), reduce_axes=(run,), domain=(run, *kept))
+    return first, second
+
+
+def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> LoopNest | None:
+    """An element-wise nest with an axis for each factor of the group's space, in its order; None where they meet no
+    buffer's elements alike, or the innermost axis would move."""
+    if (
+        not nest.on_gpu
+        or nest.reduce_op is not None
+        or nest.alone
+        or nest.product
+        or not g.nests
+        or not all(f.size.is_const for f in g.factors)
+    ):
+        return None
+    axes = tuple(Axis(symbol(f"w{k}"), int(f.size.value)) for k, f in enumerate(g.factors))
+    ranges = {a.symbol.name: (0, a.size) for a in axes}
+    m = _same_elements(g, nest, loads, axes, {factor_symbol(k).name: a.symbol for k, a in enumerate(axes)}, ranges)
+    if m is None:
+        return None
+    index = tidy(nest.index.subs(m), ranges)
+    if (
+        not is_affine(index)
+        or nest.index.coeff(nest.domain[-1].symbol.name) is ONE
+        and index.coeff(axes[-1].symbol.name) is not ONE
+    ):
+        return None
+    value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
+    return replace(nest, axes=axes, domain=axes, index=index, value=value)
+
+
+def _count(axes: Sequence[Axis]) -> Expr:
+    """How many elements there are."""
+    return mul_all(as_expr(a.size) for a in axes)
+
+
+def _row_major(axes: Sequence[Axis]) -> Expr:
+    e = integer(0)
+    for a in axes:
+        e = e * a.size + a.symbol
+    return e
+
+
+def _runs(
+    factors: Sequence[Factor], known: int
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...], dict[str, Expr]] | None:
+    """Axes for a group's space: those that count runs of rows, those within a run, the columns; and what each factor's
+    symbol becomes. known: how many runs there have to be, 0 for any."""
+    outer = [k for k, f in enumerate(factors) if not f.reduced]
+    if outer != list(range(len(outer))) or not all(f.size.is_const for f in factors):
+        return None
+    sizes = [int(f.size.value) for f in factors]
+    rows, width = _product(sizes[: len(outer)]), _product(sizes[len(outer) :])
+    if not SHORTEST <= width <= LONGEST or rows * width < LEAST:
+        return None
+    best: tuple[int, int, int] | None = None  # distance from the number wanted, factor that is parted, its part
+    for k in range(len(outer)):
+        before = _product(sizes[:k])
+        for d in (d for d in range(2, sizes[k] + 1) if sizes[k] % d == 0):
+            n = before * d
+            if (
+                (n == known if known else FEWEST_RUNS <= n <= MOST_RUNS)
+                and rows // n >= 4
+                and (best is None or abs(n - RUNS) < best[0])
+            ):
+                best = (abs(n - RUNS), k, d)
+    if best is None:
+        return None
+    _, k, d = best
+    axes = [Axis(symbol(f"w{n}"), size) for n, size in enumerate(sizes)]
+    new = {factor_symbol(n).name: a.symbol for n, a in enumerate(axes)}
+    if d == sizes[k]:
+        return tuple(axes[: k + 1]), tuple(axes[k + 1 : len(outer)]), tuple(axes[len(outer) :]), new
+    high, low = Axis(symbol(f"w{k}h"), d), Axis(symbol(f"w{k}l"), sizes[k] // d)
+    new[factor_symbol(k).name] = high.symbol * low.size + low.symbol
+    return (*axes[:k], high), (low, *axes[k + 1 : len(outer)]), tuple(axes[len(outer) :]), new
+
+
+def _product(sizes: Sequence[int]) -> int:
+    n = 1
+    for s in sizes:
+        n *= s
+    return n
+
+
+def _same_elements(
+    g: Any,
+    nest: LoopNest,
+    loads: Sequence[tuple[Buffer, Expr]],
+    axes: Sequence[Axis],
+    new: Mapping[str, Expr],
+    ranges: Mapping[str, tuple],
+) -> dict[str, Expr] | None:
+    """The nest's axes over the group's, so that each element of some buffer that both touch is met where the group
+    meets it.
+    """
+    for b, e in loads:
+        at = g.writes.get(b)
+        if at is None and b in g.read_at:
+            domain, level, other = g.read_at[b][0]
+            m = g.map_of(domain, level, g.factors) if level == "full" else None
+            at = None if m is None else other.subs(m)
+        if at is None:
+            continue
+        at, order = tidy(at.subs(new), ranges), _dense(e, nest.domain)
+        if (
+            order is not None and _dense(at, axes) is not None and _count(nest.domain) is _count(axes)
+        ):  # (as many elements)
+            m = positions(order, e, at, ranges)
+            if all(is_affine(x) for x in m.values()):
+                return m
+    return None
+
+
+def _dense(e: Expr, axes: Sequence[Axis]) -> list[Axis] | None:
+    """The axes by falling strides where e takes each of the values from 0 on exactly once."""
+    if not is_affine(e) or any((c := e.coeff(a.symbol.name)) is None or not c.is_const for a in axes):
+        return None
+    order = sorted(axes, key=lambda a: -e.coeff(a.symbol.name).value)
+    n = integer(1)
+    for a in reversed(order):
+        if e.coeff(a.symbol.name) is not n:
+            return None
+        n = n * a.size
+    return order if e.subs({a.symbol.name: integer(0) for a in axes}) is ZERO else None

@@ -1,0 +1,405 @@
+"""The memory plan: which buffers are allocated when, in whose memory, and when they are released.
+
+Liveness is per block of memory: a view keeps its base alive. A temporary may take the memory of a temporary that is
+dead by
+then: one that dies in the same kernel and is read there at exactly the index that is written (in place), or one of
+equal size. Memory of graph inputs, constants and outputs is never given to anything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Sequence
+
+import torch
+
+from ..lowering.ir import Buffer, Kernel, walk
+from ..lowering.lowered import Extern, LoweredGraph, View
+from ..ops.raising import KEEP_BYTES, may_raise
+from ..symbolic.expr import Expr, as_expr, integer
+from .domain import size_hint
+from .inline import buffers_read
+from .schedule import Alloc, Free, Launch, Step
+
+KEPT_BYTES = 1 << 20  # of a block that is kept between two uses in any case
+# calls whose results are memory of their own, which nothing else knows: kernels behind them may write over it
+_FRESH = frozenset(("aten.convolution.default", "aten.convolution_backward.default"))
+
+__all__ = ["plan_memory", "nbytes", "outlive", "same_index"]
+
+
+def nbytes(b: Buffer) -> Expr:
+    """Bytes of memory that a buffer spans: to the last element that its strides reach."""
+    span = integer(1)
+    for s, st in zip(b.shape, b.stride):
+        span = span + (as_expr(s) - 1) * st
+    if any(isinstance(s, int) and s == 0 for s in b.shape):
+        return integer(0)
+    return span * b.dtype.itemsize
+
+
+def plan_memory(
+    steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int]
+) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
+    """(steps with allocations, peak bytes at the hints, mutations left to copy at the end, inputs that kernels
+    write).
+    """
+    return _Planner(steps, lowered, hints).run()
+
+
+def _may_fail(step: Any) -> bool:
+    """Whether a step may raise for some values."""
+    if isinstance(step, Launch):
+        return bool(step.kernel.checks)
+    return isinstance(step, Extern) and may_raise(str(step.op))
+
+
+class _Planner:
+    def __init__(self, steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int]):
+        self.steps, self.lowered, self.hints = list(steps), lowered, hints
+        self.base: dict[Buffer, Buffer] = {}  # view -> what it is a view of
+        self.aliases: dict[Buffer, list[Buffer]] = {}  # output of an extern that may alias its inputs -> those
+        self.last_use: dict[Buffer, int] = {}
+        self.first: dict[Buffer, int] = {}
+
+    def root(self, b: Buffer) -> Buffer:
+        while b in self.base:
+            b = self.base[b]
+        return b
+
+    def touch(self, b: Buffer, i: int) -> None:
+        stack = [b]
+        while stack:
+            r = self.root(stack.pop())
+            self.last_use[r] = i
+            stack.extend(self.aliases.get(r, ()))
+
+    def run(self) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
+        in_place, mutations = self.mutations_in_place()
+        self.liveness()
+        steps, peak = self.emit(self.choose_reuse(in_place), in_place)
+        if any(isinstance(b, Buffer) and _on_gpu(b) for b in self.first):
+            # torch's allocator gives memory that is dead to whoever asks next, also between two uses of one size
+            others, least = self.emit(self.choose_reuse(in_place, keep=False), in_place)
+            if least < peak:
+                steps, peak = others, least
+        return steps, peak, mutations, sorted(in_place.values())
+
+    # ---- mutated inputs
+    def mutations_in_place(self) -> tuple[dict[Buffer, int], list[tuple[int, Buffer]]]:
+        """Buffers that may be computed right in the mutated input: same layout, and nothing reads the input
+        afterwards.
+        """
+        in_place: dict[Buffer, int] = {}
+        left: list[tuple[int, Buffer]] = []
+        returned = {o.value for o in self.lowered.outputs if o.kind == "buffer"}
+        returned |= {
+            o.value[0]
+            for o in self.lowered.outputs
+            if isinstance(o.value, tuple) and o.value and isinstance(o.value[0], Buffer)
+        }
+        made: dict[Buffer, int] = {}
+        reads: dict[Buffer, list[int]] = {}
+        viewed: set[Buffer] = set()  # seen under another name, by a view or by what a library call gave
+        for i, s in enumerate(self.steps):
+            if isinstance(s, Extern) and s.begins_as():
+                made.update((b, i) for b in s.outputs if b is not None)
+            if isinstance(s, Launch):
+                for b in s.outputs:
+                    made[b] = -1 if b in made else i  # several kernels write it: leave it alone
+                for b in s.inputs:
+                    reads.setdefault(b, []).append(i)
+            else:
+                if isinstance(s, View):
+                    viewed.add(s.base)
+                elif any(b is not None and _may_alias(s, k) for k, b in enumerate(s.outputs)):
+                    viewed.update(buffers_read(s))
+                for b in buffers_read(s):
+                    reads.setdefault(b, []).append(i)
+        last = max(
+            (i for i, s in enumerate(self.steps) if _may_fail(s)), default=-1
+        )  # a failing graph leaves its inputs as they were
+        sources = [b for _, b in self.lowered.mutations]
+        targets = [i for i, _ in self.lowered.mutations]
+        for i, b in self.lowered.mutations:
+            x = self.lowered.inputs[i]
+            k = made.get(b, -1)
+            ok = (
+                k >= 0
+                and (k > last or size_hint(nbytes(b), self.hints) > KEEP_BYTES)
+                and b not in returned
+                and b not in viewed
+                and sources.count(b) == 1
+                and targets.count(i) == 1
+                and isinstance(x, Buffer)
+                and x not in viewed
+                and x.dtype == b.dtype
+                and _same_layout(x, b)
+            )
+            if ok:
+                ok = all(r < k or r == k and self._reads_as_it_writes(k, x, b) for r in reads.get(x, ()))
+            if ok:
+                in_place[b] = i
+            else:
+                left.append((i, b))
+        return in_place, left
+
+    def _reads_as_it_writes(self, k: int, x: Buffer, b: Buffer) -> bool:
+        """Whether step k, which reads x and makes b, may have both in one place."""
+        s = self.steps[k]
+        if isinstance(s, Extern):
+            return s.begins_as().get(b) is x and buffers_read(s).count(x) == 1
+        return same_index(s.kernel, s.inputs.index(x), s.outputs.index(b), _on_gpu(b))
+
+    # ---- when each block of memory is used
+    def liveness(self) -> None:
+        end = len(self.steps)
+        exists = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
+        for i, s in enumerate(self.steps):
+            if isinstance(s, View):
+                self.base[s.buffer] = s.base
+                self.touch(s.buffer, i)
+                if s.base not in exists:  # a library call is to write it under this view's shape
+                    self.first.setdefault(self.root(s.base), i)
+                continue
+            exists.update(b for b in s.outputs if b is not None)
+            for b in s.inputs if isinstance(s, Launch) else buffers_read(s):
+                self.touch(b, i)
+            if isinstance(s, Extern):
+                read = [self.root(b) for b in buffers_read(s)]
+                for k, b in enumerate(s.outputs):
+                    if b is not None:
+                        if _may_alias(s, k):
+                            self.aliases[b] = read
+                        self.touch(b, i)
+                        self.first.setdefault(self.root(b), i)
+            else:
+                for b in s.outputs:
+                    self.touch(b, i)
+                    self.first.setdefault(self.root(b), i)
+        for b in outlive(self.lowered):
+            self.touch(b, end)
+        self.pinned = {self.root(b) for b in outlive(self.lowered)}
+        for b in list(self.pinned):
+            self.pinned.update(self.root(x) for x in self.aliases.get(b, ()))
+
+    def choose_reuse(self, in_place: dict[Buffer, int], keep: bool = True) -> dict[Buffer, Buffer]:
+        """buffer -> the dead buffer whose memory it takes. `keep`: whether large memory, too, is kept from its death
+        until a buffer of its size wants it.
+        """
+        reuse: dict[Buffer, Buffer] = {}
+        dead: dict[Expr, list[Buffer]] = {}
+        room: dict[Buffer, Expr] = {}  # bytes of the block that a buffer lies in
+        dies: dict[int, list[Buffer]] = {}
+        taken: set[Buffer] = set()
+        aliased = {self.root(x) for xs in self.aliases.values() for x in xs} | set(self.aliases)
+        for b, i in self.last_use.items():
+            dies.setdefault(i, []).append(b)
+        for i, s in enumerate(self.steps):
+            for b in self.allocated(s, i):
+                if b in in_place:
+                    continue
+                room[b] = nbytes(b)
+                if b in aliased or b in self.pinned and not _on_gpu(b):
+                    continue  # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
+                if isinstance(s, Launch):
+                    old = self.in_place_input(s, b, i, taken, room)
+                else:
+                    old = self.written_input(s, b, i, taken, room) if isinstance(s, Extern) else None
+                if b in self.pinned:
+                    old = old if old is not None and old.dtype == b.dtype else None
+                elif old is None and (keep or size_hint(room[b], self.hints) <= KEPT_BYTES):
+                    old = self.take(dead, room[b])
+                if old is not None:
+                    reuse[b] = old
+                    room[b] = room[old]
+                    taken.add(old)
+            if isinstance(s, Extern) and s.out_variant is None and str(s.op) in _FRESH:
+                room |= {b: nbytes(b) for b in s.outputs if b is not None and self.is_read(b, i) and _is_dense(b)}
+            for b in dies.get(i, ()):
+                if b in room and b not in self.pinned and b not in aliased and b not in taken:
+                    dead.setdefault(room[b], []).append(b)
+        return reuse
+
+    def is_read(self, b: Buffer, i: int) -> bool:
+        """Whether a result of step i lies on a GPU and is read. What nothing reads an operator may leave out."""
+        return _on_gpu(b) and self.last_use[b] > i
+
+    def take(self, dead: dict[Expr, list[Buffer]], want: Expr) -> Buffer | None:
+        same = dead.get(want)
+        if same:
+            return same.pop()
+        if want.op == "int":  # the smallest static block that is not more than twice as large
+            sizes = sorted(
+                e.value for e, bs in dead.items() if bs and e.op == "int" and want.value <= e.value <= 2 * want.value
+            )
+            if sizes and want.value:
+                return dead[integer(sizes[0])].pop()
+        return None
+
+    def in_place_input(
+        self, s: Launch, b: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
+    ) -> Buffer | None:
+        o = s.outputs.index(b)
+        for k, x in enumerate(s.inputs):
+            if (
+                x in room
+                and self.last_use[x] == i
+                and x not in self.pinned
+                and x not in taken
+                and room[x] is room[b]
+                and x not in s.outputs
+                and x.dtype.itemsize == b.dtype.itemsize
+                and same_index(s.kernel, k, o, _on_gpu(b))
+            ):
+                return x
+        return None
+
+    def written_input(
+        self, s: Extern, b: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
+    ) -> Buffer | None:
+        """The buffer as whose values `b` begins, where the call is the last to look at it."""
+        x = s.begins_as().get(b)
+        dies = x in room and self.last_use[x] == i and x not in self.pinned and x not in taken
+        alone = dies and buffers_read(s).count(x) == 1 and _same_layout(x, b) and x.dtype == b.dtype
+        return x if alone else None
+
+    def allocated(self, s: Any, i: int) -> list[Buffer]:
+        """Buffers that the plan allocates for step i."""
+        if isinstance(s, View):
+            outs = [s.base]
+        elif isinstance(s, Launch) or s.out_variant is not None:
+            outs = [b for b in s.outputs if b is not None and b not in self.base]
+        else:
+            return []
+        return [b for b in outs if self.first.get(b) == i]
+
+    # ---- the steps
+    def emit(self, reuse: dict[Buffer, Buffer], in_place: dict[Buffer, int]) -> tuple[list[Step], int]:
+        taken = set(reuse.values())
+        dies: dict[int, list[Buffer]] = {}
+        for b, i in self.last_use.items():
+            if b in self.first and b not in taken and b not in self.pinned and b not in in_place:
+                dies.setdefault(i, []).append(b)
+        views: dict[Buffer, list[Buffer]] = {}  # names of a block that go with it
+        for v in self.base:
+            views.setdefault(self.root(v), []).append(v)
+        handed: dict[int, list[Buffer]] = {}
+        for b in dict.fromkeys(reuse.values()):  # (a set's order would differ from process to process)
+            handed.setdefault(self.last_use[b], []).append(b)
+        out: list[Step] = []
+        live = peak = 0
+        size: dict[Buffer, int] = {}
+        for i, s in enumerate(self.steps):
+            for b in self.allocated(s, i):
+                if b in in_place:
+                    out.append(View(b, self.lowered.inputs[in_place[b]], 0))
+                    continue
+                old = reuse.get(b)
+                out.append(Alloc(b, old))
+                size[b] = size.pop(old) if old is not None else max(0, size_hint(nbytes(b), self.hints))
+                live += size[b] if old is None else 0
+            if isinstance(s, Extern) and s.out_variant is None:
+                for b in s.outputs:
+                    if b is not None:
+                        size[b] = max(0, size_hint(nbytes(b), self.hints))
+                        live += size[b]
+            peak = max(peak, live)
+            if isinstance(s, Extern) and (begins := s.begins_as()):
+                here = {b: self.lowered.inputs[k] for b, k in in_place.items()} | reuse
+                out.extend(_copied(x, b, s) for b, x in begins.items() if here.get(b) is not x)
+                s = replace(s, kwargs={k: v for k, v in s.kwargs.items() if k not in s.out_names})
+            out.append(s)
+            for b in (*dies.get(i, ()), *handed.get(i, ())):
+                out.extend(Free(v) for v in views.get(b, ()))
+            for b in dies.get(i, ()):
+                out.append(Free(b))
+                live -= size.pop(b, 0)
+        return out, peak
+
+
+def _copied(x: Buffer, to: Buffer, s: Extern) -> Extern:
+    clone = torch.ops.aten.clone
+    return Extern(
+        clone.default, (x,), {}, [to], clone.out, ("out",), f"what {s.shown_name()} writes to", s.origin, s.lines
+    )
+
+
+def _may_alias(s: Extern, k: int) -> bool:
+    returns = s.op._schema.returns
+    return k >= len(returns) or returns[k].alias_info is not None
+
+
+def outlive(lowered: LoweredGraph) -> list[Buffer]:
+    """Buffers whose memory is not the plan's to give away: results, what is copied into mutated inputs, inputs."""
+    return [*output_buffers(lowered), *(b for b in lowered.inputs if isinstance(b, Buffer))]
+
+
+def output_buffers(lowered: LoweredGraph) -> list[Buffer]:
+    """Buffers that outlive the steps: results and what is copied into mutated inputs."""
+    out = [b for _, b in lowered.mutations]
+    for o in lowered.outputs:
+        v = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
+        if isinstance(v, Buffer):
+            out.append(v)
+    return out
+
+
+def _is_dense(b: Buffer) -> bool:
+    """Whether elements fill all bytes that the buffer spans."""
+    n = integer(b.dtype.itemsize)
+    for size in b.shape:
+        n = n * size
+    return nbytes(b) is n
+
+
+def _same_layout(a: Buffer, b: Buffer) -> bool:
+    return (
+        len(a.shape) == len(b.shape)
+        and all(as_expr(x) is as_expr(y) for x, y in zip(a.shape, b.shape))
+        and all(as_expr(x) is as_expr(y) for s, x, y in zip(a.shape, a.stride, b.stride) if s != 1)
+    )
+
+
+def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
+    """Whether output o may lie in the memory of input i: every read of the input is at the index of the one store to
+    the output, and in no later pass than the store's. Kernels of a GPU have no memory of their own for locals: a pass
+    that reads one computes it again, with all the reads that it is made of. What they make of results alone may be made
+    before other stages (codegen/triton/split.py): of its inputs' memory no other stage may read.
+    """
+    x, y = kernel.inputs[i], kernel.outputs[o]
+    if kernel.template is not None and any(v.op == "load" and v.attr[0] is x for v in walk(kernel.template.roots())):
+        return False  # (other programs read it as well)
+    at: Expr | None = None
+    stored_in = -1
+    for k, st in enumerate(kernel.stages):
+        for store in st.stores:
+            if store.buffer is y:
+                if at is not None or store.mode != "set":
+                    return False
+                at, stored_in = store.index, k
+    if at is None:
+        return False
+    made_of_x: set[int] = set()  # ids of locals that are computed from reads of x
+    alone = on_gpu and not kernel.stages[stored_in].axes
+    for k, st in enumerate(kernel.stages):
+        for v in walk(st.roots()):
+            if v.op != "load":
+                continue
+            if (
+                v.attr[0] is x
+                and (v.attr[1] is not at or v.args)
+                or (v.attr[0] is x or id(v.attr[0]) in made_of_x)
+                and (k > stored_in or alone and k != stored_in)
+            ):
+                return False
+        for store in st.stores if on_gpu else ():
+            if store.buffer.scope == "local" and any(
+                v.op == "load" and (v.attr[0] is x or id(v.attr[0]) in made_of_x) for v in walk([store.value])
+            ):
+                made_of_x.add(id(store.buffer))
+    return True
+
+
+def _on_gpu(b: Buffer) -> bool:
+    return torch.device(b.device or "cpu").type != "cpu"

@@ -1,0 +1,65 @@
+"""The names that the parameters of every kernel have (in0, out0, n0), so that repeated layers give equal kernels."""
+
+from __future__ import annotations
+
+from typing import Container, Sequence
+
+from ..lowering.ir import Buffer, Value, load, walk
+from ..symbolic.expr import Expr, as_expr, is_signed, maybe_int, symbol
+
+__all__ = ["FormalNames", "scalars_and_checks"]
+
+
+class FormalNames:
+    """Buffers and sizes under formal names, numbered as they appear. `axes`: names of the symbols that are no sizes."""
+
+    def __init__(self, axes: Container[str]):
+        self.axes = axes
+        self.sizes: dict[str, Expr] = {}  # of the graph -> the kernel's
+        self.inputs: dict[Buffer, Buffer] = {}
+        self.outputs: dict[Buffer, Buffer] = {}
+
+    def size(self, e: Expr) -> Expr:
+        """An expression with its size symbols renamed."""
+        unknown = [
+            s
+            for s in sorted(e.symbol_names())
+            if s not in self.sizes and s not in self.axes and not s.startswith("ind")
+        ]
+        for s in unknown:
+            self.sizes[s] = symbol(f"{'z' if is_signed(s) else 'n'}{len(self.sizes)}")
+        return e.subs(self.sizes) if self.sizes else e
+
+    def input(self, b: Buffer) -> Buffer:
+        return self._of(b, self.inputs, "in", "input")
+
+    def output(self, b: Buffer) -> Buffer:
+        return self._of(b, self.outputs, "out", "output")
+
+    def load(self, b: Buffer, e: Expr) -> Value:
+        """What a load of the graph's buffer is in the kernel (`on_load` of a Rewriter)."""
+        return load(self.input(b), e)
+
+    def _of(self, b: Buffer, formal: dict[Buffer, Buffer], prefix: str, kind: str) -> Buffer:
+        f = formal.get(b)
+        if f is None:
+            shape, stride = (tuple(maybe_int(self.size(as_expr(s))) for s in dims) for dims in (b.shape, b.stride))
+            f = formal[b] = Buffer(
+                f"{prefix}{len(formal)}", b.dtype, shape, stride, "global", b.device, kind, bits=b.bits
+            )
+        return f
+
+    def hints(self, hints: dict[str, int]) -> dict[str, int]:
+        return {f.name: hints[s] for s, f in self.sizes.items() if s in hints}
+
+
+def scalars_and_checks(values: Sequence[Value]) -> tuple[list, list[str]]:
+    """((name, dtype) of each scalar argument, messages of checks) that values use, in order."""
+    params: dict = {}
+    checks: dict[str, None] = {}
+    for v in walk(values):
+        if v.op == "param":
+            params[v.attr] = v.dtype
+        elif v.op == "check_index":
+            checks[v.attr] = None
+    return list(params.items()), list(checks)

@@ -1,0 +1,192 @@
+"""On a GPU, results are written where their copies would lie.
+
+What the library reads in another order than it was made in (heads of an attention module, its batch in the second
+place, pieces joined by a cat) lowering copies. Where all that a buffer is for can be found in such a copy, what makes
+the buffer's elements writes the copy instead. Rows stay rows: elements that were neighbours still are.
+
+Axes that indices take apart by divisions are parted first, so that a copy is seen as the order of axes that it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Iterable, Mapping, Sequence
+
+from ..lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
+from ..lowering.lowered import LoweredStep
+from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
+from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
+from .inline import buffers_read
+
+__all__ = ["without_copies", "whole_source", "is_copy", "parted"]
+
+_ANY_ORDER = (None, "sum", "prod", "max", "min", "any", "all")  # reductions that ask for no order of elements
+
+
+def without_copies(steps: Sequence[LoweredStep], needed: Iterable[Buffer]) -> list[LoweredStep]:
+    out: list[LoweredStep] = [parted(s) if isinstance(s, LoopNest) and s.on_gpu else s for s in steps]
+    made: dict[Buffer, list[int]] = {}  # buffer -> nests that write it, by their places
+    read: dict[Buffer, list[int]] = {}  # buffer -> nests that read it
+    fixed = set(needed)  # buffers that something else than a nest reads, or makes
+    for k, s in enumerate(out):
+        if not isinstance(s, LoopNest):
+            fixed.update(buffers_read(s))
+            fixed.update([s.buffer] if hasattr(s, "base") else [b for b in s.outputs if b is not None])
+            continue
+        made.setdefault(s.buffer, []).append(k)
+        for b in {v.attr[0] for v in walk([s.value]) if v.op == "load"}:
+            read.setdefault(b, []).append(k)
+        if s.alone or s.product:
+            fixed.update(v.attr[0] for v in walk([s.value]) if v.op == "load")
+            fixed.add(s.buffer)
+    gone: set[int] = set()
+    for k, s in enumerate(out):
+        if not isinstance(s, LoopNest) or not is_copy(s) or len(made[s.buffer]) > 1:
+            continue
+        source = s.value.attr[0]
+        if (
+            source in fixed
+            or source.kind != "temp"
+            or source.dtype != s.buffer.dtype
+            or not made.get(source)
+            or max(made[source]) > k
+        ):
+            continue
+        new = _moved(s, {n: out[n] for n in {*made[source], *read[source]} if n != k and n not in gone})
+        if new is None:
+            continue
+        for n, nest in new.items():
+            out[n] = nest
+        gone.add(k)
+        made[s.buffer] = made.pop(source)
+        read.setdefault(s.buffer, []).extend(n for n in read.pop(source) if n != k)
+    return [s for k, s in enumerate(out) if k not in gone]
+
+
+def is_copy(s: LoopNest) -> bool:
+    return (
+        s.on_gpu and s.value.op == "load" and not s.value.args and s.reduce_op is None and not s.alone and not s.product
+    )
+
+
+def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | None:
+    """The nests with the copy's source replaced by the copy; None where the copy is not all of its source in another
+    order of rows.
+    """
+    source, e = copy.value.attr
+    axes = whole_source(copy.axes, copy.index, e, source)
+    if axes is None:
+        return None
+
+    def there(at: Expr, nest: LoopNest) -> Expr | None:
+        """A position in the source as one in the copy."""
+        ranges = {a.symbol.name: (0, a.size) for a in nest.domain}
+        if not at.symbol_names() <= ranges.keys():
+            return None
+        found = tidy(copy.index.subs(positions(axes, e, at, ranges)), ranges)
+        fast = [a.symbol.name for a in nest.domain if at.coeff(a.symbol.name) is ONE]
+        return found if is_affine(found) and all(found.coeff(n) is ONE for n in fast) else None
+
+    out: dict[int, LoopNest] = {}
+    for k, nest in nests.items():
+        at = there(nest.index, nest) if nest.buffer is source else nest.index
+        loads = {
+            v.attr[1]: there(v.attr[1], nest) for v in walk([nest.value]) if v.op == "load" and v.attr[0] is source
+        }
+        if at is None or any(x is None for x in loads.values()):
+            return None
+
+        def on_load(b: Buffer, x: Expr, loads: dict = loads) -> Value | None:
+            return load(copy.buffer, loads[x]) if b is source else None
+
+        value = Rewriter(on_load=on_load)(nest.value) if loads else nest.value
+        origins = tuple(dict.fromkeys((*nest.origins, *copy.origins))) if nest.buffer is source else nest.origins
+        out[k] = replace(
+            nest, buffer=copy.buffer if nest.buffer is source else nest.buffer, index=at, value=value, origins=origins
+        )
+    return out
+
+
+def whole_source(axes: Sequence[Axis], index: Expr, e: Expr, source: Buffer) -> list[Axis] | None:
+    """The axes of a nest in the order of its source's memory, where it reads (at e) each of the source's elements once
+    and stores each in a place of its own.
+    """
+    found = sorted(axes, key=lambda a: -c.value if (c := e.coeff(a.symbol.name)) is not None and c.op == "int" else 0)
+    count = integer(1)
+    for a in reversed(found):
+        if type(a.size) is not int or e.coeff(a.symbol.name) is not count or index.coeff(a.symbol.name) in (None, ZERO):
+            return None
+        count = count * a.size
+    total, last = integer(1), integer(1)
+    for n, stride in zip(source.shape, source.stride):
+        total, last = total * as_expr(n), last + (as_expr(n) - 1) * stride
+    if total is not count or last is not count or e.subs({a.symbol.name: integer(0) for a in axes}) is not ZERO:
+        return None  # (each element is in memory of its own, without gaps)
+    return found
+
+
+def parted(nest: LoopNest) -> LoopNest:
+    """The nest with axes parted where its indices divide them, if no division is left then."""
+    if nest.reduce_op not in _ANY_ORDER or nest.alone or nest.product:
+        return nest
+    indices = [
+        nest.index,
+        *(v.attr if v.op == "index" else v.attr[1] for v in walk([nest.value]) if v.op in ("load", "index")),
+    ]
+    hard = [e for e in indices if not is_affine(e)]
+    if not hard or any(v.op == "load" and v.args for v in walk([nest.value])):
+        return nest
+    cuts: dict[str, set[int]] = {}
+    if not all(_cuts(e, cuts) for e in hard):
+        return nest
+    domain: list[Axis] = []
+    new: dict[str, Expr] = {}
+    parts_of: dict[str, list[Axis]] = {}
+    for a in nest.domain:
+        at = sorted(n for n in cuts.get(a.symbol.name, ()) if n > 1 and n != a.size)
+        if not at:
+            domain.append(a)
+            continue
+        if type(a.size) is not int or any(y % x for x, y in zip([1, *at], [*at, a.size])):
+            return nest
+        parts = [Axis(symbol(f"{a.symbol.name}_{n}"), y // x) for n, (x, y) in enumerate(zip([1, *at], [*at, a.size]))]
+        new[a.symbol.name] = sum((p.symbol * x for p, x in zip(parts, [1, *at])), integer(0))
+        parts_of[a.symbol.name] = parts
+        domain += reversed(parts)
+    ranges = {a.symbol.name: (0, a.size) for a in domain}
+
+    def f(e: Expr) -> Expr:
+        return tidy(e.subs(new), ranges)
+
+    if not all(is_affine(f(e)) for e in indices):
+        return nest
+    reduced = {p.symbol.name for a in nest.reduce_axes for p in parts_of.get(a.symbol.name, (a,))}
+    kept, rest = (tuple(a for a in domain if (a.symbol.name in reduced) is r) for r in (False, True))
+    return replace(
+        nest,
+        axes=kept,
+        reduce_axes=rest,
+        domain=tuple(domain),
+        index=f(nest.index),
+        value=Rewriter(on_index=f)(nest.value),
+    )
+
+
+def _cuts(e: Expr, into: dict[str, set[int]]) -> bool:
+    """The places at which an expression takes symbols apart: (a // 4) % 8 does at 4 and at 32. False where it divides
+    anything else than symbols.
+    """
+    for atom in (x for _, atoms in e.terms() for x in atoms):
+        chain = []
+        while atom.op in ("floordiv", "mod"):
+            if atom.args[1].op != "int":
+                return False
+            chain.append((atom.op, atom.args[1].value))
+            atom = atom.args[0]
+        if atom.op != "sym":
+            return False
+        scale = 1
+        for op, by in reversed(chain):
+            into.setdefault(atom.name, set()).add(scale * by)
+            scale *= by if op == "floordiv" else 1
+    return True

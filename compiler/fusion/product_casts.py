@@ -1,0 +1,139 @@
+"""On a GPU, products of 16 bits are written in float32 where a cast is all that their results are for.
+
+Autocast's gradients of weights are such: dW = dY^T X was made in 16 bits, read once and written again in float32. The
+library accumulates in float32 and can write it as it is: a launch and a way through memory less, and nothing is rounded
+on the way. Where the cast lies transposed, the transposed product is
+computed: (A B)^T = B^T A^T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Iterable, Sequence
+
+import torch
+
+from ..lowering.ir import Buffer, LoopNest, walk
+from ..lowering.lowered import Extern, LoweredStep, View
+from ..lowering.ref import contiguous_strides
+from ..lowering.rewrite import positions, tidy
+from ..symbolic.expr import ONE, ZERO, Expr, as_expr, symbol
+from .placed_copies import whole_source
+from .inline import buffers_read
+from .forced_fusion import NO_WISHES, Wishes
+
+__all__ = ["without_casts"]
+
+
+def without_casts(
+    steps: Sequence[LoweredStep], needed: Iterable[Buffer], written: Iterable[Buffer], wishes: Wishes = NO_WISHES
+) -> list[LoweredStep]:
+    """The steps with those casts gone that a product takes over. `needed`: results; `written`: what is to be copied
+    into inputs, which a kernel may write there.
+    """
+    made: dict[Buffer, list[int]] = {}  # buffer -> steps that write it, or say where it lies, by their places
+    read: dict[Buffer, list[int]] = {}
+    for k, s in enumerate(steps):
+        for b in [b for b in s.outputs if b is not None] if isinstance(s, Extern) else [s.buffer]:
+            made.setdefault(b, []).append(k)
+        for b in (
+            {v.attr[0] for v in walk([s.value]) if v.op == "load"} if isinstance(s, LoopNest) else set(buffers_read(s))
+        ):
+            read.setdefault(b, []).append(k)
+    needed, written = set(needed), set(written)
+    new: dict[int, list[LoweredStep]] = {}
+    for k, s in enumerate(steps):
+        if (
+            not isinstance(s, Extern)
+            or not _may_widen(s)
+            or s.outputs[0] in needed
+            or len(read.get(s.outputs[0], ())) != 1
+        ):
+            continue
+        (at,) = read[s.outputs[0]]
+        cast = steps[at]
+        if (
+            isinstance(cast, LoopNest)
+            and _is_cast(cast)
+            and made[cast.buffer] == [at]
+            and cast.buffer not in written
+            and not wishes.apart((s.origin,), cast.origins)
+        ):
+            wide = _widened(s, cast, cast.buffer in read)
+            if wide is not None:
+                new[k], new[at] = wide, []
+    return [x for k, s in enumerate(steps) for x in new.get(k, [s])]
+
+
+def _may_widen(s: Extern) -> bool:
+    out = s.outputs[0] if len(s.outputs) == 1 else None
+    return (
+        out is not None
+        and str(s.op) == "aten.mm.default"
+        and s.out_variant is not None
+        and hasattr(torch.ops.aten.mm, "dtype_out")
+        and out.dtype in (torch.bfloat16, torch.float16)
+        and torch.device(out.device or "cpu").type == "cuda"
+    )
+
+
+def _is_cast(s: LoopNest) -> bool:
+    """Whether a nest does nothing but cast what it reads to float32."""
+    return (
+        s.value.op == "cast"
+        and s.value.dtype == torch.float32
+        and s.value.args[0].op == "load"
+        and not s.value.args[0].args
+        and s.mode == "set"
+        and s.reduce_op is None
+        and not s.alone
+        and not s.product
+    )
+
+
+def _widened(s: Extern, cast: LoopNest, is_read: bool) -> list[LoweredStep] | None:
+    """The product into the memory of its cast; None where that is not all of the product, by rows or by columns.
+    `is_read`: whether a step reads the cast.
+    """
+    product, out = s.outputs[0], cast.buffer
+    e = cast.value.args[0].attr[1]
+    axes = whole_source(cast.axes, cast.index, e, product)
+    m, n = product.shape
+    if axes is None or type(m) is not int or type(n) is not int:
+        return None
+    i, j = symbol("row"), symbol("column")
+    ranges = {"row": (0, m), "column": (0, n)}
+    at = tidy(cast.index.subs(positions(axes, e, i * n + j, ranges)), ranges)
+    order = _order(at, m, n)
+    if order is None:
+        return None
+    steps: list[LoweredStep] = []
+    args = s.args
+    if order == "columns":
+        m, n = n, m
+        args = tuple(
+            Buffer(f"{out.name}_{x}", b.dtype, b.shape[::-1], b.stride[::-1], "global", b.device)
+            for x, b in zip("ab", reversed(s.args))
+        )
+        steps += [View(t, b) for t, b in zip(args, reversed(s.args))]
+    if not _same(out.shape, (m, n)) or not _same(out.stride, (n, 1)):
+        if is_read:
+            return None  # (what is written under another name is not known to be made by anyone)
+        out = Buffer(f"{out.name}_product", out.dtype, (m, n), contiguous_strides((m, n)), "global", out.device)
+        steps.append(View(out, cast.buffer))
+    mm = torch.ops.aten.mm
+    return [*steps, replace(s, op=mm.dtype, args=(*args, torch.float32), outputs=[out], out_variant=mm.dtype_out)]
+
+
+def _order(at: Expr, m: int, n: int) -> str | None:
+    """Whether elements (row, column) of a matrix lie at positions by rows, or by columns, without gaps and from 0
+    on.
+    """
+    if at.subs({"row": ZERO, "column": ZERO}) is not ZERO:
+        return None
+    by = at.coeff("row"), at.coeff("column")
+    return "rows" if by == (as_expr(n), ONE) else "columns" if by == (ONE, as_expr(m)) else None
+
+
+def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    return len(a) == len(b) and all(as_expr(x) is as_expr(y) for x, y in zip(a, b))

@@ -1,0 +1,147 @@
+"""On a GPU, element-wise kernels that read the graph's inputs alone share a launch where they lie near each other
+(horizontal fusion).
+
+Autocast's conversions of a layer's weights are such: a few microseconds each, too short to reach the rate of a long
+copy, and a launch each. So are the bits that dropout draws (they read the generator's state alone), which keep
+multipliers busy where conversions keep memory busy. In the common kernel each is a stage over axes of its own; their
+elements are divided among the programs. It runs where the first of them did, so that the results of the others wait in
+memory for their readers: MOST_BYTES of them at most, which a large GPU's cache holds. On an H200 the 76 MB that the
+weights of a transformer's layer and their conversions are take 19.4 us, where they took 27.0 one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Container, Sequence
+
+import torch
+
+from ..lowering.ir import Axis, Buffer, Kernel, Stage, Store, walk
+from ..lowering.lowered import Extern, LoweredGraph, View
+from ..lowering.rewrite import Rewriter
+from ..ops.philox import STATE
+from ..symbolic.expr import ONE, ZERO, Expr, symbol
+from .parameter_names import FormalNames
+from .memory_plan import nbytes
+from .schedule import Launch
+from .forced_fusion import NO_WISHES, Wishes
+
+__all__ = ["horizontal"]
+
+MOST_BYTES = 32 << 20  # of results of a launch
+MOST = 16  # kernels of a launch
+MOST_BUFFERS = 64  # that these read and write
+
+
+def horizontal(steps: Sequence[Any], lowered: LoweredGraph, wishes: Wishes = NO_WISHES, most: int = 4096) -> list[Any]:
+    """The steps with such kernels joined: each goes to the latest group, or begins one. `most`: operators in a
+    kernel.
+    """
+    there = dict.fromkeys(
+        (b for b in lowered.inputs if isinstance(b, Buffer)), -1
+    )  # buffer -> the place of the step that makes it
+    apart = {b for _, b in lowered.mutations} | {s.buffer for s in steps if isinstance(s, View)}
+    written: dict[Buffer, int] = {}
+    for s in steps:
+        for b in s.outputs if isinstance(s, Launch) else ():
+            written[b] = written.get(b, 0) + 1
+    groups: list[list[Launch]] = []
+    first: dict[int, list[Launch]] = {}  # id of a launch -> the group that begins there
+    room = begin = 0
+    for at, s in enumerate(steps):
+        if isinstance(s, Extern) and s.op._schema.is_mutable and s.out_variant is None:
+            room = 0  # (it may write what those behind it read)
+        if isinstance(s, Extern) and s.op is STATE:
+            there.update((b, at) for b in s.outputs if b is not None)
+        elif isinstance(s, View) and s.base in there:
+            there[s.buffer] = max(at, there[s.base])
+        if not isinstance(s, Launch) or not _is_free(s, there) or any(b in apart or written[b] > 1 for b in s.outputs):
+            continue
+        size = sum(int(nbytes(b).value) for b in s.outputs)
+        if (
+            groups
+            and size <= room
+            and all(there.get(b, -1) < begin for b in s.inputs)
+            and _may_join(groups[-1], s, wishes, most)
+        ):
+            groups[-1].append(s)
+            room -= size
+        else:
+            groups.append([s])
+            first[id(s)] = groups[-1]
+            room, begin = MOST_BYTES - size, at
+    joined = {id(s) for g in groups for s in g[1:]}
+    return [_join(first[id(s)]) if len(first.get(id(s), ())) > 1 else s for s in steps if id(s) not in joined]
+
+
+def _may_join(group: list[Launch], s: Launch, wishes: Wishes, most: int) -> bool:
+    together = (*group, s)
+    return (
+        len(group) < MOST
+        and sum(len(x.inputs) + len(x.outputs) for x in together) <= MOST_BUFFERS
+        and sum(len(x.kernel.origins) for x in together) <= most
+        and not any(wishes.apart(x.kernel.origins, s.kernel.origins) for x in group)
+    )
+
+
+def _is_free(s: Launch, there: Container[Buffer]) -> bool:
+    """Whether a kernel may run once what is `there` is made, and goes through memory in one run: element-wise, of
+    static size.
+    """
+    k = s.kernel
+    if (
+        len(k.outer) != 1
+        or len(k.stages) != 1
+        or k.stages[0].axes
+        or k.template is not None
+        or k.checks
+        or k.params
+        or k.sizes
+        or k.locals
+    ):
+        return False
+    if not all(torch.device(b.device or "cpu").type == "cuda" for b in s.outputs) or not all(
+        b in there or b.kind == "constant" for b in s.inputs
+    ):
+        return False
+    stores, axis = k.stages[0].stores, k.outer[0].symbol.name
+    return all(x.mode == "set" and not x.positions and x.index.coeff(axis) is ONE for x in stores) and all(
+        v.op != "philox" and (v.op != "load" or not v.args and v.attr[1].coeff(axis) in (ONE, ZERO))
+        for v in walk([x.value for x in stores])
+    )
+
+
+def _join(launches: Sequence[Launch]) -> Launch:
+    """One launch that does what these do, in any order."""
+    axes = [
+        symbol(f"r{n}") for n in range(len(launches))
+    ]  # (a name for each: no element of one is known to be one of another)
+    formal = FormalNames({a.name for a in axes})
+    stages = []
+    for s, launch in zip(axes, launches):
+        k = launch.kernel
+        given = dict(zip((*k.inputs, *k.outputs), (*launch.inputs, *launch.outputs)))
+
+        def at(e: Expr, old: str = k.outer[0].symbol.name, new: Expr = s) -> Expr:
+            return e.subs({old: new})
+
+        rw = Rewriter(at, lambda b, e, given=given: formal.load(given[b], e))  # type: ignore[misc]
+        stages.append(
+            Stage(
+                (Axis(s, k.outer[0].size),),
+                [],
+                [Store(formal.output(given[x.buffer]), at(x.index), rw(x.value)) for x in k.stages[0].stores],
+            )
+        )
+    kernels = [x.kernel for x in launches]
+    why = [f"{len(launches)} kernels: they read inputs or random numbers' state alone, and are short"]
+    kernel = Kernel(
+        kernels[0].name,
+        (),
+        stages,
+        list(formal.inputs.values()),
+        list(formal.outputs.values()),
+        origins=[o for k in kernels for o in k.origins],
+        lines=list(dict.fromkeys(x for k in kernels for x in k.lines)),
+        fused_because=[*dict.fromkeys(w for k in kernels for w in k.fused_because), *why],
+    )
+    return Launch(kernel, list(formal.inputs), list(formal.outputs))

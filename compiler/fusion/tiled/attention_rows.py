@@ -1,0 +1,142 @@
+"""What else is computed of attention's scores than their softmax: the maximum and the sum of exponentials of each row,
+and what follows from these alone.
+
+An attention kernel has both numbers at its end (ir.Attention: "top", "total"), so that it stores what others read of
+them: the logarithm of the sum, which training keeps and programs ask for (return_lse), in any spelling.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+import torch
+
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, const, load, prim, walk
+from ...lowering.lowered import View
+from ...lowering.rewrite import Rewriter, tidy
+from ...symbolic.expr import Expr, as_expr
+from .producers import Finder, NoMatch, inverse
+
+__all__ = ["RowResult", "row_results"]
+
+F32 = torch.float32
+TOP, TOTAL = acc("top", F32), acc("total", F32)
+INFINITE, NAN = const(math.inf, F32), const(math.nan, F32)
+
+
+@dataclass
+class RowResult:
+    """A nest of rows alone, and what it stores, where: over a kernel's axes, of its accs."""
+
+    nest: LoopNest
+    index: Expr
+    value: Value
+
+
+def row_results(
+    finder: Finder,
+    product: Buffer,
+    scores: Value,
+    domain: Sequence[Axis],
+    names: dict[str, Expr],
+    key: str,
+    ranges: dict[str, tuple],
+) -> dict[Buffer, RowResult]:
+    """Nests that are such, by what they store. `scores`: the softmax's, made from `product`, over `domain`, whose keys
+    are axis `key`; `names`: the kernel's axes for those; `ranges`: of these."""
+    mine = {a.symbol.name: (0, a.size) for a in domain}
+    out: dict[Buffer, RowResult] = {}
+    for nest in _reductions(finder, product):
+        if len(nest.domain) != len(domain) or not all(
+            as_expr(a.size) is as_expr(b.size) for a, b in zip(nest.domain, domain)
+        ):
+            continue
+        m: dict[str, Expr] = {a.symbol.name: b.symbol for a, b in zip(nest.domain, domain)}
+        if m[nest.reduce_axes[0].symbol.name].name != key:
+            continue
+        try:
+            made = _of_row(finder, nest, Rewriter(lambda e, m=m: tidy(e.subs(m), mine))(nest.value), scores, mine)  # type: ignore[misc]
+        except NoMatch:
+            continue
+        if made is not None:
+            out[nest.buffer] = RowResult(nest, tidy(nest.index.subs(m).subs(names), ranges), made)
+    todo = list(out)
+    while todo:
+        b = todo.pop()
+        for nest in finder.readers.get(b, ()):
+            if (
+                isinstance(nest, LoopNest)
+                and nest.buffer not in out
+                and finder.producer(load(nest.buffer, nest.index)) is nest
+            ):
+                found = _follows(nest, b, out, ranges)
+                if found is not None:
+                    out[nest.buffer] = found
+                    todo.append(nest.buffer)
+    return out
+
+
+def _reductions(finder: Finder, product: Buffer) -> list[LoopNest]:
+    """What reduces to one number what is computed of a product, element by element."""
+    out: list[LoopNest] = []
+    todo, seen = [product], {product}
+    while todo:
+        for s in finder.readers.get(todo.pop(), ()):
+            b: Any = s.buffer if isinstance(s, (View, LoopNest)) else None
+            if b is None or b in seen or finder.made.get(b) is not s:
+                continue
+            seen.add(b)
+            if isinstance(s, View) or s.reduce_op is None and finder.leads(b):
+                todo.append(b)
+            elif s.reduce_op in ("max", "sum") and not s.scan and len(s.reduce_axes) == 1 and s.value.dtype == F32:
+                out.append(s)
+    return out
+
+
+def _of_row(finder: Finder, nest: LoopNest, value: Value, scores: Value, ranges: dict[str, tuple]) -> Value | None:
+    """What a reduction of `value` over the keys gives, NaN and infinities included."""
+    if nest.reduce_op == "max":
+        unknown = prim("logical_and", prim("isnan", TOTAL), prim("ne", TOP, INFINITE))
+        return prim("where", unknown, NAN, TOP) if finder.same(value, scores, ranges) else None
+    power = finder.peeled(value, ranges)
+    less = finder.peeled(power.args[0], ranges) if power.op == "exp" else power
+    if less.op != "sub" or not finder.same(less.args[0], scores, ranges):
+        return None
+    top = finder.peeled(less.args[1], ranges)
+    if top.op == "where" and top.args[1].op == "const" and top.args[1].attr == 0:  # (as logsumexp has it)
+        infinite, top = finder.peeled(top.args[0], ranges), top.args[2]
+        if infinite.op != "eq" or infinite.args[1].op != "const" or infinite.args[1].attr != math.inf:
+            return None
+        size = finder.peeled(infinite.args[0], ranges)
+        if (
+            size.op != "abs"
+            or not _is_top(finder, size.args[0], scores, ranges)
+            or not _is_top(finder, top, scores, ranges)
+        ):
+            return None
+        return prim("where", prim("eq", TOP, INFINITE), INFINITE, TOTAL)
+    if not _is_top(finder, top, scores, ranges):
+        return None
+    return prim("where", prim("eq", prim("abs", TOP), INFINITE), NAN, TOTAL)
+
+
+def _is_top(finder: Finder, v: Value, scores: Value, ranges: dict[str, tuple]) -> bool:
+    try:
+        return finder.same(finder.row(v, "max", ranges), scores, ranges)
+    except NoMatch:
+        return False
+
+
+def _follows(nest: LoopNest, b: Buffer, known: dict[Buffer, RowResult], ranges: dict[str, tuple]) -> RowResult | None:
+    """An element-wise nest that reads `b`, where it reads what is known of the same row alone."""
+    loads = [v for v in walk([nest.value]) if v.op == "load"]
+    e = next((v.attr[1] for v in loads if v.attr[0] is b), None)
+    if e is None or any(v.args or v.attr[0] not in known for v in loads):
+        return None
+    m = inverse(nest.domain, e, known[b].index, ranges)
+    if m is None or any(tidy(v.attr[1].subs(m), ranges) is not known[v.attr[0]].index for v in loads):
+        return None
+    value = Rewriter(lambda e: tidy(e.subs(m), ranges), lambda x, _: known[x].value)(nest.value)
+    return RowResult(nest, tidy(nest.index.subs(m), ranges), value)

@@ -1,0 +1,452 @@
+"""Who makes and who reads each buffer among the lowered steps, and what elements are computed by: for passes that put
+one kernel in the place of products and what lies around them (match_attention.py, match_chains.py)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Sequence
+
+import torch
+
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, load, make, walk
+from ...lowering.lowered import Extern, LoweredStep, View
+from ...lowering.ref import is_one
+from ...lowering.rewrite import Rewriter, is_affine, positions, tidy, value_at
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr, mul_all, symbol
+from ..inline import buffers_read, does_more
+from ..schedule import Template
+
+__all__ = [
+    "COLUMN",
+    "DTYPES",
+    "Finder",
+    "INNER",
+    "KEY",
+    "NoMatch",
+    "PLUS",
+    "ROW",
+    "flat",
+    "groups_of",
+    "inverse",
+    "is_product",
+    "made_by",
+    "makes_scores",
+    "on_gpu",
+    "position",
+    "read_by",
+    "replaced",
+]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+LONGEST = 64  # nests between two products
+INDEX_ONLY, WITH_LOADS = (
+    40,
+    12,
+)  # values of a mask that are computed again for each score: of positions alone, of what memory holds
+OF_SIDES = 8  # reads of what rows, or keys, have in memory for it
+ROW, KEY, INNER, COLUMN = (
+    symbol("m0"),
+    symbol("r0"),
+    symbol("d0"),
+    symbol("c0"),
+)  # axes of such kernels, beside those of a batch
+PLUS = ("aten.baddbmm.default", "aten.addmm.default")
+_COSTLY = frozenset(
+    ("exp", "log", "tanh", "sin", "cos", "pow", "erf", "div_floor", "remainder", "sqrt", "log1p", "expm1")
+)
+
+
+class NoMatch(Exception):
+    pass
+
+
+class Result(Protocol):
+    """What a kernel makes: over `batch`, `rows` and `columns`, as the first output of `step`, at `index`."""
+
+    batch: tuple[Axis, ...]
+    columns: Any
+    step: Extern
+    index: Expr
+
+    @property
+    def rows(self) -> tuple[Axis, ...]: ...
+
+
+def is_product(s: Extern) -> bool:
+    return (
+        type(s) is Extern and str(s.op) in ("aten.bmm.default", "aten.mm.default") and not s.kwargs
+    )  # (a Template stands for more than its operator)
+
+
+def makes_scores(s: Any) -> bool:
+    return type(s) is Extern and (is_product(s) or str(s.op) in PLUS)
+
+
+def on_gpu(s: Extern) -> bool:
+    b = next((b for b in s.outputs if b is not None), None)
+    return b is not None and torch.device(b.device or "cpu").type == "cuda"
+
+
+class Finder:
+    """Who makes and who reads each buffer, and what stands for what: `steps()` are the steps with kernels in the place
+    of what they do.
+    """
+
+    def __init__(self, steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int]):
+        self.first, self.needed, self.hints = list(steps), frozenset(needed), hints
+        self.instead: dict[int, Template] = {}  # id of a step -> the kernel in its place
+        self.dead: set[int] = set()  # ids of steps that nothing needs any more
+        self.made: dict[Buffer, Any] = {}  # by one step alone
+        self.readers: dict[Buffer, list[Any]] = {}
+        self.order: dict[int, int] = {}  # id of a step -> its place
+        self.ends: dict[Buffer, int] = {}  # place of the last step that makes it
+        self._leads: dict[Buffer, bool] = {}
+        several: set[Buffer] = set()
+        for k, s in enumerate(self.first):
+            self.order[id(s)] = k
+            for b in made_by(s):
+                self.ends[b] = k
+                if b in self.made:
+                    several.add(b)
+                self.made[b] = s
+            for b in read_by(s):
+                self.readers.setdefault(b, []).append(s)
+        for b in several:
+            del self.made[b]
+
+    def steps(self) -> list[LoweredStep]:
+        return [self.instead.get(id(s), s) for s in self.first if id(s) in self.instead or id(s) not in self.dead]
+
+    def superfluous(self, gone: Sequence[Any], *steps: Template) -> list[Any]:
+        """The steps that nothing needs once `gone` are not there and `steps` are: those, and what leads to them
+        alone.
+        """
+        dead, todo, kept = (
+            {id(s) for s in gone},
+            list(gone),
+            {x for s in steps for x in (*s.args, *s.outputs)} | self.needed,
+        )
+        out = list(gone)
+        while todo:
+            for b in read_by(todo.pop()):
+                p = self.made.get(b)
+                if (
+                    p is None
+                    or id(p) in dead
+                    or does_more(p)
+                    or any(x in kept or any(id(r) not in dead for r in self.readers.get(x, ())) for x in made_by(p))
+                ):
+                    continue
+                dead.add(id(p))
+                todo.append(p)
+                out.append(p)
+        return out
+
+    def put(self, step: Template, place: Any, dead: Sequence[Any]) -> None:
+        """Have `step` run in the place of another, without those that are superfluous then."""
+        for s in dead:
+            self.dead.add(id(s))
+            for b in read_by(s):
+                self.readers[b].remove(s)
+        self.instead[id(place)] = step
+        self.order[id(step)] = self.order[id(place)]
+        for b in step.args:
+            self.readers.setdefault(b, []).append(step)
+        for b in made_by(step):
+            self.made[b] = step
+            self.ends[b] = self.order[id(step)]
+        self._leads.clear()
+
+    # ---- values
+    def element(self, b: Buffer, at: Expr, ranges: dict[str, tuple]) -> Value:
+        """A load of what lies at a flat position of a buffer, views seen through."""
+        while isinstance(self.made.get(b), View):
+            view = self.made[b]
+            b, at = view.base, as_expr(view.offset) + at
+        return load(b, tidy(at, ranges))
+
+    def producer(self, v: Value) -> LoopNest | None:
+        """The element-wise nest that made what is loaded."""
+        s = self.made.get(v.attr[0]) if v.op == "load" else None
+        if (
+            isinstance(s, LoopNest)
+            and s.reduce_op is None
+            and not s.alone
+            and not s.product
+            and not any(x.op == "check_index" for x in walk([s.value]))
+        ):
+            return s
+        return None
+
+    def peeled(self, v: Value, ranges: dict[str, tuple]) -> Value:
+        """What a value is computed by, through conversions and element-wise nests."""
+        for _ in range(LONGEST):
+            if v.op == "cast" and v.dtype.is_floating_point and v.args[0].dtype.is_floating_point:
+                v = v.args[0]
+                continue
+            nest = self.producer(v)
+            if nest is None:
+                return v
+            v = value_at(nest, v.attr[1], ranges)
+        raise NoMatch
+
+    def expanded(self, v: Value, ranges: dict[str, tuple], wanted: Any) -> Value:
+        """A value with the loads that `wanted(buffer, value)` names computed; `value`: what is read, computed as far as
+        that goes.
+        """
+        made: dict[int, Value | None] = {}
+
+        def rewritten(v: Value, depth: int) -> Value:
+            def on_load(b: Buffer, e: Expr) -> Value | None:
+                x = load(b, e)
+                if x.id not in made:
+                    nest = self.producer(x)
+                    new = (
+                        rewritten(value_at(nest, e, ranges), depth + 1)
+                        if nest is not None and depth < LONGEST
+                        else None
+                    )
+                    made[x.id] = new if new is not None and wanted(b, new) else None
+                return made[x.id]
+
+            return Rewriter(on_load=on_load, drop_rounding=True)(v)
+
+        return rewritten(v, 0)
+
+    def leads(self, b: Buffer, depth: int = 0) -> bool:
+        """Whether a buffer is computed, element by element, from a product."""
+        known = self._leads.get(b)
+        if known is None:
+            s = self.made.get(b)
+            if isinstance(s, View):
+                known = self.leads(s.base, depth + 1)
+            elif isinstance(s, Extern):
+                known = makes_scores(s)
+            elif isinstance(s, LoopNest) and s.reduce_op is None and not s.alone and depth < LONGEST:
+                known = any(self.leads(v.attr[0], depth + 1) for v in walk([s.value]) if v.op == "load")
+            else:
+                known = False
+            self._leads[b] = known
+        return known
+
+    def same(self, a: Value, b: Value, ranges: dict[str, tuple]) -> bool:
+        return a is b or self.scores(a, ranges) is self.scores(b, ranges)
+
+    def scores(self, v: Value, ranges: dict[str, tuple]) -> Value:
+        return self.expanded(v, ranges, lambda b, new: self.leads(b))
+
+    def copied(self, v: Value, ranges: dict[str, tuple]) -> Value:
+        """An operand as it lies before it was copied into another layout or converted; or the load itself."""
+        best = v
+        for _ in range(LONGEST):
+            nest = self.producer(v)
+            if nest is None:
+                return best
+            v = value_at(nest, v.attr[1], ranges)
+            while (
+                v.op == "cast"
+                and v.dtype.is_floating_point
+                and v.args[0].dtype in DTYPES
+                and v.dtype.itemsize >= v.args[0].dtype.itemsize
+            ):
+                v = v.args[0]
+            if v.op != "load" or v.args or v.dtype not in DTYPES:
+                return best
+            best = v
+        return best
+
+    def operand(self, v: Value, ranges: dict[str, tuple]) -> tuple[Value, float]:
+        """(operand of the first product, what it is scaled by): a factor that was multiplied into a copy of it belongs
+        to the score.
+        """
+        x, factor = self.copied(v, ranges), 1.0
+        nest = self.producer(x)
+        if nest is not None and x.dtype == torch.float32:
+            new = value_at(nest, x.attr[1], ranges)
+            if (
+                new.op in ("mul", "div")
+                and new.args[1].op == "const"
+                and new.args[1].attr
+                and new.args[0].op in ("load", "cast")
+            ):
+                inner = new.args[0].args[0] if new.args[0].op == "cast" else new.args[0]
+                if inner.op == "load" and inner.dtype in DTYPES:
+                    factor = new.args[1].attr if new.op == "mul" else 1 / new.args[1].attr
+                    return self.copied(inner, ranges), factor
+        return x, factor
+
+    def row(self, v: Value, op: str, ranges: dict[str, tuple]) -> Value:
+        """What is reduced over the keys to the number of a row `v`, over the axes of `ranges`."""
+        v = self.peeled(v, ranges)
+        nest = self.made.get(v.attr[0]) if v.op == "load" else None
+        if not isinstance(nest, LoopNest) or nest.reduce_op != op or nest.scan or len(nest.reduce_axes) != 1:
+            raise NoMatch
+        over = nest.reduce_axes[0]
+        used = v.attr[1].symbol_names()
+        free = [n for n, (_, size) in ranges.items() if n not in used and as_expr(size) is as_expr(over.size)]
+        if (
+            len(free) != 1 and over.symbol.name in free
+        ):  # (of several axes of one size, the one that the rule reduces under the same name)
+            free = [over.symbol.name]
+        if len(free) != 1:
+            raise NoMatch
+        m = {} if v.attr[1] is nest.index else positions(nest.axes, nest.index, v.attr[1], ranges)
+        m[over.symbol.name] = symbol(free[0])
+        return Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
+
+    # ---- what a kernel takes in
+    def cheap(self, b: Buffer, new: Value) -> bool:
+        """Whether a mask's element is better computed for each score than read."""
+        values = walk([new])
+        reads = [v for v in values if v.op == "load"]
+        along: dict[int, set[str]] = {}  # of each value: "r" where it differs from key to key, "m" from row to row
+        for v in values:
+            names = (v.attr[1] if v.op == "load" else v.attr).symbol_names() if v.op in ("load", "index") else ()
+            along[v.id] = {n[0] for n in names if n == KEY.name or n.startswith("m")}.union(
+                *(along[x.id] for x in v.args)
+            )
+        if not reads or not along[new.id]:  # (none: once for a program)
+            return len(values) <= INDEX_ONLY
+        if any(v.op in _COSTLY for v in values):
+            return False
+        each = [v for v in values if len(along[v.id]) == 2]
+        if any(v.op == "load" for v in each):
+            return len(reads) == 1 and len(values) <= WITH_LOADS
+        return len(reads) <= OF_SIDES and len(values) <= INDEX_ONLY and len(each) <= WITH_LOADS
+
+    def _joins(self, b: Buffer, new: Value) -> bool:
+        """Whether what the result meets is computed where it does."""
+        return (
+            len(self.readers.get(b, ())) == 1 and b not in self.needed and sum(v.op == "load" for v in walk([new])) <= 2
+        )
+
+    def followers(
+        self, parts: Result, out: Buffer, ranges: dict[str, tuple], made: str = "mixed"
+    ) -> tuple[Buffer, Expr, Value, Any, list[LoopNest]]:
+        """(buffer, index, value) of what the kernel stores for its acc `made`, the step in whose place it runs, and the
+        nests that it takes in.
+        """
+        value = acc(made, torch.float32)
+        if out.dtype != torch.float32:
+            value = make("cast", out.dtype, (value,), "round")
+        buffer, at, place, more = out, tidy(parts.index, ranges), parts.step, []
+        total = mul_all([a.size for a in (*parts.batch, *parts.rows)]) * parts.columns
+        while buffer not in self.needed:
+            readers = self.readers.get(buffer, [])
+            nest = readers[0] if len(readers) == 1 else None
+            if (
+                not isinstance(nest, LoopNest)
+                or self.made.get(nest.buffer) is not nest
+                or self.producer(load(nest.buffer, nest.index)) is None
+            ):
+                break
+            reads = {v for v in walk([nest.value]) if v.op == "load"}
+            mine = [v for v in reads if v.attr[0] is buffer]
+            if len(mine) != 1 or mine[0].args or len(reads) > 3 or mul_all([a.size for a in nest.domain]) is not total:
+                break
+            m = inverse(nest.domain, mine[0].attr[1], at, ranges)
+            if m is None:
+                break
+            value = self.expanded(_at_place(nest.value, m, buffer, value, ranges), ranges, self._joins)
+            buffer, at, place = nest.buffer, tidy(nest.index.subs(m), ranges), nest
+            more.append(nest)
+        return buffer, at, value, place, more
+
+
+def made_by(s: LoweredStep) -> list[Buffer]:
+    return [b for b in s.outputs if b is not None] if isinstance(s, Extern) else [s.buffer]
+
+
+def read_by(s: LoweredStep) -> list[Buffer]:
+    return list(
+        dict.fromkeys(v.attr[0] for v in walk([s.value]) if v.op == "load")
+        if isinstance(s, LoopNest)
+        else dict.fromkeys(buffers_read(s))
+    )
+
+
+def flat(axes: Sequence[Axis]) -> Expr:
+    """The position along all axes together."""
+    e = ZERO
+    for a in axes:
+        e = e * a.size + a.symbol
+    return e
+
+
+def position(b: Buffer, *at: Any) -> Expr:
+    """Where an element lies in a buffer; of a matrix, the first coordinate is left out."""
+    e = ZERO
+    for size, stride, x in zip(reversed(b.shape), reversed(b.stride), reversed(at)):
+        if not is_one(size):
+            e = e + as_expr(x) * stride
+    return e
+
+
+def groups_of(domain: Sequence[Axis], shape: Sequence[Any]) -> list[list[Axis]]:
+    """The axes of a nest, in the order of memory, that together are the dimensions of a product: batch, rows, keys."""
+    left = list(domain)
+    out: list[list[Axis]] = []
+    for want in reversed(shape):
+        taken: list[Axis] = []
+        n: Expr = ONE
+        while n is not as_expr(want):
+            if not left:
+                raise NoMatch
+            taken.insert(0, left.pop())
+            n = n * as_expr(taken[0].size)
+        out.insert(0, taken)
+    if left or len(out[-1]) != 1:
+        raise NoMatch
+    return [[]] * (3 - len(out)) + out
+
+
+def replaced(root: Value, old: Value, new: Value) -> Value:
+    return Rewriter(
+        drop_rounding=True, known={old.id: new if new.dtype == old.dtype else make("cast", old.dtype, (new,), "round")}
+    )(root)
+
+
+def _at_place(value: Value, m: dict[str, Expr], b: Buffer, element: Value, ranges: dict[str, tuple]) -> Value:
+    """A reader's value with its axes renamed, where `element` stands for what it loads of `b`."""
+    return Rewriter(lambda e: tidy(e.subs(m), ranges), lambda buffer, e: element if buffer is b else None, True)(value)
+
+
+def inverse(domain: Sequence[Axis], e: Expr, at: Expr, ranges: dict[str, tuple]) -> dict[str, Expr] | None:
+    """Each axis of a nest that reads `e`, as an expression where that is `at`; None where elements of what is read are
+    left out or come twice.
+    """
+    whole: dict[str, Expr] = {}  # axis that is divided -> itself, of its two parts
+    axes: list[Axis] = []
+    for a in domain:
+        by = {
+            x.args[1] for _, atoms in e.terms() for x in atoms if x.op in ("floordiv", "mod") and x.args[0] is a.symbol
+        }
+        k = by.pop() if len(by) == 1 else None
+        if k is None or not k.is_const or type(a.size) is not int or a.size % k.value:
+            axes.append(a)
+            continue
+        high, low = (
+            Axis(symbol(f"{a.symbol.name}_{part}"), n) for part, n in (("high", a.size // k.value), ("low", k.value))
+        )
+        axes += [high, low]
+        whole[a.symbol.name] = high.symbol * k + low.symbol
+    if whole:
+        e = tidy(e.subs(whole), {a.symbol.name: (0, a.size) for a in axes})
+    if not is_affine(e):
+        return None
+    left = {a.symbol.name: a for a in axes}
+    order: list[Axis] = []
+    rest, want = e, ONE
+    while left:  # from the fastest axis of what is read
+        a = next((a for a in left.values() if e.coeff(a.symbol.name) is want), None)  # type: ignore[assignment]
+        if a is None:
+            return None
+        del left[a.symbol.name]
+        order.insert(0, a)
+        rest, want = rest - a.symbol * want, want * a.size
+    if rest is not ZERO:
+        return None
+    m = positions(order, e, at, ranges)
+    return {
+        a.symbol.name: tidy(whole[a.symbol.name].subs(m), ranges) if a.symbol.name in whole else m[a.symbol.name]
+        for a in domain
+    }

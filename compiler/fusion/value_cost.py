@@ -1,0 +1,80 @@
+"""What a value costs to compute, in units of one simple vector instruction."""
+
+from __future__ import annotations
+
+from ..lowering.ir import SPECIAL, Value, walk
+
+__all__ = ["own_cost", "is_function", "Costs"]
+
+_COST = {
+    **dict.fromkeys(
+        ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "erf", "erf_rough"), 12
+    ),
+    **dict.fromkeys(
+        (
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erfc",
+            "lgamma",
+            "pow",
+            "atan2",
+            "nextafter",
+            "hypot",
+        ),
+        25,
+    ),
+    **dict.fromkeys(SPECIAL, 60),
+    "philox": 40,
+    "keep_word": 200,
+    **dict.fromkeys(("div", "div_trunc", "div_floor", "remainder", "fmod", "sqrt", "rsqrt", "reciprocal"), 3),
+}
+_CAP = 1 << 20
+
+
+def own_cost(v: Value) -> int:
+    if v.op in ("const", "param", "acc"):
+        return 0
+    if v.op == "load":
+        return 1 if not v.args else 2 if reads_rows(v) else 4
+    return _COST.get(v.op, 1)
+
+
+def is_function(name: str) -> bool:
+    """Whether an operator of this name takes as long as a dozen others."""
+    return _COST.get(name, 1) >= 12
+
+
+def reads_rows(v: Value) -> bool:
+    """Whether a load at a computed position reads runs of memory from there on (rows of a table), not single
+    elements.
+    """
+    return any(
+        c == 1 and len(atoms) == 1 and not atoms[0].name.startswith("ind")
+        for c, atoms in v.attr[1].terms()
+        if len(atoms) == 1 and atoms[0].op == "sym"
+    )
+
+
+class Costs:
+    """cost(v): of v with everything below it, counted as a tree (capped). Remembered; linear in the number of nodes."""
+
+    def __init__(self) -> None:
+        self.memo: dict[int, int] = {}
+        self._keep: list[Value] = []
+
+    def __call__(self, root: Value) -> int:
+        memo = self.memo
+        for v in () if root.id in memo else walk([root], memo):
+            below = 0 if v.op == "load" and v.args and reads_rows(v) else sum(memo[a.id] for a in v.args)
+            memo[v.id] = min(own_cost(v) + below, _CAP)  # (where a row lies is worked out once for the row)
+            self._keep.append(v)
+        return memo[root.id]

@@ -1,0 +1,166 @@
+"""The rules of kernels and schedules as code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..lowering.ir import REDUCE_OPS, SCAN_OPS, WORD, Buffer, Kernel
+from ..lowering.verify_loops import check_bounds, require, span, unmasked, verify_values
+from ..symbolic.expr import as_expr, mul_all
+from .domain import size_hint
+from .inline import buffers_read
+from .schedule import Alloc, Extern, Free, Launch, Schedule, View
+
+__all__ = ["verify_kernel", "verify_schedule"]
+
+
+def verify_kernel(k: Kernel) -> None:
+    """Accumulators and local buffers are made in an earlier stage than the one that uses them, every buffer and size is
+    a parameter, indices are in bounds at the hints, dtypes fit."""
+    where = f"kernel {k.name}"
+    params = {*k.inputs, *k.outputs, *k.locals}
+    sizes_known = {s.name for s in k.sizes}
+    accs: dict[str, torch.dtype] = {}
+    written: set[Buffer] = set()
+    outer = {a.symbol.name: size_hint(a.size, k.hints) for a in k.outer}
+    for a in (*k.outer, *(x for st in k.stages for x in st.axes)):
+        require(as_expr(a.size).symbol_names() <= sizes_known, f"{where}: axis {a} has a size that is no parameter")
+    if k.template is not None:
+        t = k.template
+        require(
+            as_expr(mul_all([a.size for a in t.outer])) is as_expr(mul_all([a.size for a in k.outer])),
+            f"{where}: its axes are not the template's",
+        )
+        known = {*(a.symbol.name for a in t.axes), WORD.name, *sizes_known}
+        for v in verify_values(t.roots(), where):
+            require(v.op != "acc" or v.attr.startswith("product"), f"{where}: {v!r} inside of its template")
+            if v.op == "load":
+                require(v.attr[0] in params, f"{where}: {v.attr[0]!r} is no parameter")
+                unknown = {x for x in v.attr[1].symbol_names() if x not in known and not x.startswith("ind")}
+                require(not unknown, f"{where}: {v!r} uses {unknown}")
+        accs.update(dict.fromkeys(t.results, torch.float32))
+    for n, st in enumerate(k.stages):
+        roots = st.roots()
+        values = verify_values(roots, where)
+        axes = {**outer, **{a.symbol.name: size_hint(a.size, k.hints) for a in st.axes}}
+        require(len(axes) == len(outer) + len(st.axes), f"{where}: an axis of stage {n} has the name of an outer one")
+        strict = unmasked(roots)
+        empty = 0 in axes.values()
+        for v in values:
+            if v.op == "acc":
+                running = next((a.dtype for a in st.accs if a.running and a.name == v.attr), None)
+                require(
+                    (running or accs.get(v.attr)) == v.dtype,
+                    f"{where}: stage {n} uses {v.attr}, which no earlier stage makes",
+                )
+            elif v.op == "param":
+                require((v.attr, v.dtype) in k.params, f"{where}: {v!r} is no parameter")
+            elif v.op == "load":
+                b, e = v.attr
+                require(b in params, f"{where}: {b!r} is no parameter")
+                require(
+                    b.scope != "local" or b in written,
+                    f"{where}: stage {n} reads {b.name}, which no earlier stage makes",
+                )
+                unknown = {
+                    x for x in e.symbol_names() if x not in axes and x not in sizes_known and not x.startswith("ind")
+                }
+                require(not unknown, f"{where}: {v!r} uses {unknown}")
+                if v.id in strict and not empty:
+                    check_bounds(where, b, e, axes, k.hints, span(b, k.hints))
+            elif v.op == "check_index":
+                require(v.attr in k.checks, f"{where}: {v.attr!r} is not among its checks")
+        for a in st.accs:
+            require(a.op in (SCAN_OPS if a.running else REDUCE_OPS), f"{where}: no reduction {a.op!r}")
+            require(a.name not in accs, f"{where}: {a.name} is made twice")
+            require(bool(st.axes), f"{where}: {a.name} reduces over no axis")
+            require(
+                a.dtype == (torch.int64 if a.op in ("argmax", "argmin") else a.value.dtype),
+                f"{where}: {a.name} is {a.dtype}",
+            )
+        for s in st.stores:
+            require(s.buffer in params and s.buffer not in k.inputs, f"{where}: stores to {s.buffer!r}")
+            require(s.value.dtype == s.buffer.holds, f"{where}: stores {s.value.dtype} to {s.buffer!r}")
+            if not empty:
+                check_bounds(where, s.buffer, s.index, axes, k.hints, span(s.buffer, k.hints))
+        accs.update({a.name: a.dtype for a in st.accs})
+        written.update(s.buffer for s in st.stores)
+    missing = [b.name for b in (*k.outputs, *k.locals) if b not in written]
+    require(not missing, f"{where}: never stores to {missing}")
+
+
+def verify_schedule(s: Schedule) -> None:
+    """Every buffer is allocated and written before it is read, and not used after it was released or its memory given
+    away.
+    """
+    ready = {b for b in s.inputs if isinstance(b, Buffer)}
+    allocated: set[Buffer] = set()
+    gone: set[Buffer] = set()
+    base: dict[Buffer, Buffer] = {}
+
+    def readable(b: Buffer, who: str) -> None:
+        require(b in ready or b.kind == "constant", f"{who} reads {b!r}, which is not there yet")
+        while b in base:
+            b = base[b]
+        require(b not in gone, f"{who} reads {b!r} after its memory was released")
+
+    def written(b: Buffer) -> None:
+        ready.add(b)
+        while b in base:
+            b = base[b]
+            ready.add(b)
+
+    for step in s.steps:
+        if isinstance(step, Alloc):
+            allocated.add(step.buffer)
+            if step.reuse is not None:
+                require(
+                    step.reuse not in gone and step.reuse.kind not in ("input", "constant"),
+                    f"{step} takes memory that is not there",
+                )
+        elif isinstance(step, Free):
+            require(step.buffer in ready and step.buffer not in gone, f"free of {step.buffer!r}, which is not there")
+            gone.add(step.buffer)
+        elif isinstance(step, View):
+            base[step.buffer] = step.base
+            if step.base in allocated and step.base not in ready:
+                continue  # a name under which the next call writes it
+            readable(step.base, f"view {step.buffer.name}")
+            ready.add(step.buffer)
+        elif isinstance(step, Launch):
+            k = step.kernel
+            verify_kernel(k)
+            pairs: list[tuple[Any, Any]] = [
+                (k.inputs, step.inputs),
+                (k.outputs, step.outputs),
+                (k.sizes, step.sizes),
+                (k.params, step.params),
+            ]
+            require(all(len(a) == len(b) for a, b in pairs), f"{k.name}: arguments do not fit its parameters")
+            for formal, b in zip(k.inputs, step.inputs):
+                readable(b, k.name)
+                require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
+            for formal, b in zip(k.outputs, step.outputs):
+                require(b in allocated or b in base, f"{k.name} writes {b!r}, which has no memory")
+                require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
+                written(b)
+        elif isinstance(step, Extern):
+            for b in buffers_read(step):
+                readable(b, str(step.op))
+            for b in step.outputs:
+                if b is not None:
+                    require(
+                        step.out_variant is None or b in allocated or b in base,
+                        f"{step.op} writes {b!r}, which has no memory",
+                    )
+                    written(b)
+        else:
+            require(False, f"unknown step {step!r}")
+    for o in s.outputs:
+        b = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
+        if isinstance(b, Buffer):
+            readable(b, "the graph's output")
+    for _, b in s.mutations:
+        readable(b, "a mutation")

@@ -1,0 +1,156 @@
+"""Run an AtenGraph with torch's own kernels: the reference for what the graph means, used by tests and by
+`backend="aten"`-like checks. Slow and simple; results have the layout that the graph's metadata says."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+from torch.fx.node import map_arg
+
+from ..symbolic.expr import Expr
+from .aten import AtenGraph
+from .meta.core import TensorMeta
+
+__all__ = ["interpret", "node_values"]
+
+aten = torch.ops.aten
+
+# A graph says each conversion that autocast makes: the region that a call finds itself in makes no other.
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
+
+def _bind(val: Any, actual: Any, sizes: dict[str, int]) -> None:
+    if isinstance(val, TensorMeta):
+        for s, n in (*zip(val.shape, actual.shape), *zip(val.stride, actual.stride())):
+            if isinstance(s, Expr) and s.op == "sym":
+                sizes.setdefault(s.name, int(n))
+    elif isinstance(val, Expr) and val.op == "sym":
+        sizes.setdefault(val.name, int(actual))
+
+
+def _concrete(x: Any, sizes: dict[str, int]) -> Any:
+    if isinstance(x, Expr):
+        return x.eval(sizes)
+    if isinstance(x, (list, tuple)):
+        return [_concrete(y, sizes) for y in x]
+    return x
+
+
+def _laid_out(t: torch.Tensor, m: TensorMeta, sizes: dict[str, int]) -> torch.Tensor:
+    if t.layout is not torch.strided:  # packed for a library
+        return t
+    stride = _concrete(m.stride, sizes)
+    if list(t.stride()) == list(stride) or t.numel() == 0 and t.dim() == 0:
+        return t
+    once = t[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)]  # expanded: written once
+    out = torch.empty_strided(tuple(once.shape), stride, dtype=t.dtype, device=t.device)
+    return out.copy_(once).expand(t.shape)
+
+
+def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) -> Any:
+    t = n.target
+    if t is aten.view.default:
+        return args[0].reshape(args[1])
+    if t is aten.clone.default:
+        return _laid_out(args[0].clone(), n.meta["val"], sizes)
+    if t is aten.as_strided.default:
+        x = _laid_out(args[0], n.args[0].meta["val"], sizes)
+        return x.as_strided(args[1], args[2], x.storage_offset() + (args[3] or 0))
+    if (
+        t is aten.as_strided_scatter.default
+    ):  # positions count in the layout of the result: a copy in front may have been left out
+        return t(_laid_out(args[0].clone(), n.meta["val"], sizes), *args[1:], **kwargs)
+    return t(*args, **kwargs)
+
+
+def node_values(a: AtenGraph, inputs: Sequence[Any], *, double: bool = False) -> dict[torch.fx.Node, Any]:
+    """The value of every node on real inputs. `double`: floating point values, constants and dtype arguments are
+    float64.
+    """
+    values, _ = _evaluate(a, inputs, double, keep=True)
+    return values
+
+
+def _evaluate(
+    a: AtenGraph, inputs: Sequence[Any], double: bool = False, keep: bool = False
+) -> tuple[dict[torch.fx.Node, Any], dict[str, int]]:
+    """The values of nodes, and of sizes. `keep`: of all nodes; else a value goes after its last use, unless it is a
+    result of the graph.
+    """
+    with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+        return _evaluate_as_recorded(a, inputs, double, {} if keep else _last_uses(a))
+
+
+def _last_uses(a: AtenGraph) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+    """node -> the values that nobody reads after it."""
+    seen = set(a.results)
+    out: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for n in reversed(a.graph.nodes):
+        if n.op != "output":
+            out[n] = [x for x in (*n.all_input_nodes, n) if x not in seen and not seen.add(x)]  # type: ignore[func-returns-value]
+        else:
+            seen.update(n.all_input_nodes)
+    return out
+
+
+def _evaluate_as_recorded(
+    a: AtenGraph, inputs: Sequence[Any], double: bool, last: dict[torch.fx.Node, list[torch.fx.Node]]
+) -> tuple[dict[torch.fx.Node, Any], dict[str, int]]:
+    values: dict[torch.fx.Node, Any] = {}
+    sizes: dict[str, int] = {}
+    it = iter(inputs)
+    for n in a.graph.nodes:
+        if n.op == "placeholder":
+            x = next(it)
+            _bind(n.meta.get("val"), x, sizes)
+            values[n] = _doubled(x) if double else x
+        elif n.op == "get_attr":
+            values[n] = _doubled(a.constants[n.target]) if double else a.constants[n.target]
+        elif n.op == "call_function":
+            args = _concrete(map_arg(n.args, values.__getitem__), sizes)
+            kwargs = {k: _concrete(map_arg(v, values.__getitem__), sizes) for k, v in n.kwargs.items()}
+            if double:
+                args, kwargs = [_doubled(x) for x in args], {k: _doubled(v) for k, v in kwargs.items()}
+            values[n] = _call(n, args, kwargs, sizes)
+            args = kwargs = None
+        for x in last.get(n, ()):
+            del values[x]
+    return values, sizes
+
+
+def _doubled(x: Any) -> Any:
+    """A floating point tensor or dtype in float64; anything else as it is."""
+    if isinstance(x, torch.Tensor):
+        return x.to(torch.float64) if x.is_floating_point() else x
+    return torch.float64 if isinstance(x, torch.dtype) and x.is_floating_point else x
+
+
+def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
+    """The graph's outputs on real inputs, in place writes to inputs included."""
+    values, sizes = _evaluate(a, inputs)
+    results = []
+    for r in a.results:
+        m, v = r.meta["val"], values[r]
+        results.append(_laid_out(v, m, sizes) if r.op == "call_function" else v)
+    for i, slot in a.mutation_slots:
+        inputs[i].copy_(results[slot])
+        torch.autograd.graph.increment_version([inputs[i]] * (a.writes.get(i, 1) - 1))
+    out: list[Any] = []
+    for o in a.plan:
+        if o.kind == "buffer":
+            out.append(results[o.value])
+        elif o.kind == "input":
+            out.append(inputs[o.value])
+        elif o.kind == "view":
+            base = inputs[o.value[1]] if o.value[0] == "input" else results[o.value[1]]
+            m = o.meta
+            shape, stride = _concrete(m.shape, sizes), _concrete(m.stride, sizes)
+            parts = base.is_complex() and not m.dtype.is_complex
+            b = base if base.dtype == m.dtype else torch.view_as_real(base) if parts else base.view(m.dtype)
+            out.append(b.as_strided(shape, stride, b.storage_offset() + _concrete(m.storage_offset, sizes)))
+        else:
+            out.append(_concrete(o.value, sizes))
+    return tuple(out)

@@ -1,0 +1,329 @@
+"""Reductions and what is built of them: sums in the accumulation dtype, softmax, variance, norms."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ...symbolic.expr import Expr
+from ..meta.core import norm_dims, numel
+from ..meta.types import category, is_float, is_int, opmath
+from .table import Builder, Node, decomposition
+from .pointwise_forms import dtype_of, upcast
+
+__all__ = ["sum_dims", "mean_dims", "amax_dims", "softmax_parts"]
+
+aten = torch.ops.aten
+
+
+def _dims(x: Node, dim: Any) -> list[int]:
+    m = x.meta["val"]
+    return list(norm_dims(dim, len(m.shape)))
+
+
+def sum_dims(b: Builder, x: Node, dims: list[int], keepdim: bool) -> Node:
+    """Sum in x's dtype; no dims: x itself."""
+    if not dims or not x.meta["val"].shape:
+        return b.emit(aten.clone.default, x)
+    return b.emit(aten.sum.dim_IntList, x, dims, keepdim)
+
+
+def _count(x: Node, dims: list[int]) -> int | Expr:
+    shape = x.meta["val"].shape
+    return numel([shape[d] for d in dims]) if shape else 1
+
+
+@decomposition(aten.sum.default, aten.sum.dim_IntList)
+def sum_(b: Builder, x: Node, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    d = dtype_of(x)
+    out = dtype or (torch.int64 if is_int(d) else d)
+    if category(out) > 2:
+        return NotImplemented
+    u = b.cast(x, opmath(out))
+    return b.cast(sum_dims(b, u, _dims(x, dim), keepdim), out)
+
+
+def mean_dims(b: Builder, x: Node, dims: list[int], keepdim: bool) -> Node:
+    return b.div(sum_dims(b, x, dims, keepdim), _count(x, dims))
+
+
+@decomposition(aten.mean.default, aten.mean.dim)
+def mean(b: Builder, x: Node, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    out = dtype or dtype_of(x)
+    if category(out) > 2:
+        return NotImplemented
+    u = b.cast(x, opmath(out))
+    return b.cast(mean_dims(b, u, _dims(x, dim), keepdim), out)
+
+
+@decomposition(aten.prod.default, aten.prod.dim_int)
+def prod(b: Builder, x: Node, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    d = dtype_of(x)
+    out = dtype or (torch.int64 if is_int(d) else d)
+    if category(out) > 2:
+        return NotImplemented
+    u = b.cast(x, opmath(out))
+    if not x.meta["val"].shape:
+        return b.cast(b.emit(aten.clone.default, u), out)
+    for i in sorted(_dims(x, dim), reverse=True):
+        u = b.emit(aten.prod.dim_int, u, i, keepdim)
+    return b.cast(u, out)
+
+
+def amax_dims(b: Builder, x: Node, dims: list[int], keepdim: bool, op: Any = aten.amax.default) -> Node:
+    if not dims or not x.meta["val"].shape:
+        return b.emit(aten.clone.default, x)
+    return b.emit(op, x, dims, keepdim)
+
+
+@decomposition(aten.amax.default)
+def amax(b: Builder, x: Node, dim: Any = (), keepdim: bool = False) -> Any:
+    return amax_dims(b, x, _dims(x, dim), keepdim)
+
+
+@decomposition(aten.amin.default)
+def amin(b: Builder, x: Node, dim: Any = (), keepdim: bool = False) -> Any:
+    return amax_dims(b, x, _dims(x, dim), keepdim, aten.amin.default)
+
+
+@decomposition(aten.max.default)
+def max_(b: Builder, x: Node) -> Any:
+    return amax_dims(b, x, _dims(x, None), False)
+
+
+@decomposition(aten.min.default)
+def min_(b: Builder, x: Node) -> Any:
+    return amax_dims(b, x, _dims(x, None), False, aten.amin.default)
+
+
+def _extreme_dim(b: Builder, x: Node, dim: int, keepdim: bool, value: Any, index: Any) -> Any:
+    m = x.meta["val"]
+    if not m.shape:
+        return b.emit(aten.clone.default, x), b.full((), 0, torch.int64, m.device)
+    d = dim % len(m.shape)
+    at = b.cast(x, torch.uint8) if m.dtype is torch.bool else x
+    return b.emit(value, x, [d], keepdim), b.emit(index, at, d, keepdim)
+
+
+@decomposition(aten.max.dim)
+def max_dim(b: Builder, x: Node, dim: int, keepdim: bool = False) -> Any:
+    return _extreme_dim(b, x, dim, keepdim, aten.amax.default, aten.argmax.default)
+
+
+@decomposition(aten.min.dim)
+def min_dim(b: Builder, x: Node, dim: int, keepdim: bool = False) -> Any:
+    return _extreme_dim(b, x, dim, keepdim, aten.amin.default, aten.argmin.default)
+
+
+@decomposition(aten.aminmax.default)
+def aminmax(b: Builder, x: Node, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    ds = _dims(x, dim)
+    if dim is None and keepdim:
+        ds = list(range(len(x.meta["val"].shape)))
+    return amax_dims(b, x, ds, keepdim, aten.amin.default), amax_dims(b, x, ds, keepdim)
+
+
+def _arg(op: Any) -> Any:
+    def f(b: Builder, x: Node, dim: int | None = None, keepdim: bool = False) -> Any:
+        m = x.meta["val"]
+        if not m.shape:
+            return b.full((), 0, torch.int64, m.device)
+        if dim is not None:
+            return b.emit(op, x, dim % len(m.shape), keepdim)
+        r = b.emit(op, b.view(x, [numel(m.shape)]) if len(m.shape) != 1 else x, 0, False)
+        return b.view(r, [1] * len(m.shape)) if keepdim else r
+
+    return f
+
+
+decomposition(aten.argmax.default)(_arg(aten.argmax.default))
+decomposition(aten.argmin.default)(_arg(aten.argmin.default))
+
+
+def _truth_reduction(op: Any) -> Any:
+    def f(b: Builder, x: Node, dim: Any = None, keepdim: bool = False) -> Any:
+        d = dtype_of(x)
+        out = torch.uint8 if d is torch.uint8 else torch.bool
+        u = b.cast(x, torch.bool)
+        m = x.meta["val"]
+        if m.shape and not (isinstance(dim, (list, tuple)) and not dim):
+            for i in sorted(_dims(x, dim), reverse=True):
+                u = b.emit(op, u, i, keepdim)
+        if u is x or u.op != "call_function":
+            u = b.emit(aten.clone.default, u)
+        return b.cast(u, out)
+
+    return f
+
+
+decomposition(aten.any.default, aten.any.dim, aten.any.dims)(_truth_reduction(aten.any.dim))
+decomposition(aten.all.default, aten.all.dim, aten.all.dims)(_truth_reduction(aten.all.dim))
+
+
+@decomposition(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
+def count_nonzero(b: Builder, x: Node, dim: Any = None) -> Any:
+    u = b.cast(b.cast(x, torch.bool), torch.int64)
+    return sum_dims(b, u, _dims(x, dim), False)
+
+
+# ---- variance
+def _var_mean(b: Builder, x: Node, dim: Any, correction: Any, keepdim: bool) -> tuple[Node, Node]:
+    """(var, mean) in the kernels' dtype."""
+    u = upcast(b, x)
+    dims = _dims(x, dim)
+    m = u.meta["val"]
+    correction = 1 if correction is None else correction
+    if not m.shape:
+        nan = math.nan if correction >= 1 else 0.0
+        return b.mul(u, nan) if nan != nan else b.sub(u, u), b.emit(aten.clone.default, u)
+    r = b.emit(aten.var_mean.correction, u, dims, correction=correction, keepdim=keepdim)
+    return b.item(r, 0), b.item(r, 1)
+
+
+def _correction(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
+    """The overloads (x, unbiased), (x, dim, unbiased) and (x, dim, correction=) as (dim, correction)."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        correction = 1 if unbiased else 0
+    return dim, 1 if correction is None else correction
+
+
+def _real(x: Node) -> bool:
+    return is_float(dtype_of(x))
+
+
+@decomposition(aten.var.default, aten.var.dim, aten.var.correction)
+def var(
+    b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    if not _real(x):
+        return NotImplemented
+    dim, correction = _correction(dim, unbiased, correction)
+    return b.cast(_var_mean(b, x, dim, correction, keepdim)[0], dtype_of(x))
+
+
+@decomposition(aten.std.default, aten.std.dim, aten.std.correction)
+def std(
+    b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    if not _real(x):
+        return NotImplemented
+    dim, correction = _correction(dim, unbiased, correction)
+    return b.cast(b.unary("sqrt", _var_mean(b, x, dim, correction, keepdim)[0]), dtype_of(x))
+
+
+@decomposition(aten.var_mean.default, aten.var_mean.dim, aten.var_mean.correction)
+def var_mean(
+    b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    if not _real(x):
+        return NotImplemented
+    dim, correction = _correction(dim, unbiased, correction)
+    v, m = _var_mean(b, x, dim, correction, keepdim)
+    return b.cast(v, dtype_of(x)), b.cast(m, dtype_of(x))
+
+
+@decomposition(aten.std_mean.default, aten.std_mean.dim, aten.std_mean.correction)
+def std_mean(
+    b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    if not _real(x):
+        return NotImplemented
+    dim, correction = _correction(dim, unbiased, correction)
+    v, m = _var_mean(b, x, dim, correction, keepdim)
+    return b.cast(b.unary("sqrt", v), dtype_of(x)), b.cast(m, dtype_of(x))
+
+
+# ---- softmax
+def softmax_parts(b: Builder, x: Node, dim: int) -> tuple[Node, Node, Node]:
+    """x in float32 less its maximum, exp of that, and the sum of it."""
+    u = upcast(b, x)
+    ndim = len(u.meta["val"].shape)
+    d = [dim % ndim] if ndim else []
+    shifted = b.sub(u, amax_dims(b, u, d, True))
+    e = b.unary("exp", shifted)
+    return shifted, e, sum_dims(b, e, d, True)
+
+
+@decomposition(aten._softmax.default)
+def softmax(b: Builder, x: Node, dim: int, half_to_float: bool) -> Any:
+    if _empty(x):
+        return NotImplemented
+    _, e, s = softmax_parts(b, x, dim)
+    return b.cast(b.div(e, s), torch.float32 if half_to_float else dtype_of(x))
+
+
+@decomposition(aten._log_softmax.default)
+def log_softmax(b: Builder, x: Node, dim: int, half_to_float: bool) -> Any:
+    if _empty(x):
+        return NotImplemented
+    shifted, _, s = softmax_parts(b, x, dim)
+    return b.cast(b.sub(shifted, b.unary("log", s)), torch.float32 if half_to_float else dtype_of(x))
+
+
+@decomposition(aten._safe_softmax.default)
+def safe_softmax(b: Builder, x: Node, dim: int, dtype: torch.dtype | None = None) -> Any:
+    if _empty(x):
+        return NotImplemented
+    out = dtype or dtype_of(x)
+    x = b.cast(x, out)
+    _, e, s = softmax_parts(b, x, dim)
+    u = upcast(b, x)
+    d = dim % len(u.meta["val"].shape)
+    masked = b.emit(aten.all.dim, b.compare("eq", u, -math.inf), d, True)
+    return b.cast(b.where(masked, 0.0, b.div(e, s)), out)
+
+
+def _empty(x: Node) -> bool:
+    return any(isinstance(s, int) and s == 0 for s in x.meta["val"].shape)
+
+
+@decomposition(aten.logsumexp.default)
+def logsumexp(b: Builder, x: Node, dim: Any, keepdim: bool = False) -> Any:
+    d = dtype_of(x)
+    if not is_float(d) or _empty(x):
+        return NotImplemented
+    u = upcast(b, x)
+    dims = _dims(x, dim)
+    top = amax_dims(b, u, dims, True)
+    top = b.where(b.compare("eq", b.unary("abs", top), math.inf), 0.0, top)
+    s = b.add(b.unary("log", sum_dims(b, b.unary("exp", b.sub(u, top)), dims, True)), top)
+    if not keepdim and u.meta["val"].shape:
+        s = b.emit(aten.squeeze.dims, s, dims)
+        s = b.emit(aten.clone.default, s)
+    return b.cast(s, d)
+
+
+# ---- norms
+@decomposition(aten.linalg_vector_norm.default)
+def vector_norm(
+    b: Builder, x: Node, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    d = dtype or dtype_of(x)
+    if not is_float(d) or not is_float(dtype_of(x)) or _empty(x):
+        return NotImplemented
+    u = b.cast(x, opmath(d))
+    dims = _dims(x, dim)
+    if ord != 0 and all(
+        type(n) is int and n == 1 for n in (x.meta["val"].shape[d] for d in dims if x.meta["val"].shape)
+    ):
+        r = sum_dims(b, b.unary("abs", u), dims, keepdim)  # as eager does: no square that may not fit
+    elif ord == 2:
+        r = b.unary("sqrt", sum_dims(b, b.mul(u, u), dims, keepdim))
+    elif ord == 1:
+        r = sum_dims(b, b.unary("abs", u), dims, keepdim)
+    elif ord in (math.inf, -math.inf):
+        r = amax_dims(b, b.unary("abs", u), dims, keepdim, aten.amax.default if ord > 0 else aten.amin.default)
+    elif ord == 0:
+        r = sum_dims(b, b.cast(b.compare("ne", u, 0), dtype_of(u)), dims, keepdim)
+    else:
+        r = b.pow(sum_dims(b, b.pow(b.unary("abs", u), float(ord)), dims, keepdim), 1.0 / float(ord))
+    return b.cast(r, d)
+
+
+@decomposition(aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+def norm(b: Builder, x: Node, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
+    return vector_norm(b, x, 2 if p is None else p, dim or None, keepdim)

@@ -1,0 +1,271 @@
+"""The decomposition table, and the builder that its functions write with.
+
+A decomposition is a function (b, *args, **kwargs) with the operator's signature after the Builder: fx nodes stand for
+tensors, ints and Exprs for sizes. It returns the node (or tuple of nodes, or list) that takes the operator's place, or
+NotImplemented to leave it as it is.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Callable
+
+import torch
+import torch.fx
+
+from ...symbolic.expr import Expr
+from ..aten import AtenGraph
+from ..fallback import meta_by_running
+from ..meta import TensorMeta, lookup
+from ..meta.core import fix, state
+
+__all__ = ["Builder", "TABLE", "decomposition", "decompose", "short_name"]
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+TABLE: dict[Any, Callable[..., Any]] = {}
+
+
+def decomposition(*ops: Any) -> Callable[[Callable], Callable]:
+    """Register a decomposition for OpOverloads; an OpOverloadPacket stands for all its functional overloads."""
+
+    def put(f: Callable) -> Callable:
+        for op in ops:
+            if isinstance(op, torch._ops.OpOverloadPacket):
+                for o in op.overloads():
+                    v = getattr(op, o)
+                    if not any(a.alias_info is not None and a.alias_info.is_write for a in v._schema.arguments):
+                        TABLE[v] = f
+            else:
+                TABLE[op] = f
+        return f
+
+    return put
+
+
+class Builder:
+    """Writes nodes into a graph. `b.call(op, ...)` decomposes further; `b.emit(op, ...)` writes the node itself.
+
+    Short forms for what decompositions need most: b.add(x, y), b.mul, b.sub, b.div, b.cast(x, dtype), b.where(...), ...
+    operate on nodes and Python numbers, already of one dtype."""
+
+    def __init__(self, graph: torch.fx.Graph):
+        self.graph = graph
+        self.where_meta: dict[str, Any] = {}
+
+    def emit(self, op: Any, *args: Any, val: Any = None, **kwargs: Any) -> Node:
+        n = self.graph.create_node("call_function", op, args, kwargs, name=short_name(op))
+        n.meta.update(self.where_meta)
+        n.meta["val"] = self.meta(op, args, kwargs) if val is None else val
+        return n
+
+    def call(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        f = TABLE.get(op)
+        if f is not None:
+            r = f(self, *args, **kwargs)
+            if r is not NotImplemented:
+                return r
+        n = self.emit(op, *args, **kwargs)
+        val = n.meta["val"]
+        if isinstance(val, (tuple, list)):
+            n.meta["val"] = tuple(val)
+            return tuple(self.item(n, i) if isinstance(v, TensorMeta) else None for i, v in enumerate(val))
+        return n
+
+    def item(self, n: Node, i: int) -> Node:
+        return self.emit(operator.getitem, n, i, val=n.meta["val"][i])
+
+    @staticmethod
+    def meta(op: Any, args: tuple, kwargs: dict) -> Any:
+        """Metadata of op on nodes."""
+        margs, mkw = [_meta(a) for a in args], {k: _meta(v) for k, v in kwargs.items()}
+        rule = lookup(op)
+        return rule(*margs, **mkw) if rule is not None else meta_by_running(op, tuple(margs), mkw)
+
+    # ---- element-wise, on operands of one dtype
+    def _binary(self, op: Any, a: Any, b: Any, dtype: torch.dtype | None = None) -> Node:
+        if not isinstance(a, Node):
+            a = self.full((), a, b.meta["val"].dtype, b.meta["val"].device)
+        val = self.meta(op, (a, b), {})
+        want = dtype or a.meta["val"].dtype
+        return self.emit(op, a, b, val=val if val.dtype is want else val.replace(dtype=want))
+
+    def add(self, a: Any, b: Any) -> Node:
+        return self._binary(aten.add.Tensor, *((a, b) if isinstance(a, Node) else (b, a)))
+
+    def mul(self, a: Any, b: Any) -> Node:
+        return self._binary(aten.mul.Tensor, *((a, b) if isinstance(a, Node) else (b, a)))
+
+    def sub(self, a: Any, b: Any) -> Node:
+        return self._binary(aten.sub.Tensor, a, b)
+
+    def div(self, a: Any, b: Any) -> Node:
+        return self._binary(aten.div.Tensor, a, b)
+
+    def pow(self, a: Node, b: float) -> Node:
+        return self.emit(aten.pow.Tensor_Scalar, a, b, val=self.meta(aten.neg.default, (a,), {}))
+
+    def compare(self, name: str, a: Node, b: Any) -> Node:
+        op = getattr(getattr(aten, name), "Tensor" if isinstance(b, Node) else "Scalar")
+        return self._binary(op, a, b, torch.bool)
+
+    def unary(self, name: str, a: Node) -> Node:
+        return self.emit(getattr(aten, name).default, a)
+
+    def where(self, cond: Node, a: Any, b: Any) -> Node:
+        ref = a if isinstance(a, Node) else b
+        dtype, device = ref.meta["val"].dtype, ref.meta["val"].device
+        a = a if isinstance(a, Node) else self.full((), a, dtype, device)
+        b = b if isinstance(b, Node) else self.full((), b, dtype, device)
+        return self.emit(aten.where.self, cond, a, b)
+
+    def full(self, shape: Any, value: Any, dtype: torch.dtype, device: torch.device) -> Node:
+        return self.emit(aten.full.default, list(shape), value, dtype=dtype, device=device)
+
+    def iota(self, n: Any, dtype: torch.dtype, device: torch.device, start: Any = 0, step: Any = 1) -> Node:
+        end = start + n * step
+        val = TensorMeta((n,), (1,), dtype, device)
+        return self.emit(aten.arange.start_step, start, end, step, dtype=dtype, device=device, val=val)
+
+    def cast(self, x: Node, dtype: torch.dtype) -> Node:
+        m = x.meta["val"]
+        return x if m.dtype is dtype else self.emit(aten._to_copy.default, x, dtype=dtype)
+
+    # ---- shapes
+    def view(self, x: Node, shape: Any) -> Node:
+        m = x.meta["val"]
+        shape = list(shape)
+        if tuple(shape) == m.shape:
+            return x
+        from ..meta.views_meta import contiguous_strides, view_strides
+
+        stride = view_strides(m.shape, m.stride, shape)
+        if stride is None:
+            stride = contiguous_strides(shape)
+            x = self.emit(aten.clone.default, x, memory_format=torch.contiguous_format)
+        return self.emit(aten.view.default, x, shape, val=TensorMeta(tuple(shape), stride, m.dtype, m.device))
+
+    def expand(self, x: Node, shape: Any) -> Node:
+        return x if tuple(shape) == x.meta["val"].shape else self.emit(aten.expand.default, x, list(shape))
+
+    def unsqueeze(self, x: Node, *dims: int) -> Node:
+        for d in dims:
+            x = self.emit(aten.unsqueeze.default, x, d)
+        return x
+
+
+def short_name(op: Any) -> str:
+    return op._schema.name.partition("::")[2].strip("_") if isinstance(op, torch._ops.OpOverload) else "item"
+
+
+def _meta(x: Any) -> Any:
+    c = x.__class__
+    if c is Node:
+        return x.meta["val"]
+    if isinstance(x, (list, tuple)):
+        return [_meta(y) for y in x]
+    return x
+
+
+def decompose(a: AtenGraph) -> AtenGraph:
+    """A new AtenGraph with every operator taken apart for which the table has a function."""
+    g = torch.fx.Graph()
+    b = Builder(g)
+    new: dict[Node, Any] = {}
+    outer, state.env = state.env, a.env
+
+    def arg(x: Any) -> Any:
+        if x.__class__ is Node:
+            return new[x]
+        if isinstance(x, (list, tuple)):
+            return type(x)(arg(y) for y in x) if type(x) in (list, tuple) else [arg(y) for y in x]
+        return x
+
+    try:
+        for n in a.graph.nodes:
+            if n.op == "output":
+                out = g.create_node("output", "output", (tuple(new[r] for r in n.args[0]),), {}, name="output")
+                out.meta.update(n.meta)
+                continue
+            if n.op != "call_function":
+                m = g.create_node(n.op, n.target, n.args, n.kwargs, name=n.name)
+                m.meta.update(n.meta)
+                new[n] = m
+                continue
+            if n.target is operator.getitem and not isinstance(new[n.args[0]], Node):
+                new[n] = new[n.args[0]][n.args[1]]
+                continue
+            b.where_meta = {k: v for k, v in n.meta.items() if k != "val"}
+            args = tuple([arg(x) for x in n.args])
+            kwargs = {k: arg(v) for k, v in n.kwargs.items()} if n.kwargs else {}
+            f = TABLE.get(n.target)
+            r = _taken_apart(f, b, args, kwargs) if f is not None else NotImplemented
+            if r is NotImplemented:
+                r = b.emit(n.target, *args, val=n.meta["val"], **kwargs)
+            elif isinstance(r, Node):
+                r = _keep_layout(r, n.meta["val"], n)
+            new[n] = r
+    finally:
+        state.env = outer
+    _lay_out_results(a, g, b)
+    return AtenGraph(g, a.inputs, a.plan, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name, writes=a.writes)
+
+
+def _taken_apart(f: Any, b: Builder, args: tuple, kwargs: dict) -> Any:
+    """What the table's function gives. Where it has to know a number that is a size expression, that is fixed by a
+    guard.
+    """
+    try:
+        return f(b, *args, **kwargs)
+    except TypeError:
+        found = []
+
+        def known(x: Any) -> Any:
+            if isinstance(x, (list, tuple)):
+                return [known(y) for y in x]
+            if not isinstance(x, Expr):
+                return x
+            found.append(x)
+            return fix(x)
+
+        args, kwargs = tuple(map(known, args)), {k: known(v) for k, v in kwargs.items()}
+        if not found:
+            raise
+        return f(b, *args, **kwargs)
+
+
+def _keep_layout(r: Node, val: TensorMeta, n: Node) -> Node:
+    """The metadata that eager gives wins: strides of intermediate values decide what later operators do."""
+    got = r.meta["val"]
+    if got.dtype != val.dtype:
+        raise AssertionError(f"decomposition of {n.target} gives {got.dtype}, not {val.dtype}")
+    if got.stride != val.stride and r.op == "call_function" and not _aliases(r) and len(r.users) == 0:
+        r.meta["val"] = got.replace(stride=val.stride)
+    return r
+
+
+def _aliases(n: Node) -> bool:
+    t = n.target
+    return isinstance(t, torch._ops.OpOverload) and any(x.alias_info is not None for x in t._schema.returns)
+
+
+def _lay_out_results(a: AtenGraph, g: torch.fx.Graph, b: Builder) -> None:
+    """Results must be fresh memory with the strides that the outputs have in eager."""
+    out = g.output_node()
+    want = {o.value: o.meta for o in a.plan if o.kind == "buffer"}
+    old = a.results
+    mutated = {s for _, s in a.mutation_slots}
+    results = list(out.args[0])
+    with g.inserting_before(out):
+        for i, r in enumerate(results):
+            if i in mutated:
+                continue
+            stride = want[i].stride if i in want and want[i] is not None else old[i].meta["val"].stride
+            val = r.meta["val"]
+            fresh = r.op == "call_function" and not _aliases(r)
+            if fresh and val.stride == stride:
+                continue
+            m = TensorMeta(val.shape, tuple(stride), val.dtype, val.device)
+            b.where_meta = {k: v for k, v in r.meta.items() if k != "val"}
+            results[i] = b.emit(aten.clone.default, r, val=m)
+    out.args = (tuple(results),)

@@ -1,0 +1,271 @@
+"""Views in the closed set's few forms, and joins of views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..meta.core import fold, is_one, norm_dim, norm_dims, numel
+from ..meta.views_meta import clamp_index, less
+from .table import Builder, Node, decomposition
+
+__all__: list[str] = []
+
+aten = torch.ops.aten
+
+
+def _shape(x: Node) -> tuple:
+    return x.meta["val"].shape
+
+
+@decomposition(aten.t.default)
+def t(b: Builder, x: Node) -> Any:
+    n = len(_shape(x))
+    return x if n < 2 else b.emit(aten.permute.default, x, [1, 0])
+
+
+@decomposition(aten.transpose.int)
+def transpose(b: Builder, x: Node, d0: int, d1: int) -> Any:
+    n = len(_shape(x))
+    if n == 0:
+        return x
+    order = list(range(n))
+    i, j = norm_dim(d0, n), norm_dim(d1, n)
+    order[i], order[j] = order[j], order[i]
+    return x if i == j else b.emit(aten.permute.default, x, order)
+
+
+@decomposition(aten.permute.default)
+def permute(b: Builder, x: Node, dims: Any) -> Any:
+    n = len(_shape(x))
+    order = [d % n for d in dims] if n else []
+    return x if order == list(range(n)) else b.emit(aten.permute.default, x, order)
+
+
+@decomposition(aten.expand.default)
+def expand(b: Builder, x: Node, size: Any, implicit: bool = False) -> Any:
+    m = b.meta(aten.expand.default, (x, list(size)), {})
+    return x if m.shape == _shape(x) else b.emit(aten.expand.default, x, list(m.shape), val=m)
+
+
+@decomposition(aten.view.default, aten._unsafe_view.default)
+def view(b: Builder, x: Node, shape: Any) -> Any:
+    from ..meta.views_meta import infer_size
+
+    return b.view(x, infer_size(shape, numel(_shape(x))))
+
+
+@decomposition(aten.alias.default, aten.detach.default, aten.lift_fresh.default)
+def alias(b: Builder, x: Node) -> Any:
+    return x
+
+
+@decomposition(aten.lift.default)
+def lift(b: Builder, x: Node) -> Any:
+    return b.emit(aten.clone.default, x)
+
+
+@decomposition(aten.slice.Tensor)
+def slice_(b: Builder, x: Node, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    d = norm_dim(dim, len(_shape(x)))
+    lo, hi = _slice_bounds(_shape(x)[d], start, end)
+    n = _shape(x)[d]
+    if step == 1 and isinstance(lo, int) and lo == 0 and (hi is n or (isinstance(hi, int) and hi == n)):
+        return x
+    return b.emit(aten.slice.Tensor, x, d, lo, hi, step)
+
+
+def _slice_bounds(n: Any, start: Any, end: Any) -> tuple:
+    lo = 0 if start is None else clamp_index(start, n)
+    hi = n if end is None else clamp_index(end, n)
+    if not (isinstance(lo, int) and lo == 0) and hi is not lo and less(hi, lo):
+        hi = lo
+    return lo, hi
+
+
+@decomposition(aten.select.int)
+def select(b: Builder, x: Node, dim: int, index: Any) -> Any:
+    d = norm_dim(dim, len(_shape(x)))
+    if less(index, 0):
+        index = fold(index + _shape(x)[d])
+    return b.emit(aten.select.int, x, d, index)
+
+
+@decomposition(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def squeeze(b: Builder, x: Node, dim: Any = None) -> Any:
+    shape = _shape(x)
+    if dim is None:
+        dims: Any = range(len(shape))
+    elif isinstance(dim, (list, tuple)) and not dim:
+        return x
+    else:
+        dims = norm_dims(dim, len(shape)) if shape else ()
+    gone = [d for d in dims if is_one(shape[d])]
+    return b.emit(aten.squeeze.dims, x, gone) if gone else x
+
+
+@decomposition(aten.unsqueeze.default)
+def unsqueeze(b: Builder, x: Node, dim: int) -> Any:
+    return b.emit(aten.unsqueeze.default, x, norm_dim(dim, len(_shape(x)) + 1))
+
+
+@decomposition(aten.diagonal.default)
+def diagonal(b: Builder, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    n = len(_shape(x))
+    return b.emit(aten.diagonal.default, x, offset, dim1 % n, dim2 % n)
+
+
+@decomposition(aten.unfold.default)
+def unfold(b: Builder, x: Node, dim: int, size: Any, step: Any) -> Any:
+    if not _shape(x):
+        return b.emit(aten.unsqueeze.default, x, 0) if size == 1 else NotImplemented
+    return b.emit(aten.unfold.default, x, norm_dim(dim, len(_shape(x))), size, step)
+
+
+@decomposition(aten.view.dtype)
+def bitcast(b: Builder, x: Node, dtype: torch.dtype) -> Any:
+    same = dtype.itemsize == x.meta["val"].dtype.itemsize
+    return b.emit(aten.view.dtype, x, dtype) if same else NotImplemented
+
+
+# ---- copies of views, and joins
+_COPIES = {
+    aten.permute_copy.default: aten.permute.default,
+    aten.expand_copy.default: aten.expand.default,
+    aten.t_copy.default: aten.t.default,
+    aten.transpose_copy.int: aten.transpose.int,
+    aten.squeeze_copy.default: aten.squeeze.default,
+    aten.squeeze_copy.dim: aten.squeeze.dim,
+    aten.unsqueeze_copy.default: aten.unsqueeze.default,
+    aten.slice_copy.Tensor: aten.slice.Tensor,
+    aten.select_copy.int: aten.select.int,
+    aten.view_copy.default: aten.view.default,
+    aten.alias_copy.default: aten.alias.default,
+    aten.diagonal_copy.default: aten.diagonal.default,
+}
+for _copy, _view in _COPIES.items():
+
+    def _fresh(b: Builder, *args: Any, _view: Any = _view, **kwargs: Any) -> Any:
+        return b.emit(aten.clone.default, b.call(_view, *args, **kwargs), memory_format=torch.contiguous_format)
+
+    decomposition(_copy)(_fresh)
+
+
+@decomposition(aten.cat.default)
+def cat(b: Builder, xs: Any, dim: int = 0) -> Any:
+    from ..meta.types import promote
+
+    d = xs[0].meta["val"].dtype
+    for x in xs[1:]:
+        d = promote(d, x.meta["val"].dtype)
+    live = [x for x in xs if _shape(x) != (0,)]
+    if not live:
+        return b.full((0,), 0, d, xs[0].meta["val"].device)
+    n = norm_dim(dim, len(_shape(live[0])))
+    some = [x for x in live if not (isinstance(_shape(x)[n], int) and _shape(x)[n] == 0)] or live[:1]
+    some = [b.cast(x, d) for x in some]
+    if len(some) == 1:
+        return b.emit(aten.clone.default, some[0])
+    return b.emit(aten.cat.default, some, n)
+
+
+@decomposition(aten.stack.default)
+def stack(b: Builder, xs: Any, dim: int = 0) -> Any:
+    d = norm_dim(dim, len(_shape(xs[0])) + 1)
+    return cat(b, [b.emit(aten.unsqueeze.default, x, d) for x in xs], d)
+
+
+@decomposition(aten.repeat.default)
+def repeat(b: Builder, x: Node, repeats: Any) -> Any:
+    shape = _shape(x)
+    lead = len(repeats) - len(shape)
+    if any(isinstance(r, int) and r == 0 for r in repeats):
+        return NotImplemented
+    if all(isinstance(r, int) and r == 1 for r in repeats[lead:]) or not shape:
+        y = x
+        for _ in range(lead):
+            y = b.emit(aten.unsqueeze.default, y, 0)
+        return b.emit(aten.clone.default, b.expand(y, [*repeats[:lead], *shape]), memory_format=torch.contiguous_format)
+    wide, tall, final = [], [], []
+    for i, r in enumerate(repeats):
+        s = shape[i - lead] if i >= lead else None
+        if s is None:
+            wide.append(1)
+            tall.append(r)
+            final.append(r)
+        else:
+            wide += [1, s]
+            tall += [r, s]
+            final.append(fold(r * s))
+    y = b.expand(b.view(x, wide), tall)
+    return b.view(b.emit(aten.clone.default, y, memory_format=torch.contiguous_format), final)
+
+
+@decomposition(aten.roll.default)
+def roll(b: Builder, x: Node, shifts: Any, dims: Any = ()) -> Any:
+    shape = _shape(x)
+    if not shape or any(isinstance(s, int) and s == 0 for s in shape):
+        return b.emit(aten.clone.default, x)
+    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
+    flat = not dims
+    y = b.view(x, [numel(shape)]) if flat else x
+    for s, d in zip(shifts, [0] if flat else ([dims] if isinstance(dims, int) else dims)):
+        n = _shape(y)[d % len(_shape(y))]
+        if not isinstance(n, int):
+            return NotImplemented
+        k = s % n
+        if k:
+            d = d % len(_shape(y))
+            y = b.emit(
+                aten.cat.default,
+                [b.emit(aten.slice.Tensor, y, d, n - k, n, 1), b.emit(aten.slice.Tensor, y, d, 0, n - k, 1)],
+                d,
+            )
+    return b.emit(aten.clone.default, b.view(y, shape))
+
+
+@decomposition(aten.flip.default)
+def flip(b: Builder, x: Node, dims: Any) -> Any:
+    ds = list(norm_dims(dims, len(_shape(x)))) if dims and _shape(x) else []
+    return b.emit(aten.flip.default, x, ds) if ds else b.emit(aten.clone.default, x)
+
+
+@decomposition(aten.slice_scatter.default)
+def slice_scatter(
+    b: Builder, x: Node, src: Node, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Any:
+    d = norm_dim(dim, len(_shape(x)))
+    lo, hi = _slice_bounds(_shape(x)[d], start, end)
+    src = b.cast(src, x.meta["val"].dtype)
+    n = _shape(x)[d]
+    if step == 1 and isinstance(lo, int) and lo == 0 and (hi is n or (isinstance(hi, int) and hi == n)):
+        return b.emit(aten.clone.default, src)
+    return b.emit(aten.slice_scatter.default, x, src, d, lo, hi, step)
+
+
+@decomposition(aten.select_scatter.default)
+def select_scatter(b: Builder, x: Node, src: Node, dim: int, index: Any) -> Any:
+    d = norm_dim(dim, len(_shape(x)))
+    if less(index, 0):
+        index = fold(index + _shape(x)[d])
+    return b.emit(aten.select_scatter.default, x, b.cast(src, x.meta["val"].dtype), d, index)
+
+
+@decomposition(aten.diagonal_scatter.default)
+def diagonal_scatter(b: Builder, x: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    n = len(_shape(x))
+    return b.emit(aten.diagonal_scatter.default, x, b.cast(src, x.meta["val"].dtype), offset, dim1 % n, dim2 % n)
+
+
+@decomposition(aten.clone.default)
+def clone(b: Builder, x: Node, *, memory_format: Any = None) -> Any:
+    return b.emit(aten.clone.default, x, val=b.meta(aten.clone.default, (x,), {"memory_format": memory_format}))
+
+
+@decomposition(aten.copy.default)
+def copy(b: Builder, x: Node, src: Node, non_blocking: bool = False) -> Any:
+    m = x.meta["val"]
+    if src.meta["val"].device != m.device:
+        return NotImplemented
+    return b.emit(aten.clone.default, b.expand(b.cast(src, m.dtype), m.shape))

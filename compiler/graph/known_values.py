@@ -1,0 +1,116 @@
+"""Values of small tensors that a program makes of numbers it writes down: `torch.div(12, 5, rounding_mode="trunc")`.
+
+They are the same at each call, so that reading one into Python needs no end of the graph. A value is known as long as
+nothing writes to the memory of its tensor. Torch itself computes it, on the CPU, beside the graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+
+if TYPE_CHECKING:
+    from .opinfo import OpInfo
+    from .tensor import Storage, TraceTensor
+
+__all__ = ["FEW", "known", "know_result", "know_made", "know_literal", "forget"]
+
+FEW = 64  # elements
+# Operators that are followed: functions of their operands alone. An accelerator computes these as the CPU does on
+# integers; on floating-point numbers it may differ in the last bit, so that these are known on the CPU only.
+_FOLLOWED = frozenset(
+    """abs add alias any all arange argmax argmin bitwise_and bitwise_not bitwise_or bitwise_xor cat ceil
+    clamp clone cumsum detach div eq expand fill flip floor floor_divide fmod full full_like ge gt le lift
+    lift_fresh logical_and logical_not logical_or logical_xor lt max maximum min minimum mul ne neg ones
+    ones_like permute pow prod remainder repeat round rsub scalar_tensor select sign slice split sqrt
+    squeeze stack sub sum t _to_copy transpose trunc unbind unsqueeze view where zeros zeros_like
+    _unsafe_view""".split()
+)
+_followed: dict[Any, bool] = {}
+
+
+def known(t: TraceTensor) -> torch.Tensor | None:
+    """The value, which must not be written to; None where it is not known."""
+    return getattr(t, "tt_known", None) if t.tt_storage.known else None
+
+
+def forget(storage: Storage) -> None:
+    """Something writes to the memory."""
+    storage.known = False
+
+
+def know_result(info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
+    """An operator that writes nothing has given `out` for `args`."""
+    follows = _followed.get(info.op)
+    if follows is None:
+        follows = _followed[info.op] = info.op._schema.name.removeprefix("aten::") in _FOLLOWED
+    if not follows:
+        return
+    values = [_value(a) for a in args]
+    named = {k: _value(v) for k, v in kwargs.items()}
+    if _UNKNOWN in values or _UNKNOWN in named.values():
+        return
+    if "device" in named:
+        named["device"] = torch.device("cpu")
+    _attach(out, lambda: info.op(*values, **named))
+
+
+def know_made(out: TraceTensor, make: Callable, args: list, kwargs: dict) -> None:
+    """A function that makes a tensor of plain numbers has given `out`."""
+    if make in _MAKERS and not out.requires_grad and out.numel() <= FEW:
+        _attach(out, lambda: make(*args, **{**kwargs, "device": "cpu"}))
+
+
+def know_literal(t: TraceTensor, value: torch.Tensor) -> None:
+    """`t` stands for a tensor that tracing has made of plain numbers, and that nothing writes to."""
+    _attach(t, value.cpu)
+
+
+_MAKERS = frozenset(
+    (torch.tensor, torch.as_tensor, torch.full, torch.zeros, torch.ones, torch.arange, torch.scalar_tensor)
+)
+
+
+class _Unknown:
+    """Stands for an operand whose value is not known. Compares by identity, as no tensor does."""
+
+
+_UNKNOWN = _Unknown()
+
+
+def _value(x: Any) -> Any:
+    from .tensor import TraceTensor
+
+    c = x.__class__
+    if c is TraceTensor:
+        value = known(x)
+        return _UNKNOWN if value is None else value
+    if c is list or c is tuple:
+        values = [_value(y) for y in x]
+        return _UNKNOWN if any(v is _UNKNOWN for v in values) else values
+    return _UNKNOWN if isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)) else x
+
+
+def _attach(out: Any, compute: Callable[[], Any]) -> None:
+    from .tensor import TraceTensor
+
+    outs = out if isinstance(out, (list, tuple)) else (out,)
+    if not all(type(t) is TraceTensor and _may_be_known(t) for t in outs):
+        return
+    try:
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            made = compute()
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return  # what torch refuses: the recorded call says so, where eager would
+    for t, value in zip(outs, made if isinstance(made, (list, tuple)) else (made,), strict=True):
+        if value.dtype is t.dtype and value.shape == t.shape:
+            t.tt_known = value
+            t.tt_storage.known = True
+
+
+def _may_be_known(t: TraceTensor) -> bool:
+    meta = t.tt_meta
+    if t.requires_grad or any(type(s) is not int for s in meta.shape) or t.numel() > FEW:
+        return False
+    return meta.device.type == "cpu" or not (meta.dtype.is_floating_point or meta.dtype.is_complex)

@@ -1,0 +1,676 @@
+"""Neural-network operators: convolution, pooling, normalisation, attention, losses, resampling."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Sequence
+
+import torch
+
+from ...symbolic import expr as E
+from ...symbolic.expr import IntLike
+from .core import (
+    TensorMeta,
+    channels_last_strides,
+    contiguous_strides,
+    fix,
+    fold,
+    is_channels_last,
+    is_contiguous,
+    less,
+    new,
+    norm_dims,
+    numel,
+    rule,
+    same,
+    strides_for,
+    suggest_format,
+)
+from .strides import preserve_strides
+from .types import opmath
+
+__all__: list[str] = []
+
+
+# ---- convolution
+def _spread(v: Sequence[IntLike] | IntLike, n: int) -> list[IntLike]:
+    v = [v] if isinstance(v, (int, E.Expr)) else list(v)
+    return v * n if len(v) == 1 else v
+
+
+@rule("convolution", "_convolution", "convolution_overrideable")
+def convolution(
+    x: TensorMeta,
+    w: TensorMeta,
+    bias: TensorMeta | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    *_: Any,
+) -> TensorMeta:
+    n = w.ndim - 2
+    if x.ndim == n + 1:
+        raise RuntimeError(f"Expected {n + 2}D input to conv{n}d, but got input of size: {list(x.shape)}")
+    if x.ndim != w.ndim:
+        raise RuntimeError(
+            f"Expected {w.ndim - 1}D (unbatched) or {w.ndim}D (batched) input to conv{n}d, but got input of "
+            f"size: {list(x.shape)}"
+        )
+    if x.dtype != w.dtype:
+        raise RuntimeError(f"Input type ({x.dtype}) and weight type ({w.dtype}) should be the same")
+    stride, padding, dilation = _spread(stride, n), _spread(padding, n), _spread(dilation, n)
+    want = w.shape[0] if transposed else fold(w.shape[1] * groups)
+    if not same(x.shape[1], want):
+        raise RuntimeError(
+            f"Given groups={groups}, weight of size {list(w.shape)}, expected input{list(x.shape)} to have "
+            f"{want} channels, but got {x.shape[1]} channels instead"
+        )
+    out: list[IntLike] = [x.shape[0], fold(w.shape[1] * groups) if transposed else w.shape[0]]
+    output_padding = _spread(output_padding, n)
+    for i in range(n):
+        k, s = w.shape[i + 2], x.shape[i + 2]
+        if transposed:
+            size = (s - 1) * stride[i] - 2 * padding[i] + dilation[i] * (k - 1) + output_padding[i] + 1
+        else:
+            size = (s + 2 * padding[i] - dilation[i] * (k - 1) - 1) // stride[i] + 1
+        size = fold(size)
+        if isinstance(size, int) and size < (0 if isinstance(s, int) and s == 0 else 1) and s != 0:
+            raise RuntimeError(
+                f"Calculated padded input size per channel: {[fold(s + 2 * padding[i])]}. Kernel size: {[k]}. "
+                "Kernel size can't be greater than actual input size"
+            )
+        out.append(size)
+    fmt = torch.contiguous_format
+    for m in (x, w):
+        f = suggest_format(m)
+        if f is not torch.contiguous_format and m.ndim == 4:
+            fmt = f
+            break
+    if x.ndim == 5 and torch.channels_last_3d in (suggest_format(x), suggest_format(w)):
+        fmt = torch.channels_last_3d
+    if (
+        x.ndim == 3
+        and x.device.type == "cpu"
+        and x.dtype is not torch.float64
+        and torch.channels_last in map(suggest_format, (_as_image(x), _as_image(w)))
+    ):
+        n_, c_, _, l_ = channels_last_strides((*out[:2], 1, out[2]))
+        return new(out, x.dtype, x.device, (n_, c_, l_))
+    if x.device.type == "cpu" and x.dtype is torch.float64 and x.ndim != 4:
+        # float64 runs on the native kernels, not on oneDNN: they keep channels-last in two dimensions alone
+        fmt = torch.contiguous_format
+    return new(out, x.dtype, x.device, strides_for(out, fmt))
+
+
+def _as_image(m: TensorMeta) -> TensorMeta:
+    """One dimension as two, as oneDNN's convolutions take it."""
+    return TensorMeta(
+        (*m.shape[:2], 1, m.shape[2]), (*m.stride[:2], fold(m.shape[2] * m.stride[2]), m.stride[2]), m.dtype, m.device
+    )
+
+
+@rule("convolution_backward")
+def convolution_backward(
+    g: TensorMeta,
+    x: TensorMeta,
+    w: TensorMeta,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    mask: Sequence[bool],
+) -> tuple:
+    return (
+        new(x.shape, x.dtype, x.device, strides_for(x.shape, _conv_format(x, w))) if mask[0] else None,
+        new(w.shape, w.dtype, w.device, strides_for(w.shape, _conv_format(x, w))) if mask[1] else None,
+        new((g.shape[1],), g.dtype, g.device) if mask[2] else None,
+    )
+
+
+def _conv_format(x: TensorMeta, w: TensorMeta) -> torch.memory_format:
+    for m in (x, w):
+        if m.ndim == 4 and suggest_format(m) is torch.channels_last:
+            return torch.channels_last
+    return torch.contiguous_format
+
+
+# ---- pooling
+def _pool_size(n: IntLike, k: IntLike, s: IntLike, p: IntLike, d: IntLike, ceil: bool) -> IntLike:
+    top = n + 2 * p - d * (k - 1) - 1 + ((s - 1) if ceil else 0)
+    out = fold(top // s + 1)
+    if ceil and not less((out - 1) * s if isinstance(out, int) else fold((out - 1) * s), fold(n + p)):
+        out = fold(out - 1)
+    if less(out, 1):
+        raise RuntimeError(f"Given input size {n}, kernel {k}: calculated output size: {out}. Output size is too small")
+    return out
+
+
+def _pool_args(n: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> tuple:
+    kernel = _spread(kernel, n)
+    stride = _spread(stride, n) if stride not in (None, [], ()) else kernel
+    return kernel, stride, _spread(padding, n), _spread(dilation, n)
+
+
+def _pooled(x: TensorMeta, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> TensorMeta:
+    k, s, p, d = _pool_args(n, kernel, stride, padding, dilation)
+    for i in range(n):
+        if isinstance(p[i], int) and isinstance(k[i], int) and p[i] * 2 > (k[i] - 1) * d[i] + 1:
+            raise RuntimeError(
+                f"pad should be at most half of effective kernel size, but got pad={p[i]}, kernel_size={k[i]} "
+                f"and dilation={d[i]}"
+            )
+    shape = [*x.shape[:-n], *(_pool_size(x.shape[x.ndim - n + i], k[i], s[i], p[i], d[i], ceil) for i in range(n))]
+    fmt = suggest_format(x) if x.ndim == n + 2 else torch.contiguous_format
+    return new(shape, x.dtype, x.device, strides_for(shape, fmt))
+
+
+@rule("max_pool2d_with_indices", "max_pool3d_with_indices")
+def max_pool(
+    x: TensorMeta, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[TensorMeta, TensorMeta]:
+    n = len(kernel) if len(kernel) > 1 else (3 if x.ndim == 5 else 2)
+    m = _pooled(x, n, kernel, list(stride), padding, dilation, ceil_mode)
+    return m, m.replace(dtype=torch.int64)
+
+
+@rule("_transformer_encoder_layer_fwd")
+def transformer_encoder_layer(x: TensorMeta, *_: Any) -> TensorMeta:
+    """A whole layer in one call, as torch.nn.TransformerEncoderLayer makes it without gradients."""
+    return new(x.shape, x.dtype, x.device)
+
+
+@rule("max_pool2d_with_indices_backward")
+def max_pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
+    return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
+
+
+@rule("avg_pool2d", "avg_pool3d")
+def avg_pool(
+    x: TensorMeta,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> TensorMeta:
+    n = len(kernel) if len(kernel) > 1 else (3 if x.ndim == 5 else 2)
+    m = _pooled(x, n, kernel, list(stride), padding, 1, ceil_mode)
+    return (
+        m if n == 2 else new(m.shape, m.dtype, m.device)
+    )  # of three dimensions only max_pool3d keeps the order of memory
+
+
+@rule("avg_pool1d")
+def avg_pool1d(
+    x: TensorMeta,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> TensorMeta:
+    m = _pooled(x, 1, kernel, list(stride), padding, 1, ceil_mode)
+    return new(m.shape, m.dtype, m.device)
+
+
+@rule("avg_pool2d_backward")
+def avg_pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
+    return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
+
+
+@rule("max_unpool2d", "max_unpool3d")
+def max_unpool(x: TensorMeta, idx: TensorMeta, size: Sequence[IntLike], *_: Any) -> TensorMeta:
+    n = len(size)
+    shape = (*x.shape[: x.ndim - n], *size)
+    fmt = suggest_format(x) if n == 2 and x.ndim == 4 else torch.contiguous_format
+    return new(shape, x.dtype, x.device, strides_for(shape, fmt))
+
+
+def _adaptive(x: TensorMeta, size: Sequence[IntLike]) -> TensorMeta:
+    n = len(size)
+    shape = [*x.shape[:-n], *size]
+    fmt = suggest_format(x) if n == 2 and x.ndim == 4 else torch.contiguous_format
+    return new(shape, x.dtype, x.device, strides_for(shape, fmt))
+
+
+@rule(
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_avg_pool1d"
+)
+def adaptive_avg_pool(x: TensorMeta, size: Sequence[IntLike]) -> TensorMeta:
+    return _adaptive(x, size)
+
+
+@rule("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def adaptive_avg_pool_backward(g: TensorMeta, x: TensorMeta) -> TensorMeta:
+    return new(
+        x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x) if x.ndim == 4 else torch.contiguous_format)
+    )
+
+
+@rule("adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(x: TensorMeta, size: Sequence[IntLike]) -> tuple[TensorMeta, TensorMeta]:
+    m = _adaptive(x, size)
+    return m, m.replace(dtype=torch.int64)
+
+
+# ---- normalisation
+@rule("native_layer_norm")
+def native_layer_norm(
+    x: TensorMeta, normalized_shape: Sequence[IntLike], weight: Any, bias: Any, eps: float
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    n = len(normalized_shape)
+    _check_types(x, weight, bias)
+    if n == 0 or len(x.shape) < n or not all(map(same, x.shape[x.ndim - n :], normalized_shape)):
+        raise RuntimeError(
+            f"Given normalized_shape={list(normalized_shape)}, expected input with shape [*, "
+            f"{', '.join(map(str, normalized_shape))}], but got input of size{list(x.shape)}"
+        )
+    for p in (weight, bias):
+        if p is not None and not (p.ndim == n and all(map(same, p.shape, normalized_shape))):
+            raise RuntimeError(f"Expected weight and bias of shape {list(normalized_shape)}, but got {list(p.shape)}")
+    stat = (*x.shape[: x.ndim - n], *[1] * n)
+    dt = _stat_dtype(x, weight)
+    out_stride = contiguous_strides(x.shape) if x.device.type == "cpu" else preserve_strides(x)
+    return (new(x.shape, x.dtype, x.device, out_stride), new(stat, dt, x.device), new(stat, dt, x.device))
+
+
+def _check_types(x: TensorMeta, *parameters: TensorMeta | None) -> None:
+    """Parameters are of the input's type; of float32 beside an input of 16 bits."""
+    types = {p.dtype for p in parameters if p is not None} - {x.dtype}
+    if types and not (x.dtype.itemsize == 2 and types == {torch.float32}):
+        raise RuntimeError("mixed dtype: all inputs must share same datatype")
+
+
+def _stat_dtype(x: TensorMeta, weight: TensorMeta | None) -> torch.dtype:
+    """Mean and 1/std: of the input's dtype on the CPU, float32 where weights are of a wider type than the input, and on
+    accelerators."""
+    if x.device.type != "cpu" or (weight is not None and weight.dtype != x.dtype):
+        return opmath(x.dtype)
+    return x.dtype
+
+
+@rule("_fused_rms_norm")
+def fused_rms_norm(x: TensorMeta, normalized_shape: Sequence[IntLike], weight: Any, eps: float | None) -> tuple:
+    n = len(normalized_shape)
+    return (new(x.shape, x.dtype, x.device), new((*x.shape[: x.ndim - n], *[1] * n), opmath(x.dtype), x.device))
+
+
+@rule("native_layer_norm_backward")
+def native_layer_norm_backward(
+    g: TensorMeta, x: TensorMeta, shape: Any, mean: Any, rstd: Any, w: Any, b: Any, mask: Sequence[bool]
+) -> tuple:
+    return (
+        new(x.shape, x.dtype, x.device) if mask[0] else None,
+        new(w.shape, w.dtype, w.device) if mask[1] and w is not None else None,
+        new(b.shape, b.dtype, b.device) if mask[2] and b is not None else None,
+    )
+
+
+@rule("native_group_norm")
+def native_group_norm(
+    x: TensorMeta, weight: Any, bias: Any, n: IntLike, c: IntLike, hxw: IntLike, group: int, eps: float
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    _check_types(x, weight, bias)
+    fmt = suggest_format(x) if x.device.type == "cpu" else torch.contiguous_format
+    if fmt is torch.contiguous_format and not is_contiguous(x.shape, x.stride):
+        raise RuntimeError("Expected X.is_contiguous(memory_format) to be true, but got false.")
+    dt = _stat_dtype(x, weight)
+    return (
+        new(x.shape, x.dtype, x.device, strides_for(x.shape, fmt)),
+        new((n, group), dt, x.device),
+        new((n, group), dt, x.device),
+    )
+
+
+@rule("native_group_norm_backward")
+def native_group_norm_backward(
+    g: TensorMeta,
+    x: TensorMeta,
+    mean: Any,
+    rstd: Any,
+    w: Any,
+    n: Any,
+    c: IntLike,
+    hxw: Any,
+    group: int,
+    mask: Sequence[bool],
+) -> tuple:
+    return (
+        new(x.shape, x.dtype, x.device) if mask[0] else None,
+        new((c,), x.dtype, x.device) if mask[1] else None,
+        new((c,), x.dtype, x.device) if mask[2] else None,
+    )
+
+
+def _batch_norm_out(x: TensorMeta, *parameters: TensorMeta | None) -> TensorMeta:
+    _check_types(x, *parameters)
+    if is_contiguous(x.shape, x.stride) or is_channels_last(x.shape, x.stride):
+        return new(x.shape, x.dtype, x.device, preserve_strides(x))
+    return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
+
+
+def _bn_stats(x: TensorMeta, weight: Any, training: bool) -> tuple[TensorMeta, TensorMeta]:
+    dt = _stat_dtype(x, weight)
+    n: IntLike = x.shape[1] if training else 0
+    return new((n,), dt, x.device), new((n,), dt, x.device)
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit.no_stats", "_native_batch_norm_legit")
+def native_batch_norm(x: TensorMeta, weight: Any, bias: Any, *rest: Any) -> tuple:
+    running = rest[: len(rest) - 3]  # one overload is without running statistics
+    return (_batch_norm_out(x, weight, bias, *running), *_bn_stats(x, weight, rest[len(running)]))
+
+
+@rule("_native_batch_norm_legit_no_training")
+def batch_norm_inference(
+    x: TensorMeta, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple:
+    return (_batch_norm_out(x, weight, bias, mean, var), *_bn_stats(x, weight, False))
+
+
+@rule("_native_batch_norm_legit_functional")
+def batch_norm_functional(
+    x: TensorMeta,
+    weight: Any,
+    bias: Any,
+    mean: TensorMeta,
+    var: TensorMeta,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple:
+    return (
+        _batch_norm_out(x, weight, bias, mean, var),
+        *_bn_stats(x, weight, training),
+        new(mean.shape, mean.dtype, mean.device),
+        new(var.shape, var.dtype, var.device),
+    )
+
+
+@rule("_batch_norm_with_update_functional", "_batch_norm_no_update")
+def batch_norm_with_reserve(*_: Any) -> Any:
+    raise NotImplementedError("this form of batch_norm is not traced")
+
+
+@rule("native_batch_norm_backward")
+def native_batch_norm_backward(
+    g: TensorMeta,
+    x: TensorMeta,
+    w: Any,
+    rm: Any,
+    rv: Any,
+    sm: Any,
+    si: Any,
+    train: bool,
+    eps: float,
+    mask: Sequence[bool],
+) -> tuple:
+    c = x.shape[1]
+    dt = w.dtype if w is not None else x.dtype
+    return (
+        _batch_norm_out(x) if mask[0] else None,
+        new((c,), dt, x.device) if mask[1] else None,
+        new((c,), dt, x.device) if mask[2] else None,
+    )
+
+
+# ---- attention
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def sdpa_flash_cpu(
+    q: TensorMeta,
+    k: TensorMeta,
+    v: TensorMeta,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: Any = None,
+) -> tuple[TensorMeta, TensorMeta]:
+    b, h, n, d = q.shape
+    if _flash_cpu_is_like_query():
+        out = TensorMeta(q.shape, preserve_strides(q), q.dtype, q.device)
+    else:  # made as (batch, length, head, dim), handed out transposed
+        m = new((b, n, h, v.shape[3]), q.dtype, q.device)
+        out = TensorMeta((b, h, n, v.shape[3]), (m.stride[0], m.stride[2], m.stride[1], m.stride[3]), q.dtype, q.device)
+    lse = new((b, n, h), opmath(q.dtype), q.device)
+    return out, TensorMeta((b, h, n), (lse.stride[0], lse.stride[2], lse.stride[1]), lse.dtype, q.device)
+
+
+@functools.cache
+def _flash_cpu_is_like_query() -> bool:
+    """Which of its two layouts this torch gives the result: asked of the kernel itself, once."""
+    x = torch.zeros(1, 2, 3, 4)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)[0].is_contiguous()
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu_backward")
+def sdpa_flash_cpu_backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple:
+    def t(m: TensorMeta) -> TensorMeta:
+        b, h, n, d = m.shape
+        o = new((b, n, h, d), m.dtype, m.device)
+        return TensorMeta(m.shape, (o.stride[0], o.stride[2], o.stride[1], o.stride[3]), m.dtype, m.device)
+
+    return t(q), t(k), t(v)
+
+
+@rule("_fused_sdp_choice")
+def sdp_choice(*_: Any, **__: Any) -> int:
+    return 0
+
+
+@rule("_scaled_dot_product_efficient_attention")
+def sdpa_efficient(
+    q: TensorMeta,
+    k: TensorMeta,
+    v: TensorMeta,
+    bias: Any,
+    compute_lse: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+) -> tuple:
+    b, h, n, d = q.shape
+    o = new((b, n, h, v.shape[3]), q.dtype, q.device)
+    res = TensorMeta((b, h, n, v.shape[3]), (o.stride[0], o.stride[2], o.stride[1], o.stride[3]), q.dtype, q.device)
+    lse = new((b, h, fold((n + 31) // 32 * 32) if compute_lse else 0), torch.float32, q.device)
+    return res, lse, new((), torch.int64, q.device), new((), torch.int64, q.device)
+
+
+# ---- losses
+@rule("binary_cross_entropy")
+def binary_cross_entropy(x: TensorMeta, target: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
+    if x.dtype != target.dtype:
+        raise RuntimeError(f"found dtype {target.dtype} but expected {x.dtype}")
+    return elementwise_loss(x, target, *args, **kwargs)
+
+
+@rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss")
+def elementwise_loss(x: TensorMeta, target: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
+    from .pointwise_meta import pointwise
+    from .types import result_type
+
+    reduction = kwargs.get("reduction", next((a for a in args if isinstance(a, int) and not isinstance(a, bool)), 1))
+    m = pointwise([x, target], result_type([x, target]))
+    return m if reduction == 0 else new((), m.dtype, m.device)
+
+
+@rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward")
+def loss_backward(g: TensorMeta, x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+
+
+def _check_classes(x: TensorMeta, target: TensorMeta, weight: TensorMeta | None) -> None:
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise RuntimeError(f"expected scalar type Long but found {target.dtype}")
+    if weight is not None and weight.dtype != x.dtype:
+        raise RuntimeError(f"expected weights of {x.dtype} but found {weight.dtype}")
+
+
+@rule("nll_loss_forward")
+def nll_loss_forward(
+    x: TensorMeta, target: TensorMeta, weight: Any, reduction: int, ignore_index: IntLike
+) -> tuple[TensorMeta, TensorMeta]:
+    _check_classes(x, target, weight)
+    if not 0 < x.ndim <= 2:
+        raise RuntimeError("input tensor should be 1D or 2D")
+    if x.ndim == 2 and (target.ndim != 1 or not same(x.shape[0], target.shape[0])):
+        raise RuntimeError(f"size mismatch (got input: {list(x.shape)}, target: {list(target.shape)})")
+    out = new((x.shape[0],) if reduction == 0 and x.ndim == 2 else (), x.dtype, x.device)
+    return out, new((), x.dtype, x.device)
+
+
+@rule("nll_loss2d_forward")
+def nll_loss2d_forward(
+    x: TensorMeta, target: TensorMeta, weight: Any, reduction: int, ignore_index: IntLike
+) -> tuple[TensorMeta, TensorMeta]:
+    _check_classes(x, target, weight)
+    shape = (x.shape[0], x.shape[2], x.shape[3]) if reduction == 0 else ()
+    return new(shape, x.dtype, x.device), new((), x.dtype, x.device)
+
+
+@rule("nll_loss_backward", "nll_loss2d_backward")
+def nll_loss_backward(
+    g: TensorMeta, x: TensorMeta, target: Any = None, weight: Any = None, reduction: int = 1, *_: Any
+) -> TensorMeta:
+    if isinstance(target, TensorMeta) and x.ndim > 1:  # (sizes that are equal are one symbol from here on)
+        rows = (x.shape[0], *x.shape[2:])
+        for t in (target, g) if reduction == 0 else (target,):
+            for a, b in zip(rows, t.shape):
+                same(a, b)
+    return new(x.shape, x.dtype, x.device)
+
+
+# ---- activations with shapes of their own
+@rule("glu")
+def glu(x: TensorMeta, dim: int = -1) -> TensorMeta:
+    (d,) = norm_dims(dim, x.ndim)
+    half = fold(x.shape[d] // 2)
+    if not same(fold(half * 2), x.shape[d]):
+        raise RuntimeError(f"Halving dimension must be even, but dimension {d} is size {x.shape[d]}")
+    shape = (*x.shape[:d], half, *x.shape[d + 1 :])
+    from .views_meta import slice_
+    from .strides import elementwise_strides
+
+    part = slice_(x, d, 0, half)
+    return TensorMeta(shape, elementwise_strides(shape, [part, part]), x.dtype, x.device)
+
+
+@rule("_prelu_kernel")
+def prelu(x: TensorMeta, w: TensorMeta) -> TensorMeta:
+    from .pointwise_meta import pointwise
+
+    return pointwise([x, w], x.dtype)
+
+
+@rule("_prelu_kernel_backward")
+def prelu_backward(g: TensorMeta, x: TensorMeta, w: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
+    from .pointwise_meta import pointwise
+
+    return pointwise([g, x], x.dtype), pointwise([g, x], x.dtype)
+
+
+@rule("glu_backward")
+def glu_backward(g: TensorMeta, x: TensorMeta, dim: int) -> TensorMeta:
+    return new(x.shape, x.dtype, x.device)
+
+
+@rule("rrelu_with_noise_functional")
+def rrelu(x: TensorMeta, noise: TensorMeta, *_: Any, **__: Any) -> tuple:
+    return new(x.shape, x.dtype, x.device), noise.replace()
+
+
+# ---- resampling
+def _resample(n: int) -> Any:
+    def f(x: TensorMeta, size: Sequence[IntLike] | None, *args: Any, **__: Any) -> TensorMeta:
+        if not size:
+            scale = next(a for a in args if isinstance(a, (list, tuple)))
+            size = [int(fix(s) * f) for s, f in zip(x.shape[2:], scale)]
+        if len(size) != n or x.ndim != n + 2 or not all(less(0, s) for s in (*size, *x.shape[1:])):
+            raise RuntimeError(
+                f"Input and output sizes should be greater than 0, but got input {list(x.shape)} output {list(size)}"
+            )
+        shape = [*x.shape[:2], *size]
+        fmt = suggest_format(x) if n > 1 else torch.contiguous_format
+        return new(shape, x.dtype, x.device, strides_for(shape, fmt))
+
+    return f
+
+
+for _n, _names in {
+    1: "upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d",
+    2: (
+        "upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d upsample_bicubic2d "
+        "_upsample_bilinear2d_aa _upsample_bicubic2d_aa"
+    ),
+    3: "upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d",
+}.items():
+    rule(*_names.split())(_resample(_n))
+
+
+@rule("grid_sampler_2d", "grid_sampler_3d")
+def grid_sampler(x: TensorMeta, grid: TensorMeta, *_: Any) -> TensorMeta:
+    shape = (*x.shape[:2], *grid.shape[1:-1])
+    return new(shape, x.dtype, x.device)
+
+
+@rule("im2col")
+def im2col(x: TensorMeta, kernel: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
+    if x.ndim == 3:
+        m = im2col(x.replace(shape=(1, *x.shape), stride=(0, *x.stride)), kernel, dilation, padding, stride)
+        return new(m.shape[1:], x.dtype, x.device)
+    n, c = x.shape[:2]
+    k, d, p, s = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
+    if x.ndim != 4 or not all(v > 0 for v in (*k, *d, *s)) or not all(v >= 0 for v in p):
+        raise RuntimeError("im2col: kernel, dilation and stride are greater than zero, padding is not negative")
+    blocks = [fold((x.shape[2 + i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1) for i in range(2)]
+    if not all(less(0, v) for v in (c, x.shape[2], x.shape[3], *blocks)):
+        raise RuntimeError(
+            f"Given input with spatial size {list(x.shape[2:])}, the array of sliding blocks has shape {blocks}: it"
+            " must be at least one"
+        )
+    return new((n, fold(c * k[0] * k[1]), numel(blocks)), x.dtype, x.device)
+
+
+# ---- embedding bags
+@rule("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    weight: TensorMeta,
+    indices: TensorMeta,
+    offsets: TensorMeta,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: TensorMeta | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple:
+    """What the kernel keeps for backward has shapes that depend on its fast paths and on torch's version: the kernel
+    itself is asked, with a table of one row."""
+    if weight.device.type != "cpu":
+        raise NotImplementedError(f"embedding_bag on {weight.device}")
+
+    def made(m: TensorMeta, shape: Sequence[IntLike]) -> torch.Tensor:
+        return torch.empty_strided([fix(s) for s in shape], [fix(s) for s in m.stride], dtype=m.dtype).zero_()
+
+    weights = None if per_sample_weights is None else made(per_sample_weights, per_sample_weights.shape)
+    with torch.no_grad():
+        out = torch.ops.aten._embedding_bag.default(
+            made(weight, (1, weight.shape[1])),
+            made(indices, indices.shape),
+            made(offsets, offsets.shape),
+            False,
+            mode,
+            False,
+            weights,
+            include_last_offset,
+            padding_idx if padding_idx < 0 else 0,
+        )
+    return tuple(new(tuple(t.shape), t.dtype, weight.device) for t in out)

@@ -1,0 +1,265 @@
+"""From a list of guards to a flat plan: which values to load, which checks to make, in which order.
+
+A plan has three lists of steps. `first` depends on the call alone (locals, cells, the function) and runs at each call.
+`watched` reads what hangs from objects that are known beforehand (constants of the entry, globals, objects under an
+identity guard) or that are parameters, through attributes and dicts: its result holds until one of the dicts or types
+it read changes, so the C program skips it while they have not and the same parameters come in. `last` is what remains:
+metadata of parameters, contents of lists, predicates.
+
+Steps are tuples:
+  ("load", slot, kind, base slot or -1, key)     a Source's step; kinds of source.py, "weak" (a reference's object),
+                                                 "pin"
+                                                 (the base), "method" (getattr(base, key).__func__)
+  ("check", guard index, kind, slot or -1, payload)
+
+Sources share their prefixes: each distinct Source is loaded once. Within a list cheap checks come first, but no check
+runs before the checks of a prefix of its source, so that the failing guard that is named is the outermost one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, Sequence
+
+from .guard import KINDS, STATE_FIELDS, Guard, TensorSpec
+from .source import Source
+from .tensors import is_symbol
+from .source_values import is_constant
+from .weak import Weak
+
+__all__ = ["Plan", "make_plan"]
+
+_COST = {
+    "STATE": 0,
+    "ID": 1,
+    "TYPE": 1,
+    "WEAK_ID": 1,
+    "CODE": 1,
+    "FUNCTION": 1,
+    "CLASS": 2,
+    "INT_SYMBOL": 1,
+    "FLOAT": 1,
+    "EQUALS": 2,
+    "LEN": 2,
+    "HASATTR": 2,
+    "DICT_KEYS": 2,
+    "LACKS": 2,
+    "TENSOR": 3,
+    "SIZES": 4,
+    "PREDICATE": 4,
+    "ALIAS": 5,
+    "NO_ALIAS": 5,
+    "NO_OVERLAP": 5,
+}
+_WATCHED_STEPS = ("attr", "dict", "item", "type", "default", "kwdefault")
+_PINNING = ("ID", "WEAK_ID")
+_NEVER_WATCHED = ("TENSOR", "SIZES", "INT_SYMBOL", "FLOAT", "PREDICATE", "STATE", "NO_OVERLAP")
+
+
+@dataclass
+class Plan:
+    first: list[tuple] = field(default_factory=list)
+    watched: list[tuple] = field(default_factory=list)
+    last: list[tuple] = field(default_factory=list)
+    symbols: list[str] = field(default_factory=list)
+    n_slots: int = 0
+
+
+@dataclass
+class _Check:
+    index: int
+    kind: str
+    sources: tuple[Source, ...]
+    payload: Any
+    cost: int = 0
+
+
+def _validate(i: int, g: Guard, n_locals: int) -> None:
+    if g.kind not in KINDS:
+        raise ValueError(f"guard {i} has the unknown kind {g.kind!r}; kinds are {', '.join(KINDS)}")
+    if g.source is None and g.kind not in ("STATE", "PREDICATE", "NO_ALIAS", "NO_OVERLAP"):
+        raise ValueError(f"guard {i} ({g.kind}) needs a source")
+    if g.kind == "EQUALS" and not is_constant(g.expected):
+        raise ValueError(
+            f"guard {i}: EQUALS holds immutable constants only, got {type(g.expected).__name__} for "
+            f"{g.source.name() if g.source else None}; guard its parts, or its identity"
+        )
+    if g.kind == "TENSOR" and not isinstance(g.expected, TensorSpec):
+        raise ValueError(f"guard {i}: TENSOR expects a TensorSpec, got {type(g.expected).__name__}")
+    if g.kind == "STATE":
+        for name in g.expected:
+            if name not in STATE_FIELDS and "." not in name:
+                raise ValueError(f"guard {i}: unknown state {name!r}; known are {', '.join(STATE_FIELDS)}")
+    if g.source is not None and g.source.root.kind == "local" and not 0 <= g.source.root.key[0] < n_locals:
+        raise ValueError(f"guard {i}: {g.source.name()} is local {g.source.root.key[0]} of a frame with {n_locals}")
+
+
+def _symbol_of(i: int, g: Guard) -> Any:
+    if not is_symbol(g.expected):
+        raise ValueError(f"guard {i}: INT_SYMBOL expects a bare size symbol, got {g.expected!r}")
+    return g.expected.name
+
+
+def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
+    """Order and share. Raises ValueError for a guard that is malformed or reads a symbol that no guard binds."""
+    plan, checks = Plan(), []
+    symbols: dict[str, int] = {}
+
+    def number(name: str) -> int:
+        return symbols.setdefault(name, len(symbols))
+
+    for i, g in enumerate(guards):
+        _validate(i, g, n_locals)
+        kind = g.kind
+        sources: tuple = (g.source,) if g.source is not None else ()
+        payload = g.expected
+        if g.kind in ("NO_ALIAS", "NO_OVERLAP"):
+            sources, payload = tuple(g.expected), None
+        elif g.kind == "ALIAS":
+            sources, payload = (g.source, g.expected), None
+        elif g.kind == "INT_SYMBOL":
+            payload = (number(_symbol_of(i, g)), g.expected.name)
+        elif g.kind == "WEAK_ID":
+            payload = _weak(payload)
+            if not isinstance(payload, weakref.ref):
+                kind = "ID"
+        elif g.kind == "ID" and type(payload) is Weak:
+            kind = "WEAK_ID"
+        elif g.kind == "PREDICATE":
+            sources = ()
+        elif g.kind == "TENSOR":
+            spec = g.expected
+            for e in (*spec.shape, *spec.stride):
+                if is_symbol(e):
+                    number(e.name)
+            deferred = tuple(
+                (what, d, e)
+                for what, sizes in (("size", spec.shape), ("stride", spec.stride))
+                for d, e in enumerate(sizes)
+                if e is not None and not isinstance(e, int) and not is_symbol(e)
+            )
+            if deferred:
+                checks.append(_Check(i, "SIZES", sources, deferred, _COST["SIZES"]))
+        checks.append(_Check(i, kind, sources, payload, _COST[kind]))
+    plan.symbols = list(symbols)
+    for c in checks:
+        exprs = [c.payload] if c.kind == "PREDICATE" else [e for _, _, e in c.payload] if c.kind == "SIZES" else []
+        for e in exprs:
+            unbound: frozenset[str] = getattr(e, "symbol_names", frozenset)() - symbols.keys()
+            if unbound:
+                raise ValueError(f"guard {c.index}: no guard binds the size symbols {sorted(unbound)} of {e!r}")
+    _emit(plan, checks)
+    return plan
+
+
+def _emit(plan: Plan, checks: list[_Check]) -> None:
+    by_source: dict[Source, int] = {}  # the highest cost of a check on the very source
+    pins: dict[Source, tuple[str, Any]] = {}
+    has_tensor: set[Source] = set()
+    for c in checks:
+        if len(c.sources) == 1:
+            s = c.sources[0]
+            by_source[s] = max(by_source.get(s, 0), c.cost)
+            if c.kind in _PINNING:
+                pins.setdefault(s, ("const" if c.kind == "ID" else "weak", c.payload))
+            if c.kind == "TENSOR":
+                has_tensor.add(s)
+
+    watched: dict[Source, bool] = {}
+
+    def is_root(s: Source) -> bool:
+        """A parameter: what hangs from it is watched as long as the same object comes in."""
+        return s.kind in ("local", "closure")
+
+    def is_watched(s: Source) -> bool:
+        known = watched.get(s)
+        if known is None:
+            if s.base is None:
+                known = s.kind in ("const", "global", "builtin")
+            else:
+                fixed = s.base in pins or is_watched(s.base) or is_root(s.base)
+                known = fixed and s.base not in has_tensor and s.kind in _WATCHED_STEPS
+            watched[s] = known
+        return known
+
+    def after_watched(s: Source) -> bool:
+        """Whether loading `s` reads a slot of the watched list."""
+        while s is not None:
+            if is_watched(s):
+                return True
+            s = s.base
+        return False
+
+    def cost_of(c: _Check) -> int:
+        cost = c.cost
+        for s in c.sources:
+            p = s.base
+            while p is not None:
+                if p in by_source and (is_watched(p) == is_watched(s)):
+                    cost = max(cost, min(by_source[p], 3))
+                p = p.base
+        return cost
+
+    def place(c: _Check) -> int:
+        if c.sources and all(is_watched(s) for s in c.sources) and c.kind not in _NEVER_WATCHED:
+            return 1
+        if c.cost >= 4 or any(after_watched(s) for s in c.sources):
+            return 2
+        return 0
+
+    lists = (plan.first, plan.watched, plan.last)
+    ordered = sorted((place(c), cost_of(c), _depth(c), c.index, n) for n, c in enumerate(checks))
+    slots: dict[Any, int] = {}
+
+    def new_slot(key: Any) -> int:
+        slots[key] = plan.n_slots
+        plan.n_slots += 1
+        return slots[key]
+
+    def load(s: Source, out: list[tuple]) -> int:
+        found = slots.get(s)
+        if found is not None:
+            return found
+        if is_watched(s) and out is not plan.watched:
+            return load(s, plan.watched)  # the slot is filled before `last` runs
+        base, kind, parent = -1, s.kind, s.base
+        key = s.key[0] if kind in ("local", "closure") else s.key if kind != "const" else s.held
+        if type(key) is Weak and kind == "const":
+            kind = "weak"
+        if kind == "attr" and key == "__func__" and parent is not None and parent.kind == "attr":
+            kind, key, parent = "method", parent.key, parent.base  # obj.method.__func__: no bound method is made
+        if parent is not None:
+            if is_watched(s) and not is_watched(parent):
+                base = slots[("pin", parent)] if ("pin", parent) in slots else -1
+                if base < 0:
+                    pin, obj = pins.get(parent, ("pin", None))
+                    root = load(parent, plan.first) if pin == "pin" else -1
+                    base = new_slot(("pin", parent))
+                    plan.watched.append(("load", base, pin, root, obj))
+            else:
+                base = load(parent, out)
+        slot = new_slot(s)
+        out.append(("load", slot, kind, base, key))
+        return slot
+
+    for where, _, _, _, n in ordered:
+        c, out = checks[n], lists[where]
+        found = tuple(load(s, out) for s in c.sources)
+        many = c.kind in ("ALIAS", "NO_ALIAS", "NO_OVERLAP")
+        out.append(("check", c.index, c.kind, found if many else found[0] if found else -1, c.payload))
+
+
+def _weak(expected: Any) -> Any:
+    """WEAK_ID guards hold a weak reference; capture may also hand the object itself. An object that cannot be weakly
+    referenced (ints, tuples, classes with __slots__) comes back as it is, and is guarded by ID."""
+    if isinstance(expected, weakref.ref):
+        return expected
+    try:
+        return weakref.ref(expected)
+    except TypeError:
+        return expected
+
+
+def _depth(c: _Check) -> int:
+    return max((len(s.path()) for s in c.sources), default=0)

@@ -1,0 +1,202 @@
+"""Classes that were defined again by the same text: a cell that ran anew.
+
+A cell that defines `class Net` and runs again makes another class. What was compiled for the old one holds for the new
+one as well, word for word, as long as both are *the same definition*: equal code, equal attributes, the same bases,
+closures that hold the same. Then the guards of an entry may be said of the new classes instead (`renamed`), all at
+once: whatever a program asks of classes is guarded, so that an entry whose guards hold under a one-to-one renaming does
+what it did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from .guard import FunctionSpec, Guard
+from .python_program import evaluate_source
+from .source import Source, make_source
+from .source_values import Unreachable, same_code
+from .weak import Weak, present, referents
+
+__all__ = ["Renaming", "renamed"]
+
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
+_WRAPPERS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel", "__doc__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+}
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+# Each class has its own, and programs can't tell them apart. The registry of an abstract class is not among them:
+# isinstance() asks it.
+_OWN_OF_EACH = frozenset(("__dict__", "__weakref__", "__firstlineno__"))
+
+
+_DICTS = ("__annotations__", "__dataclass_fields__")
+
+
+class Renaming:
+    """Pairs of objects, old and new, that are the same definition."""
+
+    def __init__(self) -> None:
+        self.new: dict[int, Any] = {}  # id of the old object -> the new one
+        self.old: dict[int, Any] = {}  # id of the new object -> the old one; keeps it, too
+
+    def __bool__(self) -> bool:
+        return bool(self.new)
+
+    def pair(self, old: Any, new: Any) -> bool:
+        """Whether `old` may be called `new`: they are one object, equal constants, or the same definition."""
+        if id(old) in self.new or id(new) in self.old:
+            return self.new.get(id(old)) is new
+        if old is new:
+            return True
+        if type(old) is not type(new):
+            return False
+        if type(old) in _ATOMS:
+            return old == new and repr(old) == repr(new)
+        if type(old) in (tuple, frozenset):
+            return len(old) == len(new) and (all(map(self.pair, old, new)) if type(old) is tuple else old == new)
+        if isinstance(old, type):
+            return self._pair(old, new, self._same_class)
+        if type(old) is types.FunctionType:
+            return self._pair(old, new, self._same_function)
+        if type(old) in _WRAPPERS:
+            return all(self.pair(getattr(old, part), getattr(new, part)) for part in _WRAPPERS[type(old)])
+        if type(old) is dataclasses.Field:
+            return all(self.pair(getattr(old, part), getattr(new, part)) for part in dataclasses.Field.__slots__)
+        if type(old) is types.MappingProxyType:  # of a field
+            return self._same_dict(dict(old), dict(new))
+        if type(old) is set:  # in the closure of a dataclass's __repr__: who is at it
+            return not old and not new
+        return False
+
+    def _pair(self, old: Any, new: Any, same: Any) -> bool:
+        self.new[id(old)], self.old[id(new)] = new, old  # first: a method's closure holds its class
+        return same(old, new)
+
+    def _same_class(self, old: type, new: type) -> bool:
+        a, b = old.__dict__, new.__dict__
+        return (
+            len(old.__bases__) == len(new.__bases__)
+            and all(map(self.pair, old.__bases__, new.__bases__))
+            and list(a) == list(b)
+            and all(self._same_attribute(name, a[name], b[name]) for name in a)
+        )
+
+    def _same_attribute(self, name: str, old: Any, new: Any) -> bool:
+        if name in _OWN_OF_EACH:
+            return True
+        if type(old) in _SLOTS:
+            return type(new) is type(old)
+        if name in _DICTS and type(old) is type(new) is dict:
+            return self._same_dict(old, new)
+        if name == "__dataclass_params__":
+            return type(old) is type(new) and type(old).__module__ == "dataclasses" and repr(old) == repr(new)
+        return self.pair(old, new)
+
+    def _same_function(self, old: types.FunctionType, new: types.FunctionType) -> bool:
+        return (
+            same_code(old.__code__, new.__code__)
+            and old.__globals__ is new.__globals__
+            and self.pair(old.__defaults__, new.__defaults__)
+            and self._same_dict(old.__kwdefaults__ or {}, new.__kwdefaults__ or {})
+            and self._same_dict(old.__dict__, new.__dict__)
+            and (old.__name__, old.__qualname__, old.__module__, old.__doc__)
+            == (new.__name__, new.__qualname__, new.__module__, new.__doc__)
+            and self._same_dict(old.__annotations__, new.__annotations__)
+            and self._same_cells(old.__closure__ or (), new.__closure__ or ())
+        )
+
+    def _same_dict(self, old: dict, new: dict) -> bool:
+        return list(old) == list(new) and all(self.pair(old[k], new[k]) for k in old)
+
+    def _same_cells(self, old: Sequence[types.CellType], new: Sequence[types.CellType]) -> bool:
+        def contents(cell: types.CellType) -> Any:
+            try:
+                return cell.cell_contents
+            except ValueError:
+                return ...
+
+        return len(old) == len(new) and all(self.pair(contents(a), contents(b)) for a, b in zip(old, new))
+
+    # ---- what guards and entries hold
+    def of(self, value: Any) -> Any:
+        """What guards hold, in the new names."""
+        t = type(value)
+        if t is Weak or t is weakref.ref:
+            new = self.new.get(id(value()))
+            return value if new is None else t(new)
+        if t in (tuple, frozenset):
+            return t(map(self.of, value))
+        if t is Source:
+            return self.source(value)
+        if t is FunctionSpec:
+            return value
+        return self.new.get(id(value), value)
+
+    def source(self, source: Source) -> Source:
+        """The same path from the new object, where it begins at an old one."""
+        if source.root.kind != "const" or id(source.root.key) not in self.new:
+            return source
+        at = make_source("const", None, self.new[id(source.root.key)])
+        for step in source.path()[1:]:
+            at = make_source(step.kind, at, step.held)
+        return at
+
+    def guard(self, guard: Guard) -> Guard:
+        return dataclasses.replace(
+            guard, source=None if guard.source is None else self.source(guard.source), expected=self.of(guard.expected)
+        )
+
+    def namespace(self, names: dict[str, Any]) -> dict[str, Any] | None:
+        """The globals of an entry's text in the new names; None where an old object lies deeper in one of them."""
+        out = {name: self.new.get(id(value), value) for name, value in names.items()}
+        return None if any(self._holds_old(value, 3) for value in out.values()) else out
+
+    def _holds_old(self, value: Any, depth: int) -> bool:
+        if id(value) in self.new or id(type(value)) in self.new:
+            return True
+        if depth == 0:
+            return False
+        inside: Any = ()
+        if type(value) in (tuple, list, set, frozenset):
+            inside = value
+        elif type(value) is dict:
+            inside = (*value, *value.values())
+        elif type(value) is types.MethodType:
+            inside = (value.__self__, value.__func__)
+        elif type(value) is types.FunctionType and value.__closure__:
+            inside = [c.cell_contents for c in value.__closure__ if c != types.CellType()]
+        elif isinstance(value, Weak):
+            inside = (value(),)
+        return any(self._holds_old(v, depth - 1) for v in inside)
+
+
+def renamed(guards: Sequence[Guard], func: Any, args: tuple) -> tuple[list[Guard], Renaming] | None:
+    """The guards of an entry in the names of this call's classes, and the renaming; None where no class of theirs was
+    defined again.
+    """
+    renaming = Renaming()
+    for guard in guards:
+        if guard.kind not in ("ID", "TYPE") or guard.source is None or guard.source.root.kind == "const":
+            continue
+        wanted = present(guard.expected)
+        if not isinstance(wanted, type):
+            continue
+        try:
+            got = evaluate_source(guard.source, func, args)
+        except Unreachable:
+            return None
+        if guard.kind == "TYPE":
+            got = type(got)
+        if got is not wanted and not renaming.pair(wanted, got):
+            return None
+    if not renaming or any(
+        id(held) in renaming.old for held in referents(guards)
+    ):  # what has both, old and new, tells them apart
+        return None
+    return [renaming.guard(g) for g in guards], renaming

@@ -1,0 +1,476 @@
+"""Reaching and comparing values without running user code: the meaning of a Source's steps, in Python.
+
+The C evaluator (`compiler/native/values.c`) does the same, step by step; the tests run on both. A step that cannot be
+taken (the attribute is missing, the list too short) or that would run code of the user's (a property, `__getattr__`,
+an overridden `__getitem__`) raises `Unreachable`, and the guard that needed it fails.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+import operator
+import re
+import threading
+import types
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from typing import Any
+
+import torch
+
+from .weak import Weak, present
+
+__all__ = [
+    "Unreachable",
+    "Absent",
+    "load_attr",
+    "load_item",
+    "length",
+    "const_equal",
+    "instance_dict",
+    "dict_keys",
+    "dict_has",
+    "float_holds",
+    "COMPARISONS",
+    "same_code",
+    "file_of",
+    "class_lookup",
+    "class_holds",
+    "found_in_class",
+    "same_found",
+    "step",
+]
+
+
+_PARTS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    types.MemberDescriptorType: ("__objclass__", "__name__"),
+    types.GetSetDescriptorType: ("__objclass__", "__name__"),
+}
+
+
+class Unreachable(Exception):
+    """A source's step has no value, or none that can be had without running user code."""
+
+
+class Absent(Unreachable):
+    """The attribute does not exist, for certain."""
+
+
+_MISSING = object()
+# Types whose attribute access is object's, under a name of their own in some cases; a subclass that overrides it in
+# Python has another function there.
+_PLAIN_TYPES = (
+    BaseException,
+    object,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bytearray,
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    slice,
+    range,
+    OrderedDict,
+    types.ModuleType,
+    types.MethodType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.CellType,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.Tensor,
+)
+_GETATTRIBUTES = tuple(
+    {
+        vars(base)["__getattribute__"]
+        for t in (*_PLAIN_TYPES, functools.partial, defaultdict, deque)
+        for base in t.__mro__
+        if "__getattribute__" in vars(base)
+    }
+)
+TUPLE_GETTER: type = type(vars(namedtuple("_Probe", "field"))["field"])
+_DATA_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, TUPLE_GETTER)
+_METHODS = (
+    types.FunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    classmethod,
+    types.ClassMethodDescriptorType,
+)
+_module_getattr = torch.nn.Module.__getattr__
+_mro_of = type.__dict__["__mro__"].__get__
+_dict_of_type = type.__dict__["__dict__"].__get__
+_IDENTITY_TYPES = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    type(None),
+    bool,
+    type(Ellipsis),
+    type(NotImplemented),
+)
+
+
+def _type_lookup(tp: type, name: str) -> Any:
+    for base in _mro_of(tp):
+        found = _dict_of_type(base).get(name, _MISSING)
+        if found is not _MISSING:
+            return found
+    return _MISSING
+
+
+def instance_dict(obj: Any) -> dict | None:
+    """The dict that instance attributes live in, or None."""
+    is_module = isinstance(obj, types.ModuleType)
+    descr = vars(types.ModuleType)["__dict__"] if is_module else _type_lookup(type(obj), "__dict__")
+    if type(descr) not in _DATA_DESCRIPTORS:
+        return None
+    d = descr.__get__(obj)
+    return d if isinstance(d, dict) else None
+
+
+def _dict_get(d: dict, key: Any) -> Any:
+    """d[key] by the plain dict lookup. Keys of types that may have a Python __eq__ are found by identity."""
+    if plain_key(key):
+        return dict.get(d, key, _MISSING)
+    for k, v in dict.items(d):
+        if k is key:
+            return v
+    return _MISSING
+
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")  # as C numbers them
+
+
+def float_holds(value: Any, facts: tuple) -> bool:
+    """Whether a FLOAT guard's comparisons come out as they did."""
+    return type(value) is float and all(getattr(operator, op)(value, c) is outcome for op, c, outcome in facts)
+
+
+def dict_has(d: dict, key: Any) -> bool:
+    """`key in d` by the plain dict lookup."""
+    return _dict_get(d, key) is not _MISSING
+
+
+def plain_key(key: Any) -> bool:
+    """Whether a dict looks for such a key without code of the program's, and finds it by a `Weak` that stands for
+    it.
+    """
+    key = present(key)
+    t = type(key)
+    if (
+        t in (str, int, bool, bytes, float, complex, type(None), torch.device, types.FunctionType)
+        or t.__hash__ is object.__hash__
+        and t.__eq__ is object.__eq__
+    ):
+        return True
+    return t is tuple and all(plain_key(k) for k in key)
+
+
+def load_attr(obj: Any, name: str) -> Any:
+    """getattr(obj, name) as far as it runs no user code: instance dicts, class attributes, slots, C getters, methods,
+    and the parameters, buffers and submodules of an nn.Module. Raises Unreachable otherwise."""
+    if name == "__class__":
+        return type(obj)
+    if name == "__dict__":
+        d = None if isinstance(obj, type) else instance_dict(obj)
+        if d is None:
+            raise Unreachable(name)
+        return d
+    tp = type(obj)
+    if isinstance(obj, type):
+        return _load_class_attr(obj, name)
+    if tp is threading.local:
+        found = getattr(obj, name, _MISSING)  # this thread's
+        if found is _MISSING:
+            raise Absent(name)
+        return found
+    if _type_lookup(tp, "__getattribute__") not in _GETATTRIBUTES:
+        raise Unreachable(name)
+    descr = _type_lookup(tp, name)
+    if type(descr) in _DATA_DESCRIPTORS:
+        if isinstance(obj, torch.Tensor) and tp not in (torch.Tensor, torch.nn.Parameter):
+            raise Unreachable(name)  # its getters call the subclass' __torch_function__
+        try:
+            return descr.__get__(obj, tp)
+        except Exception as error:
+            raise Absent(name) from error
+    if descr is not _MISSING and hasattr(type(descr), "__set__"):
+        raise Unreachable(name)  # a property, or another descriptor written in Python
+    d = instance_dict(obj)
+    if d is not None and (found := _dict_get(d, name)) is not _MISSING:
+        return found
+    if descr is not _MISSING:
+        return _bind(descr, obj, tp, name)
+    custom = _type_lookup(tp, "__getattr__")
+    if d is not None and custom is _module_getattr:
+        for table in ("_parameters", "_buffers", "_modules"):
+            t = dict.get(d, table)
+            if isinstance(t, dict) and (found := _dict_get(t, name)) is not _MISSING:
+                return found
+        raise Absent(name)
+    if (
+        custom is _MISSING
+        and not isinstance(obj, types.MethodType)
+        and not (isinstance(obj, types.ModuleType) and d is not None and "__getattr__" in d)
+    ):
+        raise Absent(name)
+    raise Unreachable(name)
+
+
+def _bind(descr: Any, obj: Any, tp: type, name: str) -> Any:
+    if type(descr) is staticmethod:
+        return descr.__func__
+    if type(descr) in _METHODS:
+        return descr.__get__(obj, tp)
+    if not hasattr(type(descr), "__get__") or isinstance(descr, (type, types.BuiltinFunctionType)):
+        return descr
+    raise Unreachable(name)
+
+
+def _load_class_attr(cls: type, name: str) -> Any:
+    if _type_lookup(type(cls), "__getattribute__") is not type.__getattribute__:
+        raise Unreachable(name)
+    meta = _type_lookup(type(cls), name)
+    if type(meta) in _DATA_DESCRIPTORS:
+        try:
+            return meta.__get__(cls, type(cls))
+        except AttributeError as error:
+            raise Absent(name) from error
+    if meta is not _MISSING and hasattr(type(meta), "__set__"):
+        raise Unreachable(name)
+    descr = _type_lookup(cls, name)
+    if descr is _MISSING:
+        if meta is _MISSING:
+            raise (Absent if _type_lookup(type(cls), "__getattr__") is _MISSING else Unreachable)(name)
+        return _bind(meta, cls, type(cls), name)
+    if type(descr) is staticmethod:
+        return descr.__func__
+    if type(descr) in (classmethod, types.ClassMethodDescriptorType):
+        return descr.__get__(None, cls)
+    if (
+        type(descr) in _METHODS
+        or type(descr) in _DATA_DESCRIPTORS
+        or type(descr) is property
+        or not hasattr(type(descr), "__get__")
+        or isinstance(descr, (type, types.BuiltinFunctionType))
+    ):
+        return descr
+    raise Unreachable(name)
+
+
+def load_item(obj: Any, key: Any) -> Any:
+    """An item of a list, tuple, deque or dict: the content itself, past what a subclass overrides."""
+    for base in (list, tuple, deque):
+        if isinstance(obj, base):
+            if type(key) is not int:
+                raise Unreachable(key)
+            n = base.__len__(obj)
+            if not -n <= key < n:
+                raise Unreachable(key)
+            return base.__getitem__(obj, key)
+    if isinstance(obj, dict):
+        found = _dict_get(obj, key)
+        if found is _MISSING:  # a __missing__ would be user code
+            raise Unreachable(key)
+        return found
+    raise Unreachable(key)
+
+
+def length(obj: Any) -> int:
+    """len() of a builtin container or string, as the builtin base class counts."""
+    for base in (list, tuple, dict, str, bytes, set, frozenset, range, deque):
+        if isinstance(obj, base):
+            return base.__len__(obj)
+    raise Unreachable("len")
+
+
+def dict_keys(obj: Any) -> tuple:
+    """The keys of a dict in order, or the elements of a set as it iterates."""
+    for base in (OrderedDict, dict, set, frozenset):
+        if isinstance(obj, base):
+            return tuple(base.__iter__(obj))
+    raise Unreachable("keys")
+
+
+def key_equal(a: Any, b: Any) -> bool:
+    return a is b or const_equal(a, b)
+
+
+def const_equal(a: Any, b: Any) -> bool:
+    """Same type and equal, for immutable constants: NaN equals NaN, 0.0 differs from -0.0, 1 from True. Objects of
+    other types are equal only to themselves; no __eq__ of the user's is called."""
+    if a is b:
+        return True
+    t = type(a)
+    if type(b) is Weak:
+        return b() is a
+    if t is not type(b):
+        return False
+    if t is int or t is str or t is bytes:
+        return a == b
+    if t is float:
+        return _float_equal(a, b)
+    if t is complex:
+        return _float_equal(a.real, b.real) and _float_equal(a.imag, b.imag)
+    if t is tuple or t is torch.Size:
+        return len(a) == len(b) and all(const_equal(x, y) for x, y in zip(a, b))
+    if t is frozenset:
+        return len(a) == len(b) and all(any(const_equal(x, y) for y in b) for x in a)
+    if t is slice or t is range:
+        return const_equal(a.start, b.start) and const_equal(a.stop, b.stop) and const_equal(a.step, b.step)
+    if t is torch.device:
+        return a == b
+    return False
+
+
+def _float_equal(a: float, b: float) -> bool:
+    return (a == b and math.copysign(1.0, a) == math.copysign(1.0, b)) or (a != a and b != b)
+
+
+_IPYTHON_CELL = re.compile(
+    r"<ipython-input-\d+-(\w+)>"
+)  # plain IPython numbers its cells; the rest is a hash of the text
+
+
+def same_code(a: types.CodeType, b: types.CodeType) -> bool:
+    """Whether two code objects are one and the same piece of source: equal, lines included, and of the same file or
+    cell.
+    """
+    return a is b or (a == b and file_of(a) == file_of(b))
+
+
+def file_of(code: types.CodeType) -> str:
+    """The file, or the cell, that the code comes from: one cell has one name however often it runs."""
+    cell = _IPYTHON_CELL.fullmatch(code.co_filename)
+    return code.co_filename if cell is None else cell[1]
+
+
+def class_lookup(cls: type, name: str) -> Any:
+    """What `name` gives in the class and its bases, without binding it; Ellipsis where there is no such attribute."""
+    found = _type_lookup(cls, name)
+    return ... if found is _MISSING else found
+
+
+def class_holds(cls: Any, expected: tuple) -> bool:
+    """Whether the names of a CLASS guard still give what they gave."""
+    if not isinstance(cls, type):
+        return False
+    return all(same_found(class_lookup(cls, name), wanted) for name, wanted in expected)
+
+
+def found_in_class(found: Any) -> Any:
+    """What a CLASS guard holds of a descriptor: those that take no weak reference are known by what they are made
+    of.
+    """
+    parts = _PARTS.get(type(found))
+    if parts is None:
+        return Weak(found) if type(found).__weakrefoffset__ else found
+    return (type(found), *(getattr(found, p) for p in parts))
+
+
+def same_found(found: Any, wanted: Any) -> bool:
+    """Whether a class lookup gave what it gave when `found_in_class` was asked, and what `weakly` made of that."""
+    if type(wanted) is tuple:
+        parts = (type(found), *(getattr(found, p) for p in _PARTS[type(found)])) if type(found) in _PARTS else ()
+        return len(parts) == len(wanted) and all(a is present(b) for a, b in zip(parts, wanted))
+    return found is wanted or type(wanted) is Weak and found is wanted() and found is not None
+
+
+def is_constant(value: Any) -> bool:
+    """Whether EQUALS can hold this value: const_equal decides it without user code."""
+    t = type(value)
+    if t in (int, float, complex, str, bytes, torch.device, Weak) or isinstance(value, (*_IDENTITY_TYPES, enum.Enum)):
+        return True
+    if t is tuple or t is torch.Size or t is frozenset:
+        return all(is_constant(v) for v in value)
+    if t is slice or t is range:
+        return all(is_constant(v) for v in (value.start, value.stop, value.step))
+    return False
+
+
+def _optimizer_state(fields: Any, group: int, index: int) -> Any:
+    """What an optimizer, whose __dict__ is given, has as the state of a parameter."""
+    if isinstance(fields, dict):
+        groups, state = dict.get(fields, "param_groups"), dict.get(fields, "state")
+        params = (
+            dict.get(groups[group], "params")
+            if type(groups) is list and group < len(groups) and isinstance(groups[group], dict)
+            else None
+        )
+        if (
+            type(params) is list
+            and index < len(params)
+            and isinstance(params[index], torch.Tensor)
+            and isinstance(state, dict)
+        ):
+            found = dict.get(state, params[index], _MISSING)
+            if found is not _MISSING:
+                return found
+    raise Unreachable("state")
+
+
+def step(kind: str, base: Any, key: Any) -> Any:
+    """One step of a Source (source.py has the table) from the value of its base. Raises Unreachable."""
+    if kind == "attr":
+        return load_attr(base, key)
+    if kind == "method":
+        return load_attr(load_attr(base, key), "__func__")
+    if kind == "item":
+        return load_item(base, key)
+    if kind == "dict":
+        if not isinstance(base, dict):
+            raise Unreachable(key)
+        found = _dict_get(base, key)
+        if found is _MISSING:
+            raise Unreachable(key)
+        return found
+    if kind == "asked":
+        return key(base)
+    if kind == "optimized":
+        return _optimizer_state(base, *key)
+    if kind == "type":
+        return type(base)
+    if kind == "cell":
+        if type(base) is not types.CellType:
+            raise Unreachable("cell_contents")
+        try:
+            return base.cell_contents
+        except ValueError as error:
+            raise Unreachable("cell_contents") from error
+    if kind == "default":
+        defaults = base.__defaults__ if type(base) is types.FunctionType else None
+        if defaults is None or not 0 <= key < len(defaults):
+            raise Unreachable("__defaults__")
+        return defaults[key]
+    if kind == "kwdefault":
+        defaults = base.__kwdefaults__ if type(base) is types.FunctionType else None
+        if not defaults or key not in defaults:
+            raise Unreachable("__kwdefaults__")
+        return defaults[key]
+    if kind in ("size", "stride", "offset"):
+        if not isinstance(base, torch.Tensor):
+            raise Unreachable(kind)
+        with torch._C.DisableTorchFunctionSubclass():
+            if kind == "offset":
+                return base.storage_offset()
+            values = base.shape if kind == "size" else base.stride()
+            if not -len(values) <= key < len(values):
+                raise Unreachable(kind)
+            return values[key]
+    raise Unreachable(kind)

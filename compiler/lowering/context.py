@@ -1,0 +1,733 @@
+"""What rules write with: `Lowering`, the walk over one graph, with the steps made so far.
+
+Rules (rules/) take it as `lo`. It stores values to buffers, reduces, views, and calls what has no rule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Callable, Sequence
+
+import torch
+import torch.fx
+
+from ..ops import philox
+from ..ops.functional_forms import Form, form_of
+from ..symbolic.expr import Expr, as_expr, ceildiv, maybe_int
+from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, load, param
+from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
+from .rule_table import RULES, VIEWS, NoRule
+from .buffer_strides import (
+    aligned_rows,
+    matrix_in_place,
+    memory_order,
+    narrowed,
+    order_of_loads,
+    rows_apart,
+    rows_in_place,
+    same_strides,
+    strides_of,
+)
+from .ref import (
+    Ref,
+    Scalar,
+    contiguous_strides,
+    dim_symbol,
+    flat_index,
+    is_one,
+    numel,
+    ref_of_buffer,
+    remap,
+    same,
+    shape_of,
+    strided,
+)
+
+__all__ = ["Lowering", "LIBRARY", "DTYPES"]
+
+# Operators whose library kernels are the point, with the reason that reports show. Others without a rule are counted as
+# fallbacks.
+LIBRARY = {
+    **dict.fromkeys(
+        """
+            mm bmm addmm baddbmm addbmm mv dot vdot addmv linear _int_mm _addmm_activation _linear_pointwise
+            _grouped_mm""".split(),
+        "matrix product",
+    ),
+    **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),
+    **dict.fromkeys(
+        """
+            _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+            _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+            _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_flash_attention_backward
+            _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
+            _scaled_dot_product_flash_attention_for_cpu_backward dropout_attention dropout_attention_backward
+            scaled_dot_product_attention""".split(),
+        "attention",
+    ),
+    **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
+    **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),
+    **dict.fromkeys(
+        """
+            scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_reduce
+            masked_scatter embedding_dense_backward put as_strided_scatter diagonal_scatter""".split(),
+        "scattered writes",
+    ),
+    **dict.fromkeys(
+        """
+            max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d
+            _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward""".split(),
+        "pooling",
+    ),
+    **dict.fromkeys(
+        """
+            rand randn randint rand_like randn_like randint_like bernoulli native_dropout normal normal_functional
+            uniform random multinomial randperm exponential keep_bits""".split(),
+        "random numbers",
+    ),
+    **dict.fromkeys(
+        """upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+        upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(),
+        "resampling",
+    ),
+}
+DTYPES = frozenset(
+    (
+        torch.float32,
+        torch.float64,
+        torch.bfloat16,
+        torch.float16,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.bool,
+    )
+)
+FLOAT8 = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))  # a GPU's kernels read and write them
+OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
+# Operators that allocate for themselves and whose results are known to share no memory with anything.
+FRESH = frozenset(
+    (
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "convolution",
+        "native_dropout",
+        "dropout_attention",
+        "dropout_attention_backward",
+        "_grouped_mm",
+    )
+)
+
+# Where operators take a mask that is added to scores: attention, whose kernels take operands of any strides between
+# rows.
+_MASKS = {
+    "_scaled_dot_product_flash_attention": -1,
+    "_scaled_dot_product_cudnn_attention": 3,
+    "_scaled_dot_product_efficient_attention": 3,
+    "_scaled_dot_product_cudnn_attention_backward": 8,
+    "_scaled_dot_product_efficient_attention_backward": 4,
+    "dropout_attention": -1,
+    "dropout_attention_backward": -1,
+}
+
+
+class Lowering:
+    """The state of one run. Rules use `pointwise`, `store`, `reduce` and `meta`."""
+
+    def __init__(self, aten: Any, opts: Any):
+        self.aten, self.opts = aten, opts
+        self.emulate = bool(opts.get("emulate_precision", False))
+        self.refs: dict[torch.fx.Node, Any] = {}
+        self.steps: list[LoweredStep] = []
+        self.inputs: list[Any] = []
+        self.constants: dict[str, Any] = {}
+        self.fallbacks: Counter[str] = Counter()
+        self.node = None
+        self._names: set[str] = set()
+        self._views: dict[tuple, Buffer] = {}
+        self._view_base: dict[Buffer, Buffer] = {}
+        self._realised: dict[tuple, Buffer] = {}
+        self.foreign: set[Buffer] = set()  # made by library calls that allocate for themselves
+        self._results: dict[torch.fx.Node, Buffer] = {}
+        self._result_memory: set[Buffer] = set()
+        self.drawing: Extern | None = None  # what draws for rules (rules/random.py), until torch's kernels draw
+        self.drawing_at = 0  # where that stands: before whatever may be computed of it
+
+    # ---- the walk
+    @property
+    def node(self) -> torch.fx.Node | None:
+        """The node that is lowered now: values that are made meanwhile are for it."""
+        return self._node
+
+    @node.setter
+    def node(self, node: torch.fx.Node | None) -> None:
+        self._node = node
+        Value.making_for = node.name if node is not None else ""
+
+    def run(self) -> LoweredGraph:
+        n_input = 0
+        for node in self.aten.graph.nodes:
+            self.node = node
+            if node.op == "placeholder":
+                self.refs[node] = self.input(node, n_input)
+                n_input += 1
+            elif node.op == "get_attr":
+                self.refs[node] = self.constant(node)
+            elif node.op == "call_function":
+                self.refs[node] = self.call(node)
+        self.node = None
+        outputs = [self.output(o) for o in self.aten.outputs]
+        mutations = [(i, self.result(n)) for i, n in self.aten.mutations]
+        env = self.aten.env
+        return LoweredGraph(
+            self.steps,
+            self.inputs,
+            outputs,
+            mutations,
+            self.constants,
+            self._symbols(),
+            dict(getattr(env, "hints", None) or {}),
+            dict(self.fallbacks),
+            getattr(self.aten, "writes", {}),
+        )
+
+    def input(self, node: torch.fx.Node, i: int) -> Any:
+        val = node.meta["val"]
+        if _is_tensor(val):
+            b = self._buffer(node.name, shape_of(val.shape), val.dtype, strides_of(val), val.device, "input")
+            off = getattr(val, "storage_offset", 0)
+            b.storage_offset = _size(off() if callable(off) else off)
+            self.inputs.append(b)
+            return ref_of_buffer(b)
+        if isinstance(val, float) or getattr(self._graph_input(i), "kind", "") == "float":
+            name = node.name
+            self.inputs.append(("param", name, torch.float64))
+            return Scalar(name, param(name, torch.float64))
+        e = as_expr(val)
+        self.inputs.append(e)
+        return _size(e)
+
+    def _graph_input(self, i: int) -> Any:
+        inputs = getattr(self.aten, "inputs", None) or []
+        return inputs[i] if i < len(inputs) else None
+
+    def constant(self, node: torch.fx.Node) -> Ref:
+        owner: Any = getattr(self.aten, "constants", None)
+        if isinstance(owner, dict) and node.target in owner:
+            t = owner[node.target]
+        else:
+            t = self.aten.graph.owning_module if owner is None else owner
+            for part in str(node.target).split("."):
+                t = getattr(t, part)
+        if t._is_zerotensor():  # (which has no memory)
+            if t.dtype in DTYPES:
+                return Ref(tuple(t.shape), t.dtype, const(0, t.dtype))
+            t = torch.zeros(t.shape, dtype=t.dtype, device=t.device)
+        t = t.resolve_conj().resolve_neg()
+        if t.numel() == 1 and not t.dtype.is_complex and t.device.type == "cpu":
+            return Ref(tuple(t.shape), t.dtype, const(t.item(), t.dtype))
+        b = self._buffer(node.name, tuple(t.shape), t.dtype, tuple(t.stride()), t.device, "constant")
+        self.constants[b.name] = t
+        return ref_of_buffer(b)
+
+    def call(self, node: torch.fx.Node) -> Any:
+        target = node.target
+        if getattr(target, "__name__", "") == "getitem" and not isinstance(target, torch._ops.OpOverload):
+            seq, i = node.args
+            return self.arg(seq)[i]
+        args = tuple(self.arg(a) for a in node.args)
+        kwargs = {k: self.arg(a) for k, a in node.kwargs.items()}
+        f = RULES.get(target) if form_of(target) is None else RULES[Form]
+        if f is None:
+            packet = target._schema.name.split("::")[-1] if isinstance(target, torch._ops.OpOverload) else str(target)
+            reason = LIBRARY.get(packet)
+            if reason is None:
+                if not isinstance(target, torch._ops.OpOverload):
+                    return self.scalar_call(target, args, kwargs)
+                reason = "no lowering rule"
+                self.fallbacks[str(target)] += 1
+            return self.extern(node, args, kwargs, reason)
+        mark = len(self.steps)
+        try:
+            if target not in VIEWS:
+                self._known_dtypes(node, args)
+            return f(self, node, *args, **kwargs)
+        except NoRule as e:
+            del self.steps[mark:]
+            if target._schema.name.split("::")[-1] not in LIBRARY:  # (those are called by choice)
+                self.fallbacks[str(target)] += 1
+            return self.extern(node, args, kwargs, str(e))
+
+    def _known_dtypes(self, node: torch.fx.Node, args: tuple) -> None:
+        """Nests have no floats of eight bits on a CPU and none of the rarer types anywhere; of complex numbers rules
+        say themselves what they can do.
+        """
+        val = node.meta.get("val")
+        for x in (
+            *(val if isinstance(val, (tuple, list)) else (val,)),
+            *(a for b in args for a in (b if isinstance(b, (tuple, list)) else (b,))),
+        ):
+            dtype = getattr(x, "dtype", None)
+            if dtype is not None and dtype not in DTYPES and not dtype.is_complex and dtype not in self.dtypes():
+                raise NoRule(f"values of {dtype}")
+
+    def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
+        """Python arithmetic on sizes (operator.add, ...) inside the graph."""
+        return _size(
+            target(*(as_expr(a) if isinstance(a, int) and not isinstance(a, bool) else a for a in args), **kwargs)
+        )
+
+    def arg(self, a: Any) -> Any:
+        if isinstance(a, torch.fx.Node):
+            return self.refs[a]
+        if type(a) in (list, tuple) or isinstance(a, (list, tuple)):
+            return type(a)(self.arg(x) for x in a) if type(a) in (list, tuple) else [self.arg(x) for x in a]
+        if isinstance(a, slice):
+            return slice(self.arg(a.start), self.arg(a.stop), self.arg(a.step))
+        if isinstance(a, torch.SymInt):
+            return _size(a)
+        return a
+
+    # ---- what rules use
+    def meta(self, node: torch.fx.Node | None = None, k: int | None = None) -> Any:
+        v = (node or self.node).meta["val"]
+        return v if k is None else v[k]
+
+    def out_shape(self, node: torch.fx.Node | None = None, k: int | None = None) -> tuple:
+        return shape_of(self.meta(node, k).shape)
+
+    def store(
+        self,
+        value: Value,
+        shape: Sequence[Any],
+        dtype: torch.dtype | None = None,
+        stride: Sequence[Any] | None = None,
+        suffix: str = "",
+    ) -> Ref:
+        """A nest that computes `value` (over j symbols of `shape`) into a new buffer; the Ref that reads it."""
+        dtype = dtype or value.dtype
+        if value.dtype != dtype:
+            value = cast(value, dtype)
+        _supported(dtype, value, self.dtypes())
+        b = self._buffer(self._node_name() + suffix, tuple(shape), dtype, stride)
+        axes = memory_order(b.shape, b.stride)
+        idx = flat_index(b.shape, b.stride)
+        self.steps.append(LoopNest(b, axes, idx, value, domain=axes, origins=self.origins(), lines=self.lines()))
+        return Ref(b.shape, dtype, load(b, idx))
+
+    def pointwise(self, value: Value, k: int | None = None) -> Ref:
+        """`value` as the node's own result (or its k-th): shape, dtype and strides from the node."""
+        m = self.meta(k=k)
+        shape, stride = shape_of(m.shape), strides_of(m)
+        if any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
+            stride = None  # a copy of something expanded: its elements do not coincide
+        suffix = f"_{k}" if k is not None else ""
+        if self._device().type == "cuda":
+            narrow = narrowed(value, shape)
+            if narrow != shape:  # (masks above all: the same for every query)
+                r = self.store(value, narrow, m.dtype, None, suffix)
+                return Ref(shape, r.dtype, r.value)
+        return self.store(value, shape, m.dtype, stride, suffix)
+
+    def reduce(
+        self,
+        op: str,
+        value: Value,
+        src_shape: Sequence[Any],
+        dims: Sequence[int],
+        keepdim: bool,
+        stride: Sequence[Any] | None = None,
+        suffix: str = "",
+        logical_order: bool = False,
+    ) -> Ref:
+        """A nest that reduces `value` (over j symbols of src_shape) over `dims`, in value's dtype (int64 for
+        argmax/argmin).
+        """
+        _supported(value.dtype, value, self.dtypes())
+        n = len(src_shape)
+        reduced = {d % n for d in dims} if n else set()
+        out_dtype = torch.int64 if op in ("argmax", "argmin") else value.dtype
+        shape = tuple(1 if d in reduced else s for d, s in enumerate(src_shape) if keepdim or d not in reduced)
+        order = list(range(n)) if logical_order else order_of_loads(value, src_shape)
+        domain = tuple(Axis(dim_symbol(n, d), src_shape[d]) for d in order if not is_one(src_shape[d]))
+        red_names = {dim_symbol(n, d).name for d in reduced}
+        b = self._buffer(self._node_name() + suffix, shape, out_dtype, stride)
+        kept = [d for d in range(n) if d not in reduced]
+        kept_strides = [st for d, st in zip(range(n), b.stride) if d not in reduced] if keepdim else list(b.stride)
+        idx = as_expr(0)
+        for d, st in zip(kept, kept_strides):
+            if not is_one(src_shape[d]):
+                idx = idx + dim_symbol(n, d) * st
+        if not any(a.symbol.name in red_names for a in domain):  # one element: it is its own reduction
+            one = const(0, torch.int64) if op in ("argmax", "argmin") else value
+            at = dict(zip(kept, kept_strides))
+            axes = memory_order(
+                tuple(1 if d in reduced else src_shape[d] for d in range(n)), tuple(at.get(d, 1) for d in range(n))
+            )
+            self.steps.append(LoopNest(b, axes, idx, one, domain=axes, origins=self.origins(), lines=self.lines()))
+            return ref_of_buffer(b)
+        axes = tuple(a for a in domain if a.symbol.name not in red_names)
+        raxes = tuple(a for a in domain if a.symbol.name in red_names)
+        self.steps.append(LoopNest(b, axes, idx, value, raxes, op, domain, origins=self.origins(), lines=self.lines()))
+        return ref_of_buffer(b)
+
+    # ---- memory
+    def realise(self, ref: Ref, stride: Sequence[Any] | None = None, fresh: bool = False) -> Buffer:
+        """A buffer that holds the tensor: the buffer it is a view of (as a View step), or a copy where no strided view
+        of a buffer gives these elements (or not with the strides asked for). fresh: all of some memory that is no graph
+        input."""
+        v = strided(ref)
+        if v is not None:
+            base, strides, offset = v
+            fits = stride is None or same_strides(ref.shape, strides, stride)
+            if fits and not (fresh and base.kind in ("input", "constant")):
+                if stride is not None:
+                    strides = tuple(stride)
+                if (
+                    same(offset, 0)
+                    and len(base.shape) == ref.ndim
+                    and all(map(same, base.shape, ref.shape))
+                    and same_strides(ref.shape, base.stride, strides)
+                ):
+                    return base
+                if not fresh or (
+                    same(offset, 0) and same(numel(base.shape), numel(ref.shape)) and base not in self.foreign
+                ):
+                    return self.view(base, ref.shape, strides, offset)
+        if fresh:
+            return self.copy(ref, stride)
+        if stride is not None and all(type(st) is int and st > 0 for st in stride):
+            order = sorted(range(ref.ndim), key=lambda d: -stride[d])  # (a matrix and its transpose are one copy)
+            if [stride[d] for d in order] != list(stride):
+                turned = remap(
+                    ref, tuple(ref.shape[d] for d in order), {d: dim_symbol(ref.ndim, k) for k, d in enumerate(order)}
+                )
+                return self.view(self.realise(turned, tuple(stride[d] for d in order)), ref.shape, tuple(stride), 0)
+        k = (ref.value, ref.shape, tuple(stride) if stride is not None else None)
+        b = self._realised.get(k)
+        if b is None:
+            b = self._realised[k] = self.copy(ref, stride)
+        return b
+
+    def copy(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
+        """A copy in memory of its own, by a nest; by torch for dtypes that nests do not have."""
+        v = strided(ref)
+        if ref.dtype not in DTYPES and any(type(s) is int and s == 0 for s in ref.shape):
+            out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
+            kwargs = {"dtype": ref.dtype, "device": torch.device(out.device)}
+            self.steps.append(
+                Extern(
+                    torch.ops.aten.empty_strided.default,
+                    (list(out.shape), list(out.stride)),
+                    kwargs,
+                    [out],
+                    reason=f"no elements of {ref.dtype}",
+                    origin=self._node_name(),
+                )
+            )
+            return out
+        if ref.dtype in self.dtypes() or v is None and not ref.dtype.is_complex:
+            return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
+        if v is None:
+            return self.taken(ref, stride)
+        base, strides, offset = v
+        out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
+        args = (self.view(base, ref.shape, strides, offset),)
+        dense = same_strides(ref.shape, out.stride, contiguous_strides(ref.shape))
+        kwargs = {"memory_format": torch.contiguous_format if dense else torch.preserve_format}
+        self.steps.append(
+            Extern(
+                torch.ops.aten.clone.default,
+                args,
+                kwargs,
+                [out],
+                reason=f"a copy of {ref.dtype}",
+                origin=self._node_name(),
+            )
+        )
+        self.foreign.add(out)
+        return out
+
+    def taken(self, ref: Ref, stride: Sequence[Any] | None) -> Buffer:
+        """A copy of complex numbers that no strided view gives: a nest counts the positions, torch takes what lies
+        there.
+        """
+        base, e = ref.value.attr
+        extent = as_expr(1)
+        for n, st in zip(base.shape, base.stride):
+            extent = extent + (as_expr(n) - 1) * st
+        memory = self.view(base, (_size(extent),), (1,), 0)
+        at = self.store(index(e), ref.shape, torch.int64, stride, suffix="_at").value.attr[0]
+        out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
+        take = torch.ops.aten.take.default
+        self.steps.append(
+            Extern(
+                take, (memory, at), {}, [out], _out_variant(take), ("out",), f"a copy of {ref.dtype}", self._node_name()
+            )
+        )
+        return out
+
+    def view(self, base: Buffer, shape: tuple, stride: tuple, offset: Any, bits: bool = False) -> Buffer:
+        k = (id(base), shape, stride, offset, bits)
+        b = self._views.get(k)
+        if b is None:
+            b = self._views[k] = self._buffer(base.name + "_view", shape, base.dtype, stride, base.device)
+            b.bits = bits
+            self._view_base[b] = base
+            self.steps.append(View(b, base, offset))
+        return b
+
+    def new_buffer(self, shape: Sequence[Any], dtype: torch.dtype, stride: Sequence[Any] | None = None) -> Buffer:
+        """A buffer named after the node, for rules that make their nests themselves."""
+        return self._buffer(self._node_name(), tuple(shape), dtype, stride)
+
+    def _buffer(
+        self,
+        name: str,
+        shape: tuple,
+        dtype: torch.dtype,
+        stride: Sequence[Any] | None = None,
+        device: Any = None,
+        kind: str = "temp",
+    ) -> Buffer:
+        unique, k = name, 0
+        while unique in self._names:
+            k += 1
+            unique = f"{name}_{k}"
+        self._names.add(unique)
+        stride = contiguous_strides(shape) if stride is None else tuple(stride)
+        if device is None:
+            device = self._device()
+        return Buffer(
+            unique, dtype, shape, stride, "global", device, kind, self.node.name if self.node is not None else ""
+        )
+
+    def _device(self) -> Any:
+        v = self.node.meta.get("val") if self.node is not None else None
+        if isinstance(v, (tuple, list)):
+            v = next((x for x in v if _is_tensor(x)), None)
+        return getattr(v, "device", None) or torch.device("cpu")
+
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """What nests have for the node's device."""
+        return DTYPES | FLOAT8 if torch.device(self._device()).type == "cuda" else DTYPES
+
+    def _node_name(self) -> str:
+        return self.node.name if self.node is not None else "out"
+
+    def origins(self) -> tuple[str, ...]:
+        return (self.node.name,) if self.node is not None else ()
+
+    def lines(self) -> tuple:
+        stack = (self.node.meta.get("stack") if self.node is not None else None) or ()
+        return tuple((s[0], s[1]) for s in stack[-1:])
+
+    # ---- calls of torch's kernels
+    def extern(self, node: torch.fx.Node, args: tuple, kwargs: dict, reason: str) -> Any:
+        """Call the operator itself on realised arguments."""
+        op = node.target
+        originals = _tensor_metas(node.args, node.kwargs)
+        packet = op._schema.name.split("::")[-1]
+        rows = packet in OUT_VARIANTS and self._device().type == "cuda"
+
+        at = _MASKS.get(packet)
+        mask = args[at] if at is not None and 0 <= at < len(args) else None
+
+        own_memory = packet.startswith("as_strided")  # positions count from where the operand's memory begins
+
+        def conv(a: Any, m: Any) -> Any:
+            if isinstance(a, Ref) and own_memory:
+                return self.realise(a, strides_of(m) if _is_tensor(m) else None, fresh=True)
+            if isinstance(a, Scalar):
+                return Param(a.name)
+            if isinstance(a, Ref):
+                if mask is not None and a is mask:
+                    return self.mask(a, m)
+                if at is not None and rows_in_place(a):
+                    return self.realise(a)  # (and parts of a wider product)
+                return (rows and self.aligned(a, m)) or self.realise(
+                    a, strides_of(m) if _is_tensor(m) and not (rows and matrix_in_place(a)) else None
+                )
+            if isinstance(a, (list, tuple)):
+                ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
+                return type(a)(conv(x, y) for x, y in zip(a, ms))
+            return a
+
+        cargs = tuple(conv(a, m) for a, m in zip(args, originals[0]))
+        ckwargs = {k: conv(a, originals[1].get(k)) for k, a in kwargs.items()}
+        val = node.meta["val"]
+        vals = list(val) if isinstance(val, (tuple, list)) else [val]
+        outs: list[Buffer | None] = []
+        result: list[Any] = []
+        for k, m in enumerate(vals):
+            if _is_tensor(m):
+                name = node.name if len(vals) == 1 else f"{node.name}_{k}"
+                b = self._buffer(
+                    name,
+                    shape_of(m.shape),
+                    m.dtype,
+                    (rows and aligned_rows(m.dtype, m.shape, strides_of(m))) or strides_of(m),
+                    m.device,
+                )
+                outs.append(b)
+                result.append(ref_of_buffer(b))
+            else:
+                outs.append(None)
+                result.append(m if m is None or isinstance(m, (bool, float)) else _size(m))
+        variant, names = None, ()
+        if packet in OUT_VARIANTS and len(outs) == 1:
+            variant = _out_variant(op)
+            names = ("out",) if variant is not None else ()
+        if variant is None and packet not in FRESH:
+            self.foreign.update(b for b in outs if b is not None)
+        lines = [tuple(x) for x in self.lines()]
+        self.steps.append(Extern(op, cargs, ckwargs, outs, variant, names, reason, node.name, lines))
+        if philox.draws(op, args, kwargs) or op.namespace != "aten":
+            self.forget_drawing()
+        return tuple(result) if isinstance(val, (tuple, list)) else result[0]
+
+    def forget_drawing(self) -> None:
+        """The last step draws random numbers by itself: what is drawn after it is not drawn together with what was
+        drawn before.
+        """
+        self.drawing, self.drawing_at = None, len(self.steps)
+
+    def mask(self, a: Ref, m: Any) -> Buffer:
+        """What attention adds to its scores. Its kernels take what is expanded as it is, but rows in one piece alone:
+        what lies otherwise they read wrongly, without a word. Where this one lies is not what eager's operand would
+        (views of pads are seen through).
+        """
+        v = strided(a)
+        if v is not None and rows_apart(a.shape, v[1], v[2]):
+            return self.realise(a)
+        strides = strides_of(m)
+        repeated = [type(st) is int and st == 0 for st in strides]
+        shape = tuple(1 if same_everywhere else n for n, same_everywhere in zip(a.shape, repeated))
+        if not is_one(shape[-1]) and not same(strides[-1], 1):
+            rows = contiguous_strides((*shape[:-1], maybe_int(ceildiv(as_expr(shape[-1]), 8) * 8)))
+            strides = tuple(0 if same_everywhere else st for st, same_everywhere in zip(rows, repeated))
+        if not any(repeated):
+            return self.realise(a, strides)
+        once = remap(a, shape, {d: 0 for d, same_everywhere in enumerate(repeated) if same_everywhere})
+        kept = self.realise(
+            once,
+            tuple(
+                st if not same_everywhere else packed
+                for st, same_everywhere, packed in zip(strides, repeated, contiguous_strides(shape))
+            ),
+        )
+        return self.view(kept, a.shape, strides, 0)
+
+    def aligned(self, a: Ref, m: Any) -> Buffer | None:
+        """An operand of a matrix product with rows that begin at aligned addresses, where that takes no further copy;
+        else None.
+        """
+        v = strided(a)
+        if v is not None and v[0].kind != "temp" or not _is_tensor(m) or len(m.shape) != 2:
+            return None
+        if strides_of(m)[1] == 1:
+            st = aligned_rows(m.dtype, m.shape, strides_of(m))
+            return None if st is None else self.realise(a, st)
+        turned = (m.shape[1], m.shape[0])
+        st = aligned_rows(m.dtype, turned, strides_of(m)[::-1])
+        if st is None:
+            return None
+        b = self.realise(remap(a, turned, {0: dim_symbol(2, 1), 1: dim_symbol(2, 0)}), st)
+        return self.view(b, a.shape, st[::-1], 0)
+
+    # ---- the end
+    def result(self, node: torch.fx.Node) -> Buffer:
+        """The buffer of a result of the graph: memory of its own, laid out as the node's metadata says."""
+        b = self._results.get(node)
+        if b is None:
+            self.node = node
+            ref = self.refs[node]
+            b = self.realise(ref, strides_of(node.meta["val"]), fresh=True)
+            memory = self._view_base.get(b, b)
+            if memory in self._result_memory:  # two results are never one tensor
+                b = memory = self.copy(ref, strides_of(node.meta["val"]))
+            self._result_memory.add(memory)
+            self._results[node] = b
+            self.node = None
+        return b
+
+    def output(self, s: Any) -> OutputSpec:
+        """One of AtenGraph.outputs with buffers in the place of nodes."""
+        kind, value = s.kind, s.value
+        if kind == "buffer":
+            return OutputSpec("buffer", self.result(value))
+        if kind == "view":
+            base, shape, stride, offset = value
+            base = self.result(base) if isinstance(base, torch.fx.Node) else base
+            memory = base if isinstance(base, Buffer) else self.inputs[base]
+            meta = getattr(s, "meta", None)
+            dtype = meta.dtype if meta is not None and meta.dtype != memory.dtype else None
+            return OutputSpec("view", (base, shape_of(shape), shape_of(stride), _size(offset)), dtype)
+        if kind == "int":
+            r = self.refs[value] if isinstance(value, torch.fx.Node) else value
+            return OutputSpec("int", _size(r))
+        return OutputSpec(kind, value)
+
+    def _symbols(self) -> dict[str, tuple[int, str, int]]:
+        """Where the host finds each size symbol's value: the first input that shows it bare."""
+        out: dict[str, tuple[int, str, int]] = {}
+        for i, b in enumerate(self.inputs):
+            if isinstance(b, Expr):
+                if b.op == "sym":
+                    out.setdefault(b.name, (i, "value", 0))
+            elif isinstance(b, Buffer):
+                for what, sizes in (("size", b.shape), ("stride", b.stride)):
+                    for d, s in enumerate(sizes):
+                        if isinstance(s, Expr) and s.op == "sym":
+                            out.setdefault(s.name, (i, what, d))
+        return out
+
+
+def _is_tensor(v: Any) -> bool:
+    return hasattr(v, "dtype") and hasattr(v, "shape")
+
+
+def _size(x: Any) -> Any:
+    if type(x) is int or isinstance(x, (bool, float)) or x is None:
+        return x
+    e = as_expr(x)
+    return e.value if e.is_const else e
+
+
+def _tensor_metas(args: tuple, kwargs: dict) -> tuple[list, dict]:
+    """The recorded metadata of each argument, in the arguments' own structure."""
+
+    def m(a: Any) -> Any:
+        if isinstance(a, torch.fx.Node):
+            return a.meta.get("val")
+        if isinstance(a, (list, tuple)):
+            return [m(x) for x in a]
+        return None
+
+    return [m(a) for a in args], {k: m(a) for k, a in kwargs.items()}
+
+
+def _supported(dtype: torch.dtype, value: Value, dtypes: frozenset[torch.dtype]) -> None:
+    """Nests compute in these dtypes only."""
+    if dtype not in dtypes:
+        raise NoRule("complex numbers" if dtype.is_complex else f"values of {dtype}")
+    for v in (value, *value.args):
+        if v.dtype not in dtypes:
+            raise NoRule("complex numbers" if v.dtype.is_complex else f"values of {v.dtype}")
+
+
+_out_variants: dict[Any, Any] = {}
+
+
+def _out_variant(op: Any) -> Any:
+    v = _out_variants.get(op, op)
+    if v is op:
+        v = getattr(op.overloadpacket, "out", None)
+        _out_variants[op] = v
+    return v

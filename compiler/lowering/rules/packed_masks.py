@@ -1,0 +1,48 @@
+"""Masks kept as bits (ops/mask_bits.py): a nest stores truth values to a buffer of bits, and what reads them loads from
+one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import torch
+
+from ...ops import mask_bits
+from ...symbolic.expr import Expr, as_expr
+from ..ir import Axis, LoopNest, load
+from ..context import Lowering
+from ..rule_table import NoRule, rule
+from ..ref import Ref, dim_symbol, is_one
+
+__all__: list[str] = []
+
+
+def _places(shape: Sequence[Any], order: Sequence[int]) -> tuple[tuple[Axis, ...], Expr]:
+    """The axes as they lie in memory, and the position of a bit over them."""
+    axes = tuple(Axis(dim_symbol(len(shape), d), shape[d]) for d in order if not is_one(shape[d]))
+    e = as_expr(0)
+    for a in axes:
+        e = e * a.size + a.symbol
+    return axes, e
+
+
+@rule(mask_bits.PACK)
+def pack_bits(lo: Lowering, node: Any, mask: Ref, order: Sequence[int]) -> Ref:
+    b = lo.new_buffer(lo.out_shape(), torch.uint8)
+    b.bits = True
+    axes, e = _places(mask.shape, order)
+    lo.steps.append(LoopNest(b, axes, e, mask.value, domain=axes, origins=lo.origins(), lines=lo.lines()))
+    return Ref(b.shape, b.dtype, load(b, dim_symbol(1, 0)))  # (as bytes it is but a result of the graph)
+
+
+@rule(mask_bits.UNPACK)
+def unpack_bits(lo: Lowering, node: Any, kept: Ref, size: Sequence[Any], order: Sequence[int]) -> Ref:
+    if torch.device(lo._device()).type != "cuda":
+        raise NoRule("bits, which a GPU's kernels alone read")
+    b, source = lo.realise(kept), node.args[0]
+    if b.kind != "input" or any(u.target is not mask_bits.UNPACK for u in source.users):
+        b = lo.view(b, b.shape, b.stride, 0, bits=True)  # (words that are drawn in this graph, for one)
+    b.bits = True
+    shape = lo.out_shape()
+    return Ref(shape, torch.bool, load(b, _places(shape, order)[1]))

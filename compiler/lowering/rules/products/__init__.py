@@ -1,0 +1,1 @@
+"""Products of matrices as loop nests, and convolutions that are such products."""

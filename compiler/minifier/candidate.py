@@ -1,0 +1,148 @@
+"""A program as minifying changes it: a graph without state, a spec for each input, and the file that it becomes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Sequence
+
+import torch
+import torch.fx
+
+from ..errors import ReproduceError
+from ..reproduce.from_report import written
+from ..reproduce.reproducer import Reproducer
+from ..reproduce.specs import Autocast, InputSpec, spec_of
+
+__all__ = ["Candidate", "Values"]
+
+Values = dict[str, InputSpec]  # node -> what is known of its value
+_IN_PLACE = ("setitem", "_set_grad_enabled", "clear_autocast_cache")
+_SWITCHES = ("set_autocast_", "autocast_increment", "autocast_decrement")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`graph` has placeholders, calls and one output of a tuple; `specs` are in the order of the placeholders."""
+
+    graph: torch.fx.Graph
+    specs: tuple[InputSpec, ...]
+    how: dict[str, Any]
+    title: str
+    setup: str = ""
+    autocast: Autocast = ()
+
+    def reproducer(self) -> Reproducer:
+        more: dict[str, Any] = {"kind": "program", "title": self.title, "how": self.how, "setup": self.setup}
+        return written(self.graph, list(self.specs), autocast=self.autocast, **more)
+
+    @property
+    def calls(self) -> list[torch.fx.Node]:
+        return [n for n in self.graph.nodes if n.op.startswith("call_")]
+
+    @property
+    def results(self) -> tuple:
+        out = self.graph.output_node().args[0]
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+    def values(self, exact: bool = False) -> Values:
+        """Run it by eager: the spec of each node's value. Raises what the program raises."""
+        with ExitStack() as regions:
+            for device, dtype in self.autocast:
+                regions.enter_context(torch.autocast(device, dtype))
+            return self._values(exact)
+
+    def _values(self, exact: bool) -> Values:
+        made: dict[torch.fx.Node, Any] = {}
+        out: Values = {}
+        specs = iter(self.specs)
+        module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        torch.manual_seed(0)
+        runner = torch.fx.Interpreter(module)
+        for n in self.graph.nodes:
+            if n.op == "output":
+                continue
+            if n.op == "placeholder":
+                made[n] = next(specs).make()
+            else:
+                args, kwargs = (torch.fx.node.map_arg(a, made.__getitem__) for a in (n.args, n.kwargs))
+                made[n] = getattr(runner, n.op)(n.target, args, kwargs)
+            if isinstance(made[n], torch.Tensor):
+                try:
+                    out[n.name] = replace(spec_of(n.name, made[n], statistics=True, exact=exact), requires_grad=False)
+                except ReproduceError:  # too large to be kept exactly
+                    out[n.name] = replace(spec_of(n.name, made[n], statistics=True), requires_grad=False)
+            elif isinstance(made[n], (bool, int, float, complex)):
+                out[n.name] = spec_of(n.name, made[n])
+        return out
+
+    def with_results(self, results: Sequence[Any]) -> Candidate:
+        """The same program with other results, less what these do not need."""
+        graph = torch.fx.Graph()
+        new: dict[torch.fx.Node, torch.fx.Node] = {}
+        needed = _needed(self.graph, [r for r in results if isinstance(r, torch.fx.Node)])
+        specs = []
+        for n, spec in zip((n for n in self.graph.nodes if n.op == "placeholder"), self.specs):
+            if n in needed:
+                specs.append(spec)
+        for n in self.graph.nodes:
+            if n in needed:
+                new[n] = graph.node_copy(n, new.__getitem__)
+        graph.output(tuple(new[r] if isinstance(r, torch.fx.Node) else r for r in results))
+        return replace(self, graph=graph, specs=tuple(specs))
+
+    def dropping(self, nodes: list[torch.fx.Node]) -> Candidate:
+        """The program without calls whose values nobody reads."""
+        graph = torch.fx.Graph()
+        new: dict[torch.fx.Node, torch.fx.Node] = {}
+        for n in self.graph.nodes:
+            if n not in nodes:
+                new[n] = graph.node_copy(n, new.__getitem__)
+        return replace(self, graph=graph)
+
+    def replacing(self, swaps: dict[torch.fx.Node, InputSpec | torch.fx.Node]) -> Candidate:
+        """The program where nodes are inputs of these specs, or other nodes in their place."""
+        graph, new, specs = torch.fx.Graph(), {}, []
+        kept = dict(zip((n for n in self.graph.nodes if n.op == "placeholder"), self.specs))
+        given: list[tuple[torch.fx.Node, InputSpec]] = [*kept.items()]
+        given += [(n, s) for n, s in swaps.items() if isinstance(s, InputSpec) and n not in kept]
+        for n, spec in given:
+            if n in swaps and not isinstance(swaps[n], InputSpec):
+                continue
+            new[n] = graph.placeholder(n.name)
+            specs.append(swaps[n] if isinstance(swaps.get(n), InputSpec) else spec)
+        for n in self.graph.nodes:
+            if n in new:
+                continue
+            swap = swaps.get(n)
+            new[n] = new[swap] if isinstance(swap, torch.fx.Node) else graph.node_copy(n, new.__getitem__)
+        made = replace(self, graph=graph, specs=tuple(s for s in specs if isinstance(s, InputSpec)))
+        return made.with_results(made.results)
+
+
+def _needed(graph: torch.fx.Graph, results: list[torch.fx.Node]) -> set[torch.fx.Node]:
+    """What the results come from, and what writes to any of it in place."""
+    nodes = list(graph.nodes)
+    needed = set(results)
+    while True:
+        before = len(needed)
+        for n in reversed(nodes):
+            first = n.args[0] if n.args else None
+            if n in needed or _writes(n) and (not isinstance(first, torch.fx.Node) or first in needed):
+                needed.add(n)
+                needed.update(n.all_input_nodes)
+        if len(needed) == before:
+            return needed
+
+
+def _writes(n: torch.fx.Node) -> bool:
+    """Whether it is called for what it does: `add_`, `iadd`, `setitem`, a switch of a mode, `out=`."""
+    if n.op not in ("call_function", "call_method"):
+        return False
+    name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__") and name != "and_" and name != "or_"
+    operators = getattr(n.target, "__module__", "") == "_operator" and name.startswith("i") and name[1:] in _BINARY
+    return in_place or operators or name in _IN_PLACE or name.startswith(_SWITCHES) or "out" in n.kwargs
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")

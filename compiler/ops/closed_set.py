@@ -1,0 +1,170 @@
+"""The closed set: what operators may stand in an AtenGraph after decomposition, and what they mean exactly.
+
+Operands of element-wise operators have been brought to one dtype by explicit casts (`_to_copy`); Python numbers and
+size expressions beside them are taken in that dtype (float16/bfloat16: in float32, in which such operators compute
+before they round once). Shapes broadcast. Views may be applied to values of any layout: `view` means "the same elements
+in row-major order in another shape".
+
+Every other operator that still stands in the graph is *extern*: lowering calls torch's kernel. Those of EXTERN are
+expected (products, convolutions, sorts, ...); the rest is counted as a fallback.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+__all__ = [
+    "POINTWISE",
+    "REDUCTIONS",
+    "VIEWS",
+    "DATA_MOVEMENT",
+    "FACTORIES",
+    "EXTERN",
+    "OPSET",
+    "is_extern",
+    "extern_reason",
+    "UNKNOWN_REASON",
+]
+
+aten = torch.ops.aten
+
+# one element of the result from one element of each operand; the name is that of the IR primitive (lowering/ir.py
+# PRIMS)
+POINTWISE: dict[Any, str] = {
+    **{
+        getattr(aten, n).default: n
+        for n in """neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin
+        acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma sigmoid floor ceil round trunc frac relu isnan isinf
+        signbit logical_not bitwise_not logical_and logical_or logical_xor maximum minimum fmax fmin atan2 hypot
+        nextafter""".split()
+    },
+    aten.add.Tensor: "add",  # without alpha
+    aten.sub.Tensor: "sub",  # without alpha
+    aten.mul.Tensor: "mul",
+    aten.div.Tensor: "div",  # true division; operands are floats
+    aten.div.Tensor_mode: "div_mode",  # rounding_mode "trunc" -> div_trunc, "floor" -> div_floor
+    aten.remainder.Tensor: "remainder",
+    aten.remainder.Scalar: "remainder",
+    aten.fmod.Tensor: "fmod",
+    aten.fmod.Scalar: "fmod",
+    aten.pow.Tensor_Tensor: "pow",
+    aten.pow.Tensor_Scalar: "pow",
+    aten.pow.Scalar: "pow",
+    aten.copysign.Tensor: "copysign",
+    aten.copysign.Scalar: "copysign",
+    **{getattr(getattr(aten, n), o): n for n in ("eq", "ne", "lt", "le", "gt", "ge") for o in ("Tensor", "Scalar")},
+    **{
+        getattr(aten, n).Tensor: n
+        for n in ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift")
+    },
+    **{getattr(aten, n).Scalar: n for n in ("bitwise_and", "bitwise_or", "bitwise_xor")},
+    **{getattr(aten, n).Tensor_Scalar: n for n in ("bitwise_left_shift", "bitwise_right_shift")},
+    aten.where.self: "where",  # where(cond, a, b), a and b tensors of one dtype
+    aten._to_copy.default: "cast",  # dtype= only; with device= it is extern
+    aten.clone.default: "clone",  # the same values in fresh memory with exactly the strides of meta["val"]
+}
+
+# dims are a list of non-negative ints, never empty; values are reduced in the operand's dtype
+REDUCTIONS: dict[Any, str] = {
+    aten.sum.dim_IntList: "sum",  # (x, dims, keepdim)
+    aten.prod.dim_int: "prod",  # (x, dim, keepdim)
+    aten.amax.default: "max",  # (x, dims, keepdim); NaN wins
+    aten.amin.default: "min",
+    aten.any.dim: "any",  # (x, dim, keepdim), x bool
+    aten.all.dim: "all",
+    aten.argmax.default: "argmax",  # (x, dim, keepdim): first of equals; NaN wins; x has that one dimension
+    aten.argmin.default: "argmin",
+    aten.var_mean.correction: "welford",  # (x, dims, correction=number, keepdim=bool) -> (var, mean); x float32/64
+}
+
+VIEWS: dict[Any, str] = {
+    aten.view.default: "view",  # (x, shape); no -1
+    aten.permute.default: "permute",  # (x, dims); non-negative
+    aten.expand.default: "expand",  # (x, shape); no -1
+    aten.slice.Tensor: "slice",  # (x, dim, start, end, step): 0 <= start <= end <= size, step int > 0
+    aten.select.int: "select",  # (x, dim, index): 0 <= index < size
+    aten.squeeze.dims: "squeeze",  # (x, dims): dimensions of size 1
+    aten.unsqueeze.default: "unsqueeze",  # (x, dim): non-negative
+    aten.diagonal.default: "diagonal",  # (x, offset, dim1, dim2)
+    aten.unfold.default: "unfold",  # (x, dim, size, step)
+    aten.as_strided.default: "as_strided",  # (x, size, stride, offset): x is laid out as its meta["val"] says
+    aten.view.dtype: "bitcast",  # (x, dtype): the same bits
+    aten.view_as_real.default: "view_as_real",  # (x): complex to pairs
+    aten.view_as_complex.default: "view_as_complex",  # (x): pairs to complex; x's last stride is 1
+}
+
+DATA_MOVEMENT: dict[Any, str] = {
+    aten.cat.default: "cat",  # (xs, dim): at least two, none of size 0 in one dimension only
+    aten.gather.default: "gather",  # (x, dim, index): 0 <= index < size
+    aten.index.Tensor: "index",  # (x, [index or None, ...]): int64 indices, -size <= index < size
+    aten.index_select.default: "index_select",  # (x, dim, index): int64 indices in one dimension, 0 <= index < size
+    aten.embedding.default: "embedding",  # (weight, index): int64, 0 <= index < rows
+    aten.slice_scatter.default: "slice_scatter",  # (x, src, dim, start, end, step), as slice
+    aten.select_scatter.default: "select_scatter",  # (x, src, dim, index), as select
+    aten.constant_pad_nd.default: "pad",  # (x, pad, value); pad may be negative
+    aten.flip.default: "flip",  # (x, dims)
+}
+
+FACTORIES: dict[Any, str] = {
+    aten.full.default: "full",  # (shape, number); dtype=, device=
+    aten.arange.start_step: "iota",  # (start, end, step); dtype=, device=: start + i * step
+}
+
+_EXTERN_REASON: dict[str, str] = {
+    **dict.fromkeys(
+        "mm bmm addmm baddbmm addbmm mv addmv dot vdot _addmm_activation _grouped_mm".split(), "matrix product"
+    ),
+    **dict.fromkeys("convolution _convolution convolution_backward".split(), "convolution"),
+    **dict.fromkeys(
+        """
+            _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
+            _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+            _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_flash_attention_backward
+            _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
+            _scaled_dot_product_flash_attention_for_cpu_backward
+            dropout_attention dropout_attention_backward""".split(),
+        "attention",
+    ),
+    **dict.fromkeys("_linalg_check_errors _assert_async _assert_scalar".split(), "check of values"),
+    **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
+    **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),
+    **dict.fromkeys(
+        """scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_reduce
+        masked_scatter embedding_dense_backward put as_strided_scatter diagonal_scatter""".split(),
+        "scattered writes",
+    ),
+    **dict.fromkeys(
+        """max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d
+        _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward""".split(),
+        "pooling",
+    ),
+    **dict.fromkeys(
+        """rand randn randint rand_like randn_like randint_like bernoulli native_dropout normal normal_functional
+        uniform random multinomial randperm exponential keep_bits""".split(),
+        "random numbers",
+    ),
+    **dict.fromkeys(
+        """upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
+        upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(),
+        "resampling",
+    ),
+}
+EXTERN = frozenset(_EXTERN_REASON)
+UNKNOWN_REASON = "no lowering rule"
+
+OPSET = frozenset({*POINTWISE, *REDUCTIONS, *VIEWS, *DATA_MOVEMENT, *FACTORIES, operator.getitem})
+
+
+def is_extern(node: torch.fx.Node) -> bool:
+    """Whether a call_function node is run by torch's own kernel."""
+    if node.target is aten._to_copy.default:
+        return "device" in node.kwargs
+    return node.target not in OPSET
+
+
+def extern_reason(op: Any) -> str:
+    """Why an operator is extern: "matrix product", ...; "no lowering rule" for what nobody expected."""
+    return _EXTERN_REASON.get(op._schema.name.partition("::")[2], UNKNOWN_REASON)

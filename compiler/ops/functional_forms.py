@@ -1,0 +1,154 @@
+"""Functional forms of operators that write their arguments and have none: the program's own, and those of libraries.
+
+`mine::scale_(Tensor(a!) x, float by) -> ()` gets
+`tcompile_functional::mine_scale__default(Tensor x, float by) -> Tensor`.
+The form gives the operator's own results first, then what each written argument holds afterwards. Called as it is, it
+copies what is written and calls the operator on the copies. Lowering calls the operator itself, on memory of the plan
+(lowering/rules/written.py).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Form", "form_of", "functional_form", "shown_name", "sharing"]
+
+_library = torch.library.Library("tcompile_functional", "DEF")
+_WRITTEN = re.compile(r"\(\w+!\)")
+_READABLE = re.compile(r"\W")
+
+
+@dataclass(frozen=True)
+class Form:
+    """`functional` computes what `op` computes. names: those of op's parameters; written: those of them that it writes;
+    fresh: how many results of its own come first."""
+
+    functional: torch._ops.OpOverload
+    op: torch._ops.OpOverload
+    names: tuple[str, ...]
+    written: tuple[str, ...]
+    fresh: int
+
+
+_shared_library = torch.library.Library("tcompile_sharing", "DEF")
+_sharing: dict[tuple[torch._ops.OpOverload, tuple[tuple[str, str], ...]], torch._ops.OpOverload] = {}
+_shared: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {}  # such an operator -> the one it calls
+_forms: dict[torch._ops.OpOverload, Form | None] = {}
+_of_functional: dict[torch._ops.OpOverload, Form] = {}
+
+
+def functional_form(op: torch._ops.OpOverload) -> Form | None:
+    """The form of an operator that writes tensors. None where its schema says more than that: results that are views,
+    lists of tensors that are written, or tensors that may be left out.
+    """
+    if op not in _forms:
+        _forms[op] = _make(op)
+    return _forms[op]
+
+
+def form_of(functional: Any) -> Form | None:
+    """The form that an operator of a graph belongs to."""
+    return _of_functional.get(functional)
+
+
+def sharing(op: torch._ops.OpOverload, same: tuple[tuple[str, str], ...]) -> torch._ops.OpOverload:
+    """`op` where some arguments are the tensor that another one writes: (name, name of the written one). It has no
+    parameters for them, and gives none of the arguments back."""
+    key = op, same
+    if key not in _sharing:
+        _sharing[key] = _shared_operator(op, dict(same))
+    return _sharing[key]
+
+
+def _shared_operator(op: torch._ops.OpOverload, same: dict[str, str]) -> torch._ops.OpOverload:
+    schema = op._schema
+    parameters: list[str] = []
+    for a, text in zip(schema.arguments, _parameter_texts(op), strict=True):
+        if a.name in same:
+            continue
+        if a.kwarg_only and "*" not in parameters:
+            parameters.append("*")
+        parameters.append(text)
+    own = [r for r in schema.returns if str(r.type) != "NoneType" and r.alias_info is None]
+    name = f"{_plain_name(op)}_{len(_shared)}"
+    _shared_library.define(f"{name}({', '.join(parameters)}) -> ({', '.join(str(r.type) for r in own)})")
+    names = [a.name for a in schema.arguments if a.name not in same]
+    returns = [r for r in schema.returns if str(r.type) != "NoneType"]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args)), **kwargs}
+        out = op(**given, **{k: given[w] for k, w in same.items()})
+        outs = out if isinstance(out, (tuple, list)) else () if out is None else (out,)
+        fresh = tuple(o for o, r in zip(outs, returns) if r.alias_info is None)
+        return fresh if len(fresh) > 1 else fresh[0] if fresh else None
+
+    _shared_library.impl(name, run, "CompositeExplicitAutograd")
+    made = getattr(torch.ops.tcompile_sharing, name).default
+    _shared[made] = op
+    return made
+
+
+def _parameter_texts(op: torch._ops.OpOverload) -> list[str]:
+    """Each parameter as the schema writes it: "Tensor(a!) x", "int[2] size=[1, 1]"."""
+    text = str(op._schema).partition("(")[2].rpartition(") ->")[0]
+    parts, depth, begin = [], 0, 0
+    for i, c in enumerate(text):
+        depth += (c in "([") - (c in ")]")
+        if c == "," and not depth:
+            parts.append(text[begin:i].strip())
+            begin = i + 1
+    parts.append(text[begin:].strip())
+    return [p for p in parts if p and p != "*"]
+
+
+def _plain_name(op: torch._ops.OpOverload) -> str:
+    return _READABLE.sub("_", f"{op.namespace}_{op._schema.name.partition('::')[2]}_{op._overloadname}")
+
+
+def shown_name(op: Any) -> str:
+    """What reports call an operator: a form by the operator that the program calls, a launch by its kernel."""
+    form = _of_functional.get(op)
+    op = op if form is None else form.op
+    op = _shared.get(op, op)
+    if getattr(op, "namespace", "") == "tcompile_kernels":
+        return f"{op._schema.name.partition('::')[2]} (Triton kernel)"
+    return str(op)
+
+
+def _make(op: torch._ops.OpOverload) -> Form | None:
+    schema = op._schema
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    returns = [r for r in schema.returns if str(r.type) != "NoneType"]
+    own = [r for r in returns if r.alias_info is None]
+    if any(str(a.type) != "Tensor" for a in written) or any(str(r.type) != "Tensor" for r in own):
+        return None
+    if any(x.alias_info is not None and not x.alias_info.is_write for x in (*schema.arguments, *returns)):
+        return None
+    parameters = _WRITTEN.sub("", str(schema)).partition("(")[2].rpartition(") ->")[0]
+    name = f"{_plain_name(op)}_{len(_of_functional)}"  # a notebook defines an operator of one name again and again
+    results = ", ".join(["Tensor"] * (len(own) + len(written)))
+    _library.define(f"{name}({parameters}) -> ({results})")
+    names, writes = tuple(a.name for a in schema.arguments), tuple(a.name for a in written)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args)), **kwargs}
+        copies = {k: _copy(given[k]) for k in writes}
+        out = op(**{**given, **copies})
+        outs = out if isinstance(out, (tuple, list)) else () if out is None else (out,)
+        fresh = [o for o, r in zip(outs, returns) if r.alias_info is None]
+        values = (*fresh, *copies.values())
+        return values if len(values) > 1 else values[0]
+
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    form = Form(getattr(torch.ops.tcompile_functional, name).default, op, names, writes, len(own))
+    _of_functional[form.functional] = form
+    return form
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, gaps included: a kernel goes by them."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x)

@@ -1,0 +1,309 @@
+"""The ranked answer of a report: where the run's time went, and what would change it, most gain first.
+
+A gain is measured, where something was tried and timed, or it is a bound: the time that would be gone if this part took
+none. What would change nothing is not told as a remedy; a part that is as it should be is told as that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import schema as s
+from ..numbers import differs, plural, seconds
+from .wall import graph_calls
+
+__all__ = ["answers_of"]
+
+_MOST = 6
+_LEAST = 0.05  # of the run: smaller parts are no answer
+_GOOD = 0.6  # of what the machine can do: from there on there is nothing to gain
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "_mm")
+_NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
+_LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
+
+
+def answers_of(r: Any) -> list[s.Answer]:
+    out = _measured(r)
+    run = _run_seconds(r)
+    if run:
+        out += [a for part in (_library, _kernels, _calls, _outside, _python, _data, _waiting) for a in part(r, run)]
+    out += _compiling(r)
+    tried = [t["settings"] for t in r.tried.values()]
+    for a in out:
+        if a.how == "at most" and a.settings and a.settings in tried:  # what it gains was measured
+            a.action, a.settings, a.gain, a.how = "", {}, None, ""
+    out.sort(key=lambda a: (-(a.gain or 1.0), -(a.share or 0.0)))
+    return out[:_MOST]
+
+
+def _run_seconds(r: Any) -> float:
+    """The run's wall time, without compiling, which the next run does not pay, and without waiting for a core."""
+    return max(0.0, r.wall.seconds - _sum(r, "compiling", "starved"))
+
+
+def _sum(r: Any, *kinds: str) -> float:
+    return sum(p.seconds for p in r.wall.parts if p.kind in kinds)
+
+
+def _bound(run: float, saved: float) -> float:
+    """How many times as fast the run would be without some of its seconds."""
+    return run / max(run - saved, 0.02 * run)
+
+
+def _per_cent(x: float) -> str:
+    return f"{100 * x:.0f} %" if x >= 0.005 else "under 1 %"
+
+
+def _measured(r: Any) -> list[s.Answer]:
+    """What was tried under other options, and how the calls compare with eager."""
+    out = []
+    for words, tried in r.tried.items():
+        ratio, lo, hi = tried["ratio"]
+        if differs(lo, hi) and ratio > 1:
+            text = f"`{words}` makes the call {ratio:.2g} times as fast"
+            out.append(s.Answer(text, ratio, "measured", lo, hi, None, "", dict(tried["settings"]), "speed"))
+    x = r.speedups.over("eager")
+    if x is not None and differs(x.lo, x.hi) and x.ratio < 1:
+        out.append(
+            s.Answer(
+                f"compiled code is slower: {r.speedups.of or 'the cell'} takes {1 / x.ratio:.2f} times eager's time",
+                1 / x.ratio,
+                "measured",
+                1 / x.hi,
+                1 / x.lo,
+                None,
+                "leave this cell to eager: take `%%tcompile` away",
+                {},
+                "speed",
+            )
+        )
+    return out
+
+
+def _library(r: Any, run: float) -> list[s.Answer]:
+    """Torch's own kernels in plans: products at the machine's peak have nothing to gain."""
+    parts = [p for p in r.wall.parts if p.kind == "library"]
+    share = sum(p.seconds for p in parts) / run
+    if share < _LEAST:
+        return []
+    products = [p for p in parts if _packet(p.name) in _PRODUCTS]
+    took, flops = sum(p.seconds for p in products), _product_flops(r)
+    names = ", ".join(_packet(p.name) for p in parts[:3])
+    calls = plural(sum(p.count or 1 for p in parts), "call")
+    text = f"{_per_cent(share)} is {calls} of torch's own kernels ({names})"
+    peak = float(r.environment.get("matmul_flops_per_second") or 0)
+    if took and flops and peak and took >= 0.8 * share * run:
+        reached = flops / took / peak
+        text += f" at {_per_cent(min(reached, 1.0))} of the machine's peak for products"
+        if reached >= _GOOD:
+            return [s.Answer(f"{text}: nothing to fuse there", share=share, ref="speed")]
+        return [s.Answer(text, _bound(run, took * (1 - reached)), "at most", share=share, ref="speed")]
+    return [s.Answer(text, share=share, ref="speed")]
+
+
+def _packet(op: str) -> str:
+    return op.removeprefix("aten.").split(".")[0]
+
+
+def _product_flops(r: Any) -> float:
+    """Operations of the products that plans leave to torch, over the run; 0 where a size is not known."""
+    total = 0.0
+    calls = graph_calls(r)
+    for i, g in enumerate(r.graphs):
+        if not calls.get(i) or not any(x.graph == i and _packet(x.op) in _PRODUCTS for x in r.externs):
+            continue
+        nodes = g.lowered.nodes()
+        for n in nodes:
+            if _packet(n.op) not in _PRODUCTS or n.kernel is not None or len(n.inputs) < 2:
+                continue
+            factor = nodes[n.inputs[-2]].shape
+            if not factor or not n.shape or not all(isinstance(d, int) for d in (*factor, *n.shape)):
+                return 0.0
+            size = 1
+            for d in n.shape:
+                size *= d
+            total += 2.0 * size * factor[-1] * calls[i]
+    return total
+
+
+def _kernels(r: Any, run: float) -> list[s.Answer]:
+    parts = [p for p in r.wall.parts if p.kind == "kernels"]
+    took = sum(p.seconds for p in parts)
+    if took / run < _LEAST:
+        return []
+    count = sum(g.ran == "compiled" for g in r.graphs for _ in g.kernels)
+    text = f"{_per_cent(took / run)} is {plural(count, 'compiled kernel')}, the longest `{parts[0].name}`"
+    reached = _reached(r, parts)
+    gain = _bound(run, took)
+    if reached is not None:
+        text += f", at {_per_cent(reached)} of what this machine can do"
+        if reached >= _GOOD:
+            return [s.Answer(f"{text}: nothing to gain there", share=took / run, ref=parts[0].ref)]
+        gain = _bound(run, took * (1 - reached))
+    tuned = r.options.get("mode", "default") in ("max-autotune", "max-autotune-no-cudagraphs")
+    if tuned or gain < _LEAST_GAIN:
+        return [s.Answer(text, share=took / run, ref=parts[0].ref)]
+    return [
+        s.Answer(
+            text,
+            gain,
+            "at most",
+            share=took / run,
+            action="let the compiler search for better kernels: `mode=max-autotune`",
+            settings={"mode": "max-autotune"},
+            ref=parts[0].ref,
+        )
+    ]
+
+
+def _reached(r: Any, parts: list[s.WallPart]) -> float | None:
+    """How near the kernels come to the machine's limit, of memory or of arithmetic, weighted by their time."""
+    copy = float(r.environment.get("copy_bytes_per_second") or 0)
+    peak = float(r.environment.get("matmul_flops_per_second") or 0)
+    if not copy or not peak:
+        return None
+    near = known = 0.0
+    for p in parts:
+        k = r.kernels[int(p.ref.split("/")[1])] if p.ref.startswith("kernels/") else None
+        if k is not None and k.seconds and (k.bytes or k.flops):
+            limit = max((k.bytes or 0) / copy, (k.flops or 0) / peak)
+            near += p.seconds * min(1.0, limit / k.seconds)
+            known += p.seconds
+    return near / known if known else None
+
+
+def _calls(r: Any, run: float) -> list[s.Answer]:
+    """Guards and launches of compiled calls: on a GPU replay takes them away."""
+    took = _sum(r, "compiled")
+    calls = sum(e.hits or 0 for e in r.entries)
+    if took / run < 2 * _LEAST or not calls:
+        return []
+    text = f"{_per_cent(took / run)} is what {plural(calls, 'compiled call')} cost beside the kernels that were timed"
+    gpu = any(k.language in ("triton", "cuda") for k in r.kernels)
+    if gpu and r.options.get("mode", "default") in ("default", "max-autotune-no-cudagraphs"):
+        return [
+            s.Answer(
+                text,
+                _bound(run, took),
+                "at most",
+                share=took / run,
+                action="replay the launches as one: `mode=reduce-overhead`",
+                settings={"mode": "reduce-overhead"},
+                ref="speed",
+            )
+        ]
+    return [s.Answer(text, share=took / run, ref="speed")]
+
+
+def _outside(r: Any, run: float) -> list[s.Answer]:
+    """Torch's operators outside of graphs. What put them there are breaks, where there are any."""
+    parts = [p for p in r.wall.parts if p.kind == "torch"]
+    took = sum(p.seconds for p in parts)
+    if took / run < _LEAST:
+        return []
+    names = ", ".join(f"`{p.name}`" for p in parts[:3])
+    text = f"{_per_cent(took / run)} is torch's operators outside of compiled code ({names})"
+    files = {p.file for p in parts}
+    told = [
+        (i, b)
+        for i, b in enumerate(r.graph_breaks)
+        if not b.harmless and b.remedy and b.file in files and not _is_library(r, b.file)
+    ]
+    told.sort(key=lambda x: x[1].fix is None)
+    if told:
+        i, b = told[0]
+        return [
+            s.Answer(
+                f"{text}; line {b.line} ends the graph before them",
+                _bound(run, took),
+                "at most",
+                share=took / run,
+                action=b.remedy,
+                ref=f"breaks/{i}",
+                line=b.line,
+            )
+        ]
+    return [s.Answer(text, share=took / run, ref="", line=parts[0].line)]
+
+
+def _is_library(r: Any, file: str) -> bool:
+    return bool(file) and file != r.source.file and not file.startswith("In[")
+
+
+def _python(r: Any, run: float) -> list[s.Answer]:
+    parts = [p for p in r.wall.parts if p.kind == "python"]
+    took = sum(p.seconds for p in parts)
+    if took / run < _LEAST:
+        return []
+    where = f", most in `{parts[0].name}`" + (f" (line {parts[0].line})" if parts[0].line else "")
+    return [
+        s.Answer(
+            f"{_per_cent(took / run)} is Python{where}",
+            _bound(run, took),
+            "at most",
+            share=took / run,
+            line=parts[0].line,
+        )
+    ]
+
+
+def _data(r: Any, run: float) -> list[s.Answer]:
+    took = _sum(r, "data")
+    if took / run < _LEAST:
+        return []
+    row = next(p for p in r.wall.parts if p.kind == "data")
+    return [
+        s.Answer(
+            f"{_per_cent(took / run)} is loading data",
+            _bound(run, took),
+            "at most",
+            share=took / run,
+            action="load beside the work: `DataLoader(..., num_workers=2)`, or prepare the batches once",
+            line=row.line,
+        )
+    ]
+
+
+def _waiting(r: Any, run: float) -> list[s.Answer]:
+    out = []
+    took = _sum(r, "waiting")
+    if took / run >= _LEAST:
+        row = next(p for p in r.wall.parts if p.kind == "waiting")
+        what = f" in `{row.name}`" if row.name else ""
+        text = f"{_per_cent(took / run)} is waiting{what}" + (f" (line {row.line})" if row.line else "")
+        out.append(s.Answer(text, _bound(run, took), "at most", share=took / run, line=row.line))
+    starved = _sum(r, "starved") / r.wall.seconds
+    if starved >= _LEAST:
+        text = f"other programs had the cores for {_per_cent(starved)} of the run: its figures are less certain"
+        out.append(s.Answer(text, share=starved))
+    return out
+
+
+def _compiling(r: Any) -> list[s.Answer]:
+    """What compiling took of this run; of it what was compiled anew because something changed."""
+    took, total = r.summary.compile_seconds, r.wall.seconds
+    if not total or took / total < 2 * _LEAST:
+        return []
+    out = []
+    again = sum(f.seconds * (len(f.entries) - 1) / len(f.entries) for f in r.frames if len(f.entries) > 1)
+    if again / total >= _LEAST and r.recompiles:
+        i, c = len(r.recompiles) - 1, r.recompiles[-1]
+        what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
+        fix = "" if c.suggestion.startswith(_NO_CHANGE) else c.suggestion
+        out.append(
+            s.Answer(
+                f"{seconds(again)} of this run went into compiling again because `{what}` changed",
+                _bound(total, again) if fix else None,
+                "at most" if fix else "",
+                action=fix,
+                ref=f"recompiles/{i}",
+                line=c.line,
+            )
+        )
+    out.append(
+        s.Answer(
+            f"compiling took {seconds(took)} of this run's {seconds(total)}; the next run of the cell does not pay it",
+            ref="overview",
+        )
+    )
+    return out

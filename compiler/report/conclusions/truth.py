@@ -1,0 +1,89 @@
+"""What keeps a report's figures true: which speedups count, which cells fell back, what was left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import schema as s
+from ...base.labels import frame_words
+
+__all__ = ["excuse_library_breaks", "fell_back", "forget_unused", "main_call", "share_of_run", "unused_share"]
+
+_LEAST_UNUSED = 0.1  # share of a graph's work: less than that changes no figure
+_LITTLE = 0.05  # of a run's time outside of compiled code
+_WHOLE = ("frame hook", "toolchain", "the rest of the cell")  # fallbacks of these leave much of a cell to eager
+
+
+def main_call(speedups: s.Speedups) -> s.CallTiming | None:
+    """The call whose figures stand for the cell: the whole cell, else the call that takes eager longest. Graphs alone
+    stand for nothing."""
+    timed = [c for c in speedups.calls if c.measured in ("call", "cell") and _median(c, "eager") is not None]
+    whole = [c for c in timed if c.measured == "cell"]
+    return whole[0] if whole else max(timed, key=lambda c: _median(c, "eager") or 0.0, default=None)
+
+
+def _median(call: s.CallTiming, engine: str) -> float | None:
+    return next((e.median for e in call.engines if e.engine == engine), None)
+
+
+def share_of_run(r: Any) -> float | None:
+    """The share of the run, without compiling, that the timed calls took; None where they are the cell, or unknown."""
+    run = r.wall.seconds - sum(p.seconds for p in r.wall.parts if p.kind == "compiling")
+    timed = [c for c in r.speedups.calls if c.measured == "call" and _median(c, "tcompile") is not None]
+    if run <= 0 or not timed or not r.speedups.of:
+        return None
+    calls = {
+        frame_words(f.name): sum(r.entries[n].hits or 0 for n in f.entries if n < len(r.entries)) for f in r.frames
+    }
+    took = sum((_median(c, "tcompile") or 0.0) * max(1, calls.get(c.name, 1)) for c in timed)
+    return min(1.0, took / run)
+
+
+def fell_back(r: Any) -> bool:
+    """Whether a function of the report ran as plain Python because its compiled form could not, or was switched off.
+    Single operators that torch's own kernels compute are library calls, no fallback."""
+    return any(
+        f.what in _WHOLE
+        or (f.what, "switched off") in r.decided
+        or f.frame is not None
+        and f.what in (r.frames[f.frame].name, f"`{r.frames[f.frame].name}`")
+        for f in r.fallbacks
+    )
+
+
+def excuse_library_breaks(r: Any) -> None:
+    """A break in library code is nothing that a user can change. Where next to nothing of the run's time is spent
+    outside of compiled code, it costs nothing either."""
+    run = r.wall.seconds - sum(p.seconds for p in r.wall.parts if p.kind in ("compiling", "starved"))
+    outside = sum(p.seconds for p in r.wall.parts if p.kind in ("torch", "python", "rest"))
+    if run <= 0 or outside > _LITTLE * run:
+        return
+    for b in r.graph_breaks:
+        if b.library and not b.harmless:
+            b.harmless, b.fix = True, None
+            b.remedy = "no change is needed: it lies in library code, and costs next to nothing"
+
+
+def unused_share(r: Any) -> float:
+    """The largest share of a graph's work whose results nobody reads; 0 where it is too small to matter."""
+    most = max((g.unused for g in r.graphs), default=0.0)
+    return most if most >= _LEAST_UNUSED else 0.0
+
+
+def forget_unused(r: Any) -> None:
+    """Where a large part of the work was left out because nobody reads its results, a comparison with eager, which does
+    that work, says nothing of speed. The times stay."""
+    share = unused_share(r)
+    if not share or not r.speedups.calls:
+        return
+    why = (
+        f"eager also computes {share * 100:.0f} % that nobody reads, which was left out here: that is no speed"
+        " (use the results to compare)"
+    )
+    r.speedups.overall = [x for x in r.speedups.overall if "eager" not in (x.engine, x.over)]
+    for c in r.speedups.calls:
+        c.speedups = [x for x in c.speedups if "eager" not in (x.engine, x.over)]
+        c.break_even_calls, c.break_even_reason = None, why
+    if why not in r.speedups.reason:
+        r.speedups.reason = "; ".join(filter(None, (r.speedups.reason, why)))
+        r.speedups.status = "partial"

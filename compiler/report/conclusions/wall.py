@@ -1,0 +1,159 @@
+"""The wall time of a run, parted: compiling, compiled kernels, torch's own kernels, Python, data loading, waiting.
+
+Compiling is known from the compiler's clock. What compiled calls spend in kernels is known from the kernels' own times
+and the number of calls. All else comes from samples of the program's stack (`shares`: what was seen, and for how long).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence
+
+from .. import schema as s
+from ..numbers import plural
+
+__all__ = ["Seen", "KINDS", "by_kind", "graph_calls", "wall_of", "split_compiled"]
+
+KINDS = {
+    "kernels": "compiled kernels",
+    "library": "torch's own kernels, in compiled calls",
+    "compiled": "guards, launches and the rest of compiled calls",
+    "torch": "torch's operators outside of compiled code",
+    "python": "Python",
+    "data": "data loading",
+    "waiting": "waiting",
+    "starved": "waiting for a core",
+    "compiling": "compiling",
+    "rest": "Python, and what was not told apart",
+}
+_FEWEST = 8  # samples from which a share is told
+_MOST_ROWS = 24
+_LEAST = 0.005  # of the wall time: smaller rows of a kind are joined
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the program was seen doing at one look."""
+
+    kind: str  # one of KINDS
+    name: str
+    file: str = ""
+    line: int | None = None
+
+
+def wall_of(
+    begin: float, end: float, waits: Sequence[tuple[float, float]], looks: Iterable[tuple[float, float, float, Seen]]
+) -> s.Wall:
+    """The parts of the time from `begin` to `end`. `waits`: when the program waited for the compiler; `looks`: end and
+    length of a stretch of time, and what was seen at its end, with its share of the stretch."""
+    total = max(0.0, end - begin)
+    compiling = sum(max(0.0, min(b, end) - max(a, begin)) for a, b in waits)
+    found: dict[Seen, float] = {}
+    samples = 0
+    for at, seconds, share, seen in looks:
+        left = seconds - sum(max(0.0, min(b, at) - max(a, at - seconds)) for a, b in waits)
+        if left > 0 and share > 0:
+            found[seen] = found.get(seen, 0.0) + left * share
+            samples += 1
+    rest = max(0.0, total - compiling)
+    parts = [s.WallPart("compiling", "compiling", compiling)] if compiling else []
+    if samples < _FEWEST:
+        if rest:
+            parts.append(s.WallPart("rest", "the rest", rest))
+        return s.Wall(total, "counted", 0, parts)
+    scale = rest / (sum(found.values()) or 1.0)
+    parts += _rows({seen: t * scale for seen, t in found.items()}, total)
+    return s.Wall(total, "sampled", samples, sorted(parts, key=lambda p: -p.seconds))
+
+
+def by_kind(wall: s.Wall) -> list[tuple[str, str, float]]:
+    """Kind, its words and its seconds, in the order of KINDS."""
+    sums = {kind: sum(p.seconds for p in wall.parts if p.kind == kind) for kind in KINDS}
+    return [(kind, words, sums[kind]) for kind, words in KINDS.items() if sums[kind] > 0]
+
+
+def _rows(found: dict[Seen, float], total: float) -> list[s.WallPart]:
+    """One row for each name; its line is the one that took most. Small ones of a kind become one."""
+    rows: dict[tuple[str, str], s.WallPart] = {}
+    most: dict[tuple[str, str], float] = {}
+    for seen, t in found.items():
+        key = seen.kind, seen.name
+        row = rows.setdefault(key, s.WallPart(seen.kind, seen.name, 0.0))
+        row.seconds += t
+        if t > most.get(key, 0.0):
+            most[key], row.file, row.line = t, seen.file, seen.line
+    return _joined(list(rows.values()), total)
+
+
+def _joined(parts: list[s.WallPart], total: float) -> list[s.WallPart]:
+    """The longest first; of each kind those that took next to nothing become one, if there are several."""
+    ordered = sorted(parts, key=lambda p: -p.seconds)
+    small: dict[str, list[s.WallPart]] = {}
+    for i, p in enumerate(ordered):
+        if i >= _MOST_ROWS or p.seconds < _LEAST * total:
+            small.setdefault(p.kind, []).append(p)
+    for kind, few in small.items():
+        if len(few) > 1:
+            ordered = [p for p in ordered if not any(p is q for q in few)]
+            calls = sum(p.count for p in few if p.count) or None
+            ordered.append(s.WallPart(kind, plural(len(few), "other"), sum(p.seconds for p in few), calls))
+    return ordered
+
+
+def split_compiled(r: Any) -> None:
+    """Part what compiled calls took by the times of their kernels, as far as these were timed one by one."""
+    wall = r.wall
+    whole = [p for p in wall.parts if p.kind in ("kernels", "library", "compiled")]
+    known = _kernel_parts(r)
+    if not known:
+        return
+    if wall.how == "sampled":
+        room = sum(p.seconds for p in whole)
+    else:
+        room = sum(p.seconds for p in wall.parts if p.kind != "compiling")
+    took = sum(p.seconds for p in known)
+    scale = min(1.0, room / took) if took else 0.0
+    for p in known:
+        p.seconds *= scale
+    left = room - took * scale
+    parts = [p for p in wall.parts if p not in whole and p.kind != "rest"]
+    known = _joined(known, wall.seconds)
+    if wall.how == "sampled":
+        lines = max(whole, key=lambda p: p.seconds, default=None)
+        rest = s.WallPart("compiled", "guards, launches and the rest of compiled calls", left)
+        if lines is not None:
+            rest.file, rest.line = lines.file, lines.line
+    else:
+        rest = s.WallPart("rest", "Python, guards and launches", left)
+    wall.parts = sorted([*parts, *known, *([rest] if left > 0 else [])], key=lambda p: -p.seconds)
+
+
+def graph_calls(r: Any) -> dict[int, int]:
+    """How often each graph ran: as often as entries with it served; at least once, by the call it was made for."""
+    calls: dict[int, int] = {}
+    for e in r.entries:
+        if e.graph is not None:
+            calls[e.graph] = calls.get(e.graph, 0) + (e.hits or 0)
+    return {graph: max(1, n) for graph, n in calls.items()}
+
+
+def _kernel_parts(r: Any) -> list[s.WallPart]:
+    """Seconds of the run in each kernel, and in each of torch's own that plans call."""
+    out: list[s.WallPart] = []
+    calls = graph_calls(r)
+    library: dict[str, s.WallPart] = {}
+    for i, k in enumerate(r.kernels):
+        n = calls.get(k.graph, 0)
+        if k.seconds is not None and n:
+            file, line = k.lines[0] if k.lines else ("", None)
+            out.append(
+                s.WallPart("kernels", k.name, k.seconds * k.launches * n, k.launches * n, file, line, f"kernels/{i}")
+            )
+    for x in r.externs:
+        n = calls.get(x.graph, 0)
+        if x.seconds is not None and n:
+            file, line = x.lines[0] if x.lines else ("", None)
+            row = library.setdefault(x.op, s.WallPart("library", x.op, 0.0, 0, file, line, "speed"))
+            row.seconds += x.seconds * n
+            row.count = (row.count or 0) + x.count * n
+    return [*out, *library.values()]

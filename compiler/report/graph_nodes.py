@@ -1,0 +1,171 @@
+"""fx graphs as report nodes: names, operations, shapes, lines, modules. Reads `meta["val"]`, `["stack"]`,
+`["module"]`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Callable, Iterable
+
+import torch
+import torch.fx
+
+from .schema import Node
+
+__all__ = ["nodes_of", "op_name", "meta_text", "module_of", "own_line", "all_lines"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_STACK = re.compile(r"(?:(?<=^)|(?<=\.))__stack_\d+_*(?:\.|$)")
+_MAX_ARGS = 160  # longest argument text
+_PLAIN = frozenset((int, float, bool, str, type(None)))  # their repr says what they are
+
+
+def op_name(target: Any) -> str:
+    """`aten.add.Tensor`, `torch.relu`, `Tensor.view` for anything that a node may call."""
+    if isinstance(target, str):
+        return f"Tensor.{target}"
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    module = (getattr(target, "__module__", None) or "").removeprefix("_").split(".")[0]
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or type(target).__name__
+    if module in ("torch", "operator", "math"):
+        return name if name.startswith("Tensor.") else f"{module}.{name.rsplit('.', 1)[-1]}"
+    return str(name)
+
+
+def nodes_of(
+    graph: Any, static: Iterable[str] = (), label: Callable[[str], str] = str, kernel_of: dict[str, int] | None = None
+) -> list[Node]:
+    """The nodes of a torch.fx.Graph (or of anything with a `.graph`). `static` names the placeholders that are
+    parameters or buffers, `label` shortens file names, `kernel_of` maps node names to kernels."""
+    graph = getattr(graph, "graph", graph)
+    static, kernel_of = set(static), kernel_of or {}
+    index: dict[Any, int] = {}
+    labels: dict[str, str] = {"": ""}
+    out: list[Node] = []
+    for n in graph.nodes:
+        inputs: list[int] = []
+        args = _arguments(n, index, inputs)
+        if n.op == "placeholder":
+            op = "parameter" if n.name in static else "input"
+        elif n.op == "get_attr":
+            op, args = "parameter", str(n.target)
+        else:
+            op = "output" if n.op == "output" else op_name(n.target)
+        shape, dtype = meta_text(n.meta.get("val"))
+        file, line = own_line(n.meta.get("stack"))
+        if file not in labels:
+            labels[file] = label(file)
+        index[n] = len(out)
+        out.append(
+            Node(
+                len(out),
+                n.name,
+                op,
+                inputs,
+                args,
+                shape,
+                dtype,
+                labels[file],
+                line,
+                module_of(n),
+                kernel_of.get(n.name),
+                _stride(n.meta.get("val")),
+            )
+        )
+    return out
+
+
+def module_of(n: Any) -> str:
+    """The module that a node is of, without names of capture's own: what lay on the stack at a break has none."""
+    return _STACK.sub("", str(n.meta.get("module") or ""))
+
+
+def own_line(stack: Any) -> tuple[str, int | None]:
+    """File and line of the innermost frame outside of torch: the line that a person wrote, `self.linear(x)` rather than
+    what is inside of torch.nn.Linear."""
+    for frame in reversed(stack or ()):
+        if not str(frame[0]).startswith(_TORCH):
+            return str(frame[0]), int(frame[1])
+    return (str(stack[-1][0]), int(stack[-1][1])) if stack else ("", None)
+
+
+def all_lines(graph: Any) -> set[tuple[str, int]]:
+    """Every (file, line) on the way to an operation of the graph: also the line of a cell that called a library."""
+    graph = getattr(graph, "graph", graph)
+    return {(str(f[0]), int(f[1])) for n in graph.nodes for f in n.meta.get("stack") or ()}
+
+
+def _arguments(n: torch.fx.Node, index: dict[Any, int], inputs: list[int]) -> str:
+    def text(x: Any) -> str:
+        if type(x) in _PLAIN:
+            return repr(x)
+        if isinstance(x, torch.fx.Node):
+            if x not in index:
+                return x.name
+            i = index[x]
+            if i not in inputs:
+                inputs.append(i)
+            return f"%{inputs.index(i)}"
+        if isinstance(x, (list, torch.fx.immutable_collections.immutable_list)):
+            return "[" + ", ".join(map(text, x)) + "]"
+        if isinstance(x, tuple):
+            return "(" + ", ".join(map(text, x)) + ("," if len(x) == 1 else "") + ")"
+        if isinstance(x, dict):
+            return "{" + ", ".join(f"{k!r}: {text(v)}" for k, v in x.items()) + "}"
+        if isinstance(x, slice):
+            return ":".join("" if v is None else text(v) for v in (x.start, x.stop, x.step))
+        if isinstance(x, torch.Tensor):
+            return f"tensor{list(x.shape)}"
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(x)) if not isinstance(x, torch.dtype) else str(x)
+
+    if n.op == "placeholder":
+        return ""
+    args = n.args[0] if n.op == "output" and isinstance(n.args[0], (tuple, list)) else n.args
+    parts = [text(a) for a in args] + [f"{k}={text(v)}" for k, v in n.kwargs.items()]
+    whole = ", ".join(parts)
+    return whole if len(whole) <= _MAX_ARGS else whole[: _MAX_ARGS - 1] + "…"
+
+
+def meta_text(val: Any) -> tuple[list | None, str]:
+    """Shape (ints and size expressions as text) and dtype of a node's value; a list of shapes for several results."""
+    if isinstance(val, (tuple, list)) and not hasattr(val, "dtype"):
+        each = [meta_text(v) for v in val]
+        return [s for s, _ in each], ", ".join(dict.fromkeys(d for _, d in each if d))
+    shape = getattr(val, "shape", None)
+    if shape is None or not hasattr(val, "dtype"):
+        return None, type(val).__name__ if isinstance(val, (int, float, bool, torch.SymInt)) else ""
+    return [s if type(s) is int else _size_text(s) for s in shape], str(val.dtype).removeprefix("torch.")
+
+
+def _stride(val: Any) -> list | None:
+    """Of one tensor whose elements do not lie in rows one after the other; else None."""
+    shape, stride = getattr(val, "shape", None), getattr(val, "stride", None)
+    try:
+        stride = stride() if callable(stride) else stride
+    except (RuntimeError, NotImplementedError):  # a sparse tensor has none
+        return None
+    if shape is None or stride is None or not len(shape):
+        return None
+    sizes = [_sized(n) for n in shape]
+    rows = [_sized(n) for n in stride]
+    if all(type(n) is int for n in (*sizes, *rows)):
+        expected = 1
+        for size, step in zip(reversed(sizes), reversed(rows)):
+            if size != 1 and step != expected:
+                return rows
+            expected *= size
+        return None
+    last = next((step for size, step in zip(reversed(sizes), reversed(rows)) if size != 1), 1)
+    return rows if last != 1 else None  # of sizes that vary the innermost tells most
+
+
+def _sized(n: Any) -> Any:
+    return n if type(n) is int else _size_text(n)
+
+
+def _size_text(s: Any) -> str:
+    node = getattr(s, "node", None)
+    expr = getattr(node, "expr", None)
+    return str(expr if expr is not None else s)

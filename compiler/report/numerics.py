@@ -1,0 +1,178 @@
+"""How exact is a compiled graph? Every node's value as our kernels compute it, as eager's do, and in float64.
+
+The graph is compiled once more with all its nodes as results, so that values inside of fused kernels can be seen;
+eager's values come from torch's kernels node by node; the reference is the same graph in float64. What diverges first
+is where to look.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Sequence
+
+import torch
+import torch.fx
+
+from .. import stages
+from ..config import Options
+from ..graph.aten import AtenGraph, GraphOutput
+from ..graph.aten_interpreter import node_values
+from ..graph.meta.core import TensorMeta
+from .finish import numerics_findings
+from .graph_nodes import op_name
+from .schema import NumericError
+
+__all__ = ["check_calls", "check_graph", "visible_nodes", "with_all_results"]
+
+_MOST_NODES = 400
+_MOST_BYTES = 1 << 30  # of values that are looked at, all at once
+_RANDOM = (
+    "rand",
+    "dropout",
+    "bernoulli",
+    "normal",
+    "multinomial",
+    "philox",
+    "keep_bits",
+    "uniform",
+    "exponential",
+    "poisson",
+)
+
+
+def check_graph(aten: AtenGraph, inputs: Sequence[Any], opts: Options, number: int | None = None) -> list[NumericError]:
+    """Errors of the graph's nodes on `inputs`, in the graph's order. Inputs are read, never written. Nodes whose value
+    is random, and those that depend on one, are listed as not compared."""
+    aten = aten.whole or aten
+    nodes = visible_nodes(aten)
+    with torch.no_grad():
+        eager = node_values(aten, inputs)
+        exact = node_values(aten, inputs, double=True)
+        probe, kept = with_all_results(aten, nodes)
+        ours = dict(zip(nodes, stages.compile_aten(probe, opts)(*inputs)))
+    random: set[torch.fx.Node] = set()
+    rows = []
+    for n in aten.graph.nodes:
+        if n.op == "call_function" and (
+            any(w in str(n.target) for w in _RANDOM) or any(i in random for i in n.all_input_nodes)
+        ):
+            random.add(n)
+        if n in ours:
+            rows.append(_row(n, ours[n].detach(), eager[n].detach(), exact[n].detach(), n in random, number))
+    return rows
+
+
+def check_calls(calls: Sequence[Any], report: Any, opts: Options) -> None:
+    """Fill `report.numerics` from the graphs of the calls that it tells of, on the calls' own inputs; what diverges
+    becomes a finding. Inputs that something has written to since (an optimizer's step) are taken as they are now: the
+    three ways to compute still see the same values.
+    """
+    rows: list[NumericError] = []
+    done: set[int] = set()
+    for g in (g for c in calls for g in c.graphs):
+        if g.number is None or g.number in done:
+            continue
+        done.add(g.number)
+        aten = report.graphs[g.number].aten
+        why = "" if aten is not None else "it ran by torch's own kernels"
+        if aten is not None:
+            try:
+                rows += check_graph(aten, g.inputs, opts, g.number)
+            except (
+                Exception
+            ) as e:  # an index that an update has moved out of bounds, memory: the other graphs still tell
+                why = f"it could not be run again: {type(e).__name__}: {e}".splitlines()[0]
+        if why:
+            rows.append(NumericError(report.graphs[g.number].name, graph=g.number, verdict="random", why=why))
+    report.numerics = rows
+    report.findings = [*numerics_findings(report), *(f for f in report.findings if f.ref != "numerics")]
+
+
+def visible_nodes(aten: AtenGraph) -> list[torch.fx.Node]:
+    """The tensors worth looking at: those that an operator makes, within bounds."""
+    nodes: list[torch.fx.Node] = []
+    total = 0
+    for n in aten.calls():
+        m = n.meta.get("val")
+        if not isinstance(m, TensorMeta):
+            continue
+        sizes = aten.env.hints if aten.env is not None else {}
+        count = math.prod(int(s.eval(sizes)) if hasattr(s, "eval") else int(s) for s in m.shape)
+        total += count * m.dtype.itemsize
+        if len(nodes) == _MOST_NODES or total > _MOST_BYTES:
+            break
+        nodes.append(n)
+    return nodes
+
+
+def with_all_results(aten: AtenGraph, nodes: list[torch.fx.Node]) -> tuple[AtenGraph, dict]:
+    """A copy of the graph whose results are `nodes`."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for n in aten.graph.nodes:
+        if n.op != "output":
+            copies[n] = graph.node_copy(n, copies.__getitem__)
+            copies[n].meta = dict(n.meta)
+    graph.output(tuple(copies[n] for n in nodes))
+    used = {n for n in graph.nodes if n.op == "placeholder" or n.users or n.op == "output"}
+    for n in reversed(list(graph.nodes)):
+        if n not in used and not n.users:
+            graph.erase_node(n)
+    plan = [GraphOutput("buffer", i, n.meta["val"]) for i, n in enumerate(nodes)]
+    return (
+        AtenGraph(graph, aten.inputs, plan, [], aten.env, aten.constants, aten.no_overlap, f"{aten.name}_checked"),
+        copies,
+    )
+
+
+def _row(
+    n: torch.fx.Node, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, random: bool, number: int | None
+) -> NumericError:
+    op = op_name(n.target)
+    file, line = _where(n)
+    row = NumericError(
+        n.name, node=n.name, graph=number, op=op, dtype=str(ours.dtype).removeprefix("torch."), file=file, line=line
+    )
+    if random:
+        row.verdict, row.why = "random", "random numbers are drawn anew in each run"
+        return row
+    if not ours.is_floating_point():
+        same = (
+            torch.equal(ours, eager)
+            if not ours.is_complex()
+            else bool(torch.isclose(ours, eager, equal_nan=True).all())
+        )
+        if not same:
+            row.verdict, row.why = (
+                "diverges",
+                f"{int((ours != eager).sum())} of {ours.numel()} values differ from eager's",
+            )
+            row.max_abs = float((ours.double() - eager.double()).abs().max()) if not ours.is_complex() else None
+        return row
+    a, b, ref = ours.double(), eager.double(), exact.double()
+    strange = ~(a.isfinite() & b.isfinite())
+    if not torch.equal(torch.nan_to_num(a[strange], 0.5), torch.nan_to_num(b[strange], 0.5)):
+        row.verdict, row.why = "diverges", "NaN or infinity where eager has none, or the other way round"
+        return row
+    plain = ~strange & ref.isfinite()
+    a, b, ref = a[plain], b[plain], ref[plain]
+    if not a.numel():
+        return row
+    scale = float(ref.square().mean().sqrt()) or 1.0
+    row.max_abs = float((a - b).abs().max())
+    row.rms_vs_float64 = float((a - ref).square().mean().sqrt()) / scale
+    row.eager_rms_vs_float64 = float((b - ref).square().mean().sqrt()) / scale
+    if row.max_abs:
+        allowed = 2 * row.eager_rms_vs_float64 + 4 * torch.finfo(ours.dtype).eps
+        row.verdict = "diverges" if row.rms_vs_float64 > allowed else "close"
+        if row.verdict == "diverges":
+            row.why = "further from float64 than twice eager's error"
+    return row
+
+
+def _where(n: torch.fx.Node) -> tuple[str, int | None]:
+    from ..base.labels import label
+
+    stack = n.meta.get("stack") or ()
+    last = stack[-1] if stack else None
+    return (label(str(last[0])), int(last[1])) if isinstance(last, (tuple, list)) and len(last) >= 2 else ("", None)

@@ -1,0 +1,100 @@
+"""Facts of a Schedule for the report: lifetimes of buffers, library calls with their reasons, refusals to fuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .graph_nodes import own_line
+from ..base.labels import label
+from .memory_timeline import plan_live, thinned
+from .schema import MemoryBuffer, Partition, PartitionValue
+
+__all__ = ["partition_facts", "plan_facts"]
+
+
+def partition_facts(p: Any, graph: int | None) -> Partition:
+    """An autograd.partition.Partition as the report tells it."""
+
+    def value(v: Any) -> PartitionValue:
+        file, line = own_line(v.stack)
+        shape = [n if type(n) is int else str(n) for n in v.shape]
+        return PartitionValue(
+            v.name, v.op, v.kind, shape, v.dtype, v.bytes, v.module, label(file) if file else "", line
+        )
+
+    return Partition(
+        graph,
+        saved_bytes=p.saved_bytes,
+        read_bytes=p.read_bytes,
+        eager_bytes=p.eager_bytes,
+        budget=p.budget,
+        saved=sorted(map(value, p.saved), key=lambda v: -v.bytes),
+        recomputed=[value(v) for v in p.recomputed],
+        inputs=[p.forward.inputs[i].name for i in p.saved_inputs],
+    )
+
+
+def plan_facts(schedule: Any) -> dict[str, Any]:
+    """`externs` (op, reason, lines), `unfused`, and `memory` with bytes at the sizes of the
+    first call and buffers in steps of the plan."""
+    from ..fusion.schedule import Alloc, Extern, Free
+
+    hints = schedule.hints
+    start: dict[str, int] = {}
+    end: dict[str, int] = {}
+    buffers: dict[str, Any] = {}
+    reuse: dict[str, str] = {}
+    externs: list[tuple] = []
+    for i, step in enumerate(schedule.steps):
+        if isinstance(step, Alloc):
+            start[step.buffer.name], buffers[step.buffer.name] = i, step.buffer
+            if step.reuse is not None:
+                reuse[step.buffer.name] = step.reuse.name
+                end[step.reuse.name] = i
+        elif isinstance(step, Free):
+            end[step.buffer.name] = i
+        elif isinstance(step, Extern):
+            externs.append((step.shown_name(), step.reason, [tuple(x[:2]) for x in step.lines]))
+            for b in step.outputs:
+                if b is not None and b.name not in buffers:
+                    start[b.name], buffers[b.name] = i, b
+    last = len(schedule.steps)
+    outputs = {o.value.name for o in schedule.outputs if o.kind == "buffer" and hasattr(o.value, "name")}
+    rows = [
+        MemoryBuffer(
+            name,
+            buffer_bytes(b, hints),
+            start[name],
+            end.get(name, last),
+            reuse.get(name, ""),
+            "output" if name in outputs else b.kind,
+        )
+        for name, b in buffers.items()
+    ]
+    return {
+        "externs": externs,
+        "unfused": schedule.unfused,
+        "memory": {
+            "peak_bytes": _value(schedule.peak_bytes, hints),
+            "without_reuse_bytes": sum(r.bytes for r in rows),
+            "steps": last,
+            "live": thinned(plan_live(rows, last)),
+            "buffers": rows,
+        },
+    }
+
+
+def buffer_bytes(buffer: Any, hints: dict[str, int]) -> int:
+    n = 1
+    for d in buffer.shape:
+        n *= _value(d, hints) or 0
+    return n * buffer.dtype.itemsize
+
+
+def _value(x: Any, hints: dict[str, int]) -> int | None:
+    if isinstance(x, int):
+        return x
+    try:
+        return int(x.eval(hints))
+    except (KeyError, AttributeError, ZeroDivisionError):  # a size that no hint is known for
+        return None

@@ -1,0 +1,152 @@
+"""A traced call (runtime/trace.py) as the report tells it: spans with their graph, kernel, node, line, module and part.
+
+What no span inside of a call, an entry or a plan covers becomes spans of its own: Python between, and the plan's own
+work. Kinds whose spans take next to nothing (memory, gaps) are left out, so that a picture of thousands stays small.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Mapping, Sequence
+
+from ..base.labels import frame_words, label
+from .graph_nodes import module_of, own_line
+from .schema import CallProfile, ProfileSpan
+
+__all__ = ["profile_rows", "encode_spans", "line_costs"]
+
+_LEAST = 0.002  # of the call: shorter gaps and allocations are left out
+_BETWEEN = {"call": "Python between", "entry": "Python between", "graph": "the plan itself"}
+
+
+def encode_spans(profile: CallProfile, spans: Sequence[ProfileSpan]) -> None:
+    """Put spans (parents first) into the profile's columns."""
+    tables: dict[str, dict[Any, int]] = {name: {} for name in CallProfile.TABLED}
+    columns: dict[str, list[int]] = {name: [] for name in (*CallProfile.TABLED, *CallProfile.NUMBERS)}
+    for s in spans:
+        for name in CallProfile.TABLED:
+            value = (s.file, s.line) if name == "line" else getattr(s, name)
+            columns[name].append(tables[name].setdefault(value, len(tables[name])))
+        columns["parent"].append(s.parent)
+        columns["begin"].append(round(s.begin * 1e9))
+        columns["length"].append(round(s.seconds * 1e9))
+        columns["graph"].append(-1 if s.graph is None else s.graph)
+        columns["kernel"].append(-1 if s.kernel is None else s.kernel)
+    profile.tables = {n: [list(v) if isinstance(v, tuple) else v for v in t] for n, t in tables.items()}
+    profile.columns = columns
+
+
+def profile_rows(
+    spans: Sequence[Any], report: Any, graph_of: Mapping[int, int], entry_of: Mapping[int, int], name: str
+) -> list[ProfileSpan]:
+    """The report's rows of a trace. `graph_of`: by id of a schedule, the graph; `entry_of`: by id of a capture result,
+    the entry; `name`: of the call."""
+    facts = _Facts(report, graph_of, entry_of)
+    least = _LEAST * spans[0].seconds if spans else 0.0
+    rows = [facts.row(s) for s in spans]
+    rows[0].name = name
+    inside: dict[int, list[int]] = {}
+    for i, row in enumerate(rows):
+        if row.parent >= 0:
+            inside.setdefault(row.parent, []).append(i)
+    keep = [r.kind != "memory" or r.seconds >= least for r in rows]
+    out: list[ProfileSpan] = []
+
+    def put(i: int, parent: int) -> None:
+        row = rows[i]
+        row.parent = parent
+        at = len(out)
+        out.append(row)
+        end, begin = row.begin + row.seconds, row.begin
+        between = _BETWEEN.get(row.kind) if i in inside or row.kind == "entry" else None
+        for k in [*inside.get(i, ()), None]:
+            until = end if k is None else rows[k].begin
+            if between and until - begin > least:
+                kind = "plan" if row.kind == "graph" else "python"
+                out.append(ProfileSpan(kind, between, at, begin, until - begin, row.graph))
+            if k is None:
+                break
+            if keep[k]:
+                put(k, at)
+            begin = max(begin, rows[k].begin + rows[k].seconds)
+
+    put(0, -1)
+    return out
+
+
+class _Facts:
+    """What the report knows of the things that spans are of."""
+
+    def __init__(self, report: Any, graph_of: Mapping[int, int], entry_of: Mapping[int, int]):
+        self.report, self.graph_of, self.entry_of = report, graph_of, entry_of
+        self.nodes: dict[int, dict[str, Any]] = {}
+        self.kernels: dict[tuple[int, str], int] = {}
+        self.backward = {b for p in report.partitions for b in p.backward}
+        for i, k in enumerate(report.kernels):
+            if k.graph is not None:
+                self.kernels[k.graph, k.name] = i
+
+    def row(self, s: Any) -> ProfileSpan:
+        row = ProfileSpan(s.kind, s.name, s.parent, s.begin, s.seconds)
+        if s.kind in ("entry", "guards"):
+            number = self.entry_of.get(id(getattr(s.entry, "meta", None)))
+            frame = self.report.frames[self.report.entries[number].frame] if number is not None else None
+            words = frame_words(frame.name) if frame is not None else "compiled code"
+            row.name = words if s.kind == "entry" else f"guards of {words}"
+            if frame is not None:
+                row.file, row.line = frame.file, frame.line
+            return row
+        row.graph = self.graph_of.get(id(s.schedule)) if s.schedule is not None else None
+        if s.kind == "graph":
+            row.name = self.report.graphs[row.graph].name if row.graph is not None else "a graph of another cell"
+            row.part = "backward" if row.graph in self.backward else ""
+        if s.step is not None:
+            self._of_step(row, s)
+        return row
+
+    def _of_step(self, row: ProfileSpan, s: Any) -> None:
+        launched = getattr(s.step, "kernel", None)
+        origins = list(launched.origins) if launched is not None else [s.step.origin]
+        lines = launched.lines if launched is not None else s.step.lines
+        row.node = str(origins[-1]) if origins else ""
+        if launched is not None and row.graph is not None:
+            row.kernel = self.kernels.get((row.graph, s.name))
+        if s.kind == "library":
+            row.name = s.name.removeprefix("aten.").removesuffix(".default")
+        nodes = [n for n in map(self._nodes(row.graph).get, origins) if n is not None]
+        modules = [module_of(n) for n in nodes]
+        parts = Counter(_part(m, row.graph in self.backward) for m in modules)
+        row.part = parts.most_common(1)[0][0] if parts else _part("", row.graph in self.backward)
+        own = Counter(m for m in modules if m and _part(m, row.graph in self.backward) == row.part)
+        row.module = own.most_common(1)[0][0] if own else ""
+        written = own_line(nodes[-1].meta.get("stack")) if nodes else ("", None)
+        file, line = written if written[1] is not None else (lines[0][:2] if lines else ("", None))
+        row.file, row.line = label(str(file)) if file else "", line
+
+    def _nodes(self, graph: int | None) -> dict[str, Any]:
+        if graph is None:
+            return {}
+        if graph not in self.nodes:
+            aten = getattr(self.report.graphs[graph], "aten", None)
+            self.nodes[graph] = {n.name: n for n in aten.graph.nodes} if aten is not None else {}
+        return self.nodes[graph]
+
+
+def _part(module: str, in_backward: bool) -> str:
+    first = module.partition(".")[0]
+    return first if first in ("backward", "optimizer") else "backward" if in_backward else "forward"
+
+
+def line_costs(report: Any) -> dict[tuple[str, int], float]:
+    """Seconds of the profiled calls by line (file, line): kernels go in equal parts to the lines of their operations,
+    library calls to their own."""
+    costs: dict[tuple[str, int], float] = {}
+    for p in report.profiles:
+        for row in p.rows():
+            if row.kind not in ("kernel", "library"):
+                continue
+            lines = report.kernels[row.kernel].lines if row.kernel is not None else [(row.file, row.line)]
+            for file, line in lines:
+                if line is not None:
+                    costs[file, line] = costs.get((file, line), 0.0) + row.seconds / len(lines)
+    return costs

@@ -1,0 +1,164 @@
+"""What every reproducer carries along: how its inputs are made, and how a compiled run is compared with eager.
+
+The text of these functions is copied into the file as it stands here, so that the file needs torch and tcompile alone.
+Minifying runs the same functions.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+import zlib
+from typing import Any
+
+import torch
+
+__all__ = [
+    "tensor",
+    "rebuilt",
+    "flattened",
+    "run_once",
+    "in_float64",
+    "difference_in_words",
+    "compare_with_eager",
+    "list_breaks",
+    "check_and_say",
+]
+
+
+def tensor(
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    device: str = "cpu",
+    *,
+    mean: float = 0.0,
+    std: float = 1.0,
+    low: float | None = None,
+    high: float | None = None,
+    requires_grad: bool = False,
+    data: str = "",
+) -> torch.Tensor:
+    """A tensor of this layout: random values (normal, or whole numbers from low to high), or those in `data`."""
+    size = 1 + sum((n - 1) * s for n, s in zip(shape, stride)) if math.prod(shape) else 0
+    if data:
+        memory = torch.frombuffer(bytearray(zlib.decompress(base64.b85decode(data))), dtype=dtype).clone()
+    elif dtype is torch.bool:
+        memory = torch.rand(size) < 0.5
+    elif dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        memory = torch.randn(size, dtype=wide) * std + mean
+        if low is not None and high is not None and not dtype.is_complex:
+            memory = memory.clamp(low, high)
+        memory = memory.to(dtype)
+    else:
+        memory = torch.randint(int(low or 0), int(high or 0) + 1, (size,)).to(dtype)
+    return memory.to(device).as_strided(shape, stride).requires_grad_(requires_grad)
+
+
+def rebuilt(kind: Any, attributes: dict[str, Any]) -> Any:
+    """An instance of a class with these attributes, made without calling its __init__."""
+    made = kind.__new__(kind)
+    if isinstance(made, torch.nn.Module):
+        torch.nn.Module.__init__(made)
+        for name in ("_parameters", "_buffers", "_modules"):
+            made.__dict__[name].update(attributes.pop(name))
+    made.__dict__.update(attributes)
+    return made
+
+
+def flattened(value: Any) -> list[Any]:
+    """The values in nested tuples, lists and dicts."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [x for v in value for x in flattened(v)] if isinstance(value, (tuple, list)) else [value]
+
+
+def run_once(function: Any, args: Any, seed: int) -> list[Any]:
+    """What a call gives, what it leaves in its arguments, and the gradients of arguments that require one."""
+    torch.manual_seed(seed)
+    out = flattened(function(*args))
+    ends = [o for o in out if isinstance(o, torch.Tensor) and o.requires_grad and o.is_floating_point()]
+    leaves = [a for a in args if isinstance(a, torch.Tensor) and a.is_leaf and a.requires_grad]
+    if ends and leaves:
+        torch.autograd.backward(ends, [torch.ones_like(o) for o in ends])
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    return [*out, *(a.detach() for a in tensors), *(a.grad for a in leaves)]
+
+
+def in_float64(args: Any) -> list[Any]:
+    """The arguments with floating point tensors in float64."""
+    floating = [isinstance(a, torch.Tensor) and a.is_floating_point() for a in args]
+    return [a.detach().double().requires_grad_(a.requires_grad) if f else a for a, f in zip(args, floating)]
+
+
+def difference_in_words(got: list[Any], expected: list[Any], exact: list[Any]) -> str:
+    """Where `got` differs from `expected` by more than rounding, in words; "" where nowhere. `exact` is float64's."""
+    if len(got) != len(expected):
+        return f"{len(got)} results, eager gives {len(expected)}"
+    for i, (a, b, c) in enumerate(zip(got, expected, exact)):
+        if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+            if type(a) is not type(b) or a != b and not (a != a and b != b):
+                return f"result {i} is {a!r}, eager gives {b!r}"
+            continue
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            return f"result {i} is {a.dtype} {list(a.shape)}, eager gives {b.dtype} {list(b.shape)}"
+        a, b = a.detach(), b.detach()
+        if not (b.is_floating_point() or b.is_complex()):
+            if not torch.equal(a, b):
+                return f"result {i}: {int((a != b).sum())} of {b.numel()} values differ from eager's"
+            continue
+        if not torch.equal(a.isfinite(), b.isfinite()):
+            return f"result {i}: NaN or infinity where eager has none, or the other way round"
+        here = b.isfinite()
+        wide = torch.complex128 if b.is_complex() else torch.float64
+        c = c.detach() if isinstance(c, torch.Tensor) and c.shape == b.shape else b
+        a, b, c = a[here].to(wide), b[here].to(wide), c[here].to(wide)
+        if not b.numel():
+            continue
+        error, rounding = float((a - b).abs().max()), float((b - c).abs().nan_to_num(0, 0, 0).max())
+        allowed = 4 * rounding + 16 * torch.finfo(expected[i].dtype).eps * float(b.abs().max())
+        if error > allowed:
+            return f"result {i}: the largest difference from eager is {error:.3g}; rounding explains {allowed:.3g}"
+    return ""
+
+
+def compare_with_eager(program: Any, inputs: Any, how: dict[str, Any], seed: int) -> tuple[str, str]:
+    """("same", ""), or what is wrong: "differs" or "raises", and the words for it."""
+    import tcompile
+
+    expected = run_once(program, inputs(), seed)
+    try:
+        exact = run_once(program, in_float64(inputs()), seed)
+    except Exception:  # an operator that takes no float64
+        exact = expected
+    if len(exact) != len(expected):
+        exact = expected
+    try:
+        got = run_once(tcompile.compile(program, **how), inputs(), seed)
+    except Exception as e:
+        return "raises", f"{type(e).__name__}: {e}"
+    words = difference_in_words(got, expected, exact)
+    return ("differs" if words else "same"), words
+
+
+def list_breaks(program: Any, inputs: Any, how: dict[str, Any], seed: int) -> tuple[str, str]:
+    """("same", "") where the program is one graph, else "breaks" and its graph breaks."""
+    import tcompile
+
+    torch.manual_seed(seed)
+    report = tcompile.explain(program, **how)(*inputs())
+    return ("breaks" if report.graph_breaks else "same"), "; ".join(b.reason for b in report.graph_breaks)
+
+
+def check_and_say(check: Any, program: Any, inputs: Any, how: dict[str, Any], seed: int) -> int:
+    """Check, and say it: 1 where something is wrong, else 0. With --kernels, show the generated code first."""
+    import tcompile
+
+    if "--kernels" in sys.argv:
+        for kernel in tcompile.explain(program, **how)(*inputs()).kernels:
+            print(f"# {kernel.name}\n{kernel.source}")
+    kind, words = check(program, inputs, how, seed)
+    print(f"{kind}: {words}" if words else "the failure does not show here")
+    return 0 if kind == "same" else 1

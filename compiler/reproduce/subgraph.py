@@ -1,0 +1,105 @@
+"""Parts of graphs as graphs of their own: what a kernel computes, what leads to one value."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Iterable
+
+import torch
+import torch.fx
+from torch.fx.node import map_aggregate
+
+from ..errors import ReproduceError
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta
+from ..symbolic.expr import Expr
+from .specs import InputSpec, spec_of
+
+__all__ = ["captured_part", "aten_part", "ancestors"]
+
+aten = torch.ops.aten
+
+
+def captured_part(module: torch.fx.GraphModule, specs: list[InputSpec]) -> tuple[torch.fx.Graph, list[InputSpec]]:
+    """A captured graph whose tensors are all inputs: `get_attr` nodes become placeholders behind the others."""
+    graph, new, kept = torch.fx.Graph(), {}, list(specs)
+    for n in module.graph.nodes:
+        if n.op == "placeholder":
+            new[n] = graph.placeholder(n.name)
+    for n in module.graph.nodes:
+        if n.op == "get_attr":
+            value: Any = module
+            for part in str(n.target).split("."):
+                value = getattr(value, part)
+            if not isinstance(value, torch.Tensor):
+                raise ReproduceError(f"the graph holds a graph of its own ({n.target}), which a file can't hold yet")
+            new[n] = graph.placeholder(n.name)
+            kept.append(spec_of(n.name, value, statistics=True))
+    for n in module.graph.nodes:
+        if n.op not in ("placeholder", "get_attr"):
+            new[n] = graph.node_copy(n, new.__getitem__)
+    return graph, kept
+
+
+def ancestors(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The operations that the values of `nodes` come from, and themselves."""
+    seen: set[torch.fx.Node] = set()
+    todo = list(nodes)
+    while todo:
+        n = todo.pop()
+        if n.op == "call_function" and n not in seen:
+            seen.add(n)
+            todo += n.all_input_nodes
+    return seen
+
+
+def aten_part(
+    whole: AtenGraph, inside: set[torch.fx.Node], results: list[torch.fx.Node], known: dict[int, InputSpec]
+) -> tuple[torch.fx.Graph, list[InputSpec]]:
+    """The nodes `inside` as a graph that gives `results`. What they read from elsewhere are its inputs. `known`: what
+    is known of the whole graph's inputs, by index."""
+    sizes = whole.env.hints if whole.env is not None else {}
+    inside = set(inside)
+    todo = list(inside)
+    while todo:  # an input is one tensor, not several
+        for n in todo.pop().all_input_nodes:
+            if isinstance(n.meta.get("val"), (tuple, list)) and n not in inside:
+                inside.add(n)
+                todo.append(n)
+    for n in whole.graph.nodes:  # parts of several results are taken out where these are computed
+        if n.target is operator.getitem and n.args[0] in inside:
+            inside.add(n)
+    places = {n: i for i, n in enumerate(whole.placeholders)}
+    graph, new, specs = torch.fx.Graph(), {}, []
+    for n in whole.graph.nodes:
+        if n in inside or n.op == "output" or not any(u in inside for u in n.users) and n not in results:
+            continue
+        new[n] = graph.placeholder(n.name)
+        spec = known.get(places.get(n, -1))
+        if spec is None and n.op == "get_attr":
+            spec = spec_of(n.name, whole.constants[str(n.target)], statistics=True)
+        specs.append(spec or _spec(n, sizes))
+    for n in whole.graph.nodes:
+        if n in inside:
+            copy = new[n] = graph.node_copy(n, new.__getitem__)
+            copy.args = map_aggregate(copy.args, lambda v: _number(v, sizes))  # type: ignore[assignment]
+            copy.kwargs = map_aggregate(copy.kwargs, lambda v: _number(v, sizes))  # type: ignore[assignment]
+            if n.target is aten.view.default:  # (in such a graph it is a reshape: no layout is promised)
+                copy.target = aten.reshape.default
+    graph.output(tuple(new[n] for n in results))
+    return graph, specs
+
+
+def _number(value: Any, sizes: dict[str, int]) -> Any:
+    return value.eval(sizes) if isinstance(value, Expr) else value
+
+
+def _spec(n: torch.fx.Node, sizes: dict[str, int]) -> InputSpec:
+    val = n.meta.get("val")
+    if isinstance(val, TensorMeta):
+        shape, stride = (tuple(int(_number(x, sizes)) for x in xs) for xs in (val.shape, val.stride))
+        spec = InputSpec(n.name, shape=shape, stride=stride, dtype=val.dtype, device=str(val.device))
+        return spec
+    if isinstance(val, (int, float, Expr)):
+        return InputSpec(n.name, is_tensor=False, value=_number(val, sizes))
+    return InputSpec(n.name, refused=f"nothing is known of the value {n.name}")

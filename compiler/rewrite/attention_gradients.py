@@ -1,0 +1,446 @@
+"""Attention written by hand, in training: backward makes the scores again instead of reading what forward kept of them
+(CUDA, half precision).
+
+Autograd's formulas keep softmax's result p and reduce p * dp over rows. Here forward keeps the logarithm of each row's
+sum, backward computes p = exp(score - logarithm) from the scores that it makes again, and the row's sum of p * dp is
+that of gradient * result, which p @ v gave: the same number. So no row of scores is reduced in backward, and fusion
+makes each gradient a kernel whose scores are never in memory (fusion/tiled/match_chains.py), as it makes forward one
+(match_attention.py). Taken where all that reads p and its gradient is products and what is computed element by
+element. What the library has kernels for is its own where it is large (attention_training.py, which runs before).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+from torch.fx import Node
+
+from ..ops.chain_sizes import DTYPES, WIDEST, fills
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta
+from .pass_nodes import SAME_ELEMENTS, call_like, transposed
+
+__all__ = ["Attention", "attention_gradients", "find", "row_sums"]
+
+aten = torch.ops.aten
+_VIEWS = SAME_ELEMENTS | {
+    aten.permute.default,
+    aten.expand.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.transpose.int,
+}
+_LONGEST = 64  # nodes between a product and what is made of it
+
+
+@dataclass
+class Dropout:
+    """`dropped` = p * factor; or p where `mask` holds, times `scale`, of which backward makes a factor."""
+
+    dropped: Node
+    factor: Node | None = None
+    mask: Node | None = None
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, n: Node, p: Node) -> Dropout | None:
+        """What a reader of p in forward is, if it is that."""
+        if n.target is aten.mul.Tensor and len(n.args) == 2 and n.args[0] is p and isinstance(n.args[1], Node):
+            return cls(n, n.args[1])
+        if (
+            n.target is not aten.native_dropout.default
+            or n.args[0] is not p
+            or n.args[2] is False
+            or not isinstance(n.args[1], float)
+            or not 0 < n.args[1] < 1
+        ):
+            return None
+        items = {u.args[1]: u for u in n.users if u.target is operator.getitem}
+        return cls(items[0], None, items[1], 1 / (1 - n.args[1])) if len(items) == 2 == len(n.users) else None
+
+    def scales(self, n: Any) -> bool:
+        """Whether a value is what backward multiplies with."""
+        if self.factor is not None:
+            return n is self.factor
+        return (
+            n.target is aten.mul.Tensor
+            and isinstance(n.args[1], float)
+            and math.isclose(n.args[1], self.scale, rel_tol=1e-5)
+            and n.args[0].target is aten._to_copy.default
+            and n.args[0].args[0] is self.mask
+        )
+
+
+@dataclass
+class Attention:
+    """score (float32) -> p = softmax(score) -> result = p @ v, or of what a dropout leaves of p; backward: dp = grad @
+    v^T, where that left p, and total = sum(p * dp)."""
+
+    score: Node
+    top: Node
+    sums: Node
+    p: Node
+    dp: Node
+    gradient: Node  # p * dp - p * total
+    total: Node
+    result: Node
+    grad: Node
+    again: list[Node]  # what is computed of the scores' product, that first, for softmax and for backward
+    after: set[Node]  # what grad leads to
+    late: list[
+        tuple[Node, list[Node]]
+    ]  # readers of p in backward, and the views and conversions that lead to each, from p on
+    dropout: Dropout | None = None
+    late_dropped: list[tuple[Node, list[Node]]] = field(default_factory=list)  # likewise of what a dropout left
+
+    def kept(self) -> list[Node]:
+        """The result, and it as it is laid out for what reads it in forward: there it is in memory, and kept in any
+        case. Not as the graph's result: that the caller may change, as eager's backward does not read it."""
+        out = [self.result]
+        while True:
+            readers = [u for u in out[-1].users if u not in self.after]
+            if (
+                len(readers) != 1
+                or readers[0].target not in SAME_ELEMENTS | {aten.permute.default}
+                or any(u.op == "output" for u in readers[0].users)
+            ):
+                return out
+            out.append(readers[0])
+
+
+def attention_gradients(a: AtenGraph) -> None:
+    for k, total in enumerate(row_sums(a)):
+        found = find(a, total)
+        if found is not None:
+            _replace(a, found, f"attention {k}")
+
+
+def row_sums(a: AtenGraph) -> list[Node]:
+    """What may be a row's sum of p * dp."""
+    return [n for n in a.graph.nodes if n.target is aten.sum.dim_IntList]
+
+
+def _is_cast(n: Any) -> bool:
+    return n.target is aten._to_copy.default and not set(n.kwargs) - {"dtype"} and n.meta["val"].dtype.is_floating_point
+
+
+def _is_elementwise(n: Any) -> bool:
+    return n.op == "call_function" and (
+        n.target in _VIEWS
+        or _is_cast(n)
+        or isinstance(n.target, torch._ops.OpOverload)
+        and torch.Tag.pointwise in n.target.tags
+        and torch.Tag.nondeterministic_seeded not in n.target.tags
+        or n.target is aten.where.self
+    )
+
+
+def _made_by(n: Any) -> Any:
+    """What a value is, seen through conversions and shapes."""
+    while isinstance(n, Node) and (n.target in SAME_ELEMENTS or _is_cast(n)):
+        n = n.args[0]
+    return n
+
+
+def _over_rows(n: Any, op: Any) -> bool:
+    """Whether a node reduces the last dimension, and keeps it."""
+    return (
+        isinstance(n, Node)
+        and n.target is op
+        and len(n.args) == 3
+        and bool(n.args[2])
+        and list(n.args[1]) in ([-1], [len(n.args[0].meta["val"].shape) - 1])
+    )
+
+
+def _softmax(p: Node) -> tuple[Node, Node, Node] | None:
+    """(score, its maximum, sum of exponentials) of the softmax of rows that p is."""
+    if p.target is not aten.div.Tensor or len(p.args) != 2 or p.kwargs or not all(isinstance(x, Node) for x in p.args):
+        return None
+    e, sums = p.args
+    if e.target is not aten.exp.default or not _over_rows(sums, aten.sum.dim_IntList) or sums.args[0] is not e:
+        return None
+    less = e.args[0]
+    if (
+        less.target is not aten.sub.Tensor
+        or less.kwargs
+        or not _over_rows(less.args[1], aten.amax.default)
+        or less.args[1].args[0] is not less.args[0]
+    ):
+        return None
+    return less.args[0], less.args[1], sums
+
+
+def find(a: AtenGraph, total: Node) -> Attention | None:
+    """The attention whose backward has this sum of a row."""
+    if (
+        not _over_rows(total, aten.sum.dim_IntList)
+        or total.meta["val"].device.type != "cuda"
+        or total.meta["val"].dtype != torch.float32
+    ):
+        return None
+    both = total.args[0]
+    if both.target is not aten.mul.Tensor or not all(isinstance(x, Node) for x in both.args):
+        return None
+    for x, y in (both.args, both.args[::-1]):
+        p = _made_by(x)
+        parts = _softmax(p) if p.op == "call_function" else None
+        found = _product(y) if parts is not None else None
+        if parts is not None and found is not None:
+            return _rest(a, total, both, p, parts, y, *found)
+    return None
+
+
+def _product(dp: Node) -> tuple[Node, Node | None] | None:
+    """(the product, what it is multiplied with where a dropout left something out) that dp is."""
+    n = _made_by(dp)
+    if n.target is aten.bmm.default:
+        return n, None
+    if n.target is aten.mul.Tensor:
+        for x, y in (n.args, n.args[::-1]):
+            if isinstance(y, Node) and isinstance(x, Node) and _made_by(x).target is aten.bmm.default:
+                return _made_by(x), y
+    return None
+
+
+def _rest(
+    a: AtenGraph,
+    total: Node,
+    both: Node,
+    p: Node,
+    parts: tuple[Node, Node, Node],
+    dp: Node,
+    product: Node,
+    factor: Node | None,
+) -> Attention | None:
+    """The match where everything around the row's sum fits."""
+    grad, across = product.args
+    after = _reached(grad)
+    readers = _readers(p)
+    drawn, dropout = next(
+        ((r, d) for r, path in readers if r not in after and (d := Dropout.of(r, (path or [p])[-1])) is not None),
+        (None, None),
+    )
+    if (dropout is None) != (factor is None) or dropout is not None and not dropout.scales(factor):
+        return None
+    late, early = (
+        [(r, path) for r, path in readers if (r in after) is is_late and r is not drawn] for is_late in (True, False)
+    )
+    late_dropped: list[tuple[Node, list[Node]]] = []
+    if dropout is not None:
+        of_dropped = _readers(dropout.dropped)
+        late_dropped = [(r, path) for r, path in of_dropped if r in after]
+        if early:
+            return None
+        early = [(r, path) for r, path in of_dropped if r not in after]
+    if len(early) != 1:
+        return None
+    ((forward, path),) = early
+    last = (path or [p if dropout is None else dropout.dropped])[-1]
+    gradient = _gradient(both, total)
+    if (
+        forward.target is not aten.bmm.default
+        or forward.args[0] is not last
+        or not all(n.target in SAME_ELEMENTS or _is_cast(n) for n in path)
+    ):
+        return None
+    if not transposed(across, forward.args[1]) or gradient is None:
+        return None
+    again = _from_product(parts[0], {parts[1], p.args[0].args[0]}, after)
+    if again is None or not _worth(a, forward, again[0], p):
+        return None
+    return Attention(*parts, p, dp, gradient, total, forward, grad, again, after, late, dropout, late_dropped)
+
+
+def _reached(n: Node) -> set[Node]:
+    seen, todo = {n}, [n]
+    while todo:
+        for u in todo.pop().users:
+            if u not in seen:
+                seen.add(u)
+                todo.append(u)
+    return seen
+
+
+def _readers(n: Node) -> list[tuple[Node, list[Node]]]:
+    """What reads a value, through views and conversions: these, in order."""
+    out: list[tuple[Node, list[Node]]] = []
+    for u in n.users:
+        if u.target in _VIEWS or _is_cast(u):
+            out += [(r, [u, *path]) for r, path in _readers(u)]
+        else:
+            out.append((u, []))
+    return out
+
+
+def _gradient(both: Node, total: Node) -> Node | None:
+    """The scores' gradient, p * dp - p * total, that p * dp and its row's sum become, where nothing reads it but
+    products, and what is computed element by element for them."""
+    (minus,), n = total.users if len(total.users) == 1 else (None,), 0
+    if minus is None or minus.target is not aten.mul.Tensor or len(minus.users) != 1 or len(both.users) != 2:
+        return None
+    gradient = next(iter(minus.users))
+    if gradient.target is not aten.sub.Tensor or gradient.kwargs or gradient.args != (both, minus):
+        return None
+    todo = [gradient]
+    while todo:
+        for u in todo.pop().users:
+            n += 1
+            if (
+                n > _LONGEST
+                or u.target is not aten.bmm.default
+                and not _is_elementwise(u)
+                or u.target is aten.bmm.default
+                and u.meta["val"].dtype not in DTYPES
+            ):
+                return None
+            if u.target is not aten.bmm.default:
+                todo.append(u)
+    return gradient
+
+
+def _from_product(score: Node, softmax: set[Node], after: set[Node]) -> list[Node] | None:
+    """What leads from one product to the scores, element by element, and what else is computed of that for backward, in
+    order; None where there is no such product, or several, or something else needs them. `softmax`: what reads the
+    scores."""
+    known: dict[Node, bool] = {}
+
+    def leads(n: Node) -> bool:
+        if n not in known:
+            known[n] = (
+                n.target is aten.bmm.default
+                or len(known) < _LONGEST
+                and _is_elementwise(n)
+                and any([leads(x) for x in n.all_input_nodes])
+            )
+        return known[n]
+
+    if not leads(score):
+        return None
+    inside = {n for n, does in known.items() if does}
+    if sum(n.target is aten.bmm.default for n in inside) != 1:
+        return None
+    todo = list(inside)
+    while todo:
+        for u in todo.pop().users:
+            if u in inside or u in softmax or u in after:
+                continue
+            if not _is_elementwise(u) or len(inside) > _LONGEST:
+                return None
+            inside.add(u)
+            todo.append(u)
+    return [n for n in score.graph.nodes if n in inside]
+
+
+def _worth(a: AtenGraph, result: Node, product: Node, p: Node) -> bool:
+    hints = a.env.hints if a.env is not None else {}
+
+    def hint(n: Any) -> int:
+        return n if isinstance(n, int) else int(n.eval(hints))
+
+    m: TensorMeta = product.meta["val"]
+    operands = [_made_by(x).meta["val"] for x in product.args]
+    inner, columns = product.args[0].meta["val"].shape[-1], result.args[1].meta["val"].shape[-1]
+    return (
+        p.meta["val"].dtype == torch.float32
+        and result.meta["val"].dtype in DTYPES
+        and all(type(n) is int and 1 < n <= WIDEST for n in (inner, columns))
+        and (m.dtype in DTYPES or all(x.dtype in DTYPES for x in operands))
+        and fills(*map(hint, m.shape))
+    )
+
+
+# ---- rewriting
+def _from_kept(kept: list[Node], call: Callable[..., Node]) -> Node:
+    """The result, made by calls of what is kept of it."""
+    *steps, x = kept
+    for before, n in reversed(list(zip(steps, [*steps[1:], x]))):
+        if n.target is aten.permute.default:
+            order = [d % len(n.args[1]) for d in n.args[1]]
+            x = call(aten.permute.default, x, [order.index(d) for d in range(len(order))])
+        elif before.meta["val"].shape != n.meta["val"].shape:
+            x = call(
+                aten.view.default,
+                call(aten.clone.default, x, memory_format=torch.contiguous_format),
+                list(before.meta["val"].shape),
+            )
+    return x
+
+
+def _replace(a: AtenGraph, f: Attention, tag: str) -> None:
+    g = a.graph
+    if any(u.op == "output" for u in f.result.users):  # (the caller's, who may change it)
+        with g.inserting_after(f.result):
+            given = call_like(g, f.result, aten.clone.default, f.result)
+        f.result.replace_all_uses_with(given, lambda u: u.op == "output")
+    with g.inserting_after(f.sums):
+        log = call_like(g, f.sums, aten.log.default, f.sums)
+    with g.inserting_after(log):
+        logarithm = call_like(g, f.sums, aten.add.Tensor, f.top, log)
+    kept = f.kept()
+    for before, n in zip(kept, kept[1:]):
+        before.append(n)  # (a copy that is the graph's result came last)
+    position = {n: k for k, n in enumerate(g.nodes)}
+    with g.inserting_after(
+        max(
+            (f.grad, *kept, logarithm, *f.again, *([f.dropout.mask or f.dropout.factor] if f.dropout else [])),
+            key=position.__getitem__,
+        )
+    ):
+        anchor = g.call_function(aten.alias.default, (f.grad,))  # (what follows comes in order, before it)
+    with g.inserting_before(anchor):
+
+        def again(op: Any, *args: Any, **kwargs: Any) -> Node:
+            n = call_like(g, f.p, op, *args, **kwargs)
+            n.meta = {**n.meta, "checkpoint": tag, "apart": tag}
+            return n
+
+        result = again(aten._to_copy.default, _from_kept(kept, again), dtype=torch.float32)
+        total = call_like(
+            g,
+            f.total,
+            aten.mul.Tensor,
+            call_like(g, f.total, aten._to_copy.default, f.grad, dtype=torch.float32),
+            result,
+        )
+        total = call_like(g, f.total, aten.sum.dim_IntList, total, [2], True)
+        total = call_like(g, f.total, aten.view.default, total, list(f.total.meta["val"].shape))
+        new: dict[Node, Node] = {}
+
+        def copied(n: Node) -> None:
+            if n not in new:
+                new[n] = g.node_copy(n, lambda x: new.get(x, x))
+                new[n].meta = {**n.meta, "checkpoint": tag, "apart": tag}
+
+        for n in f.again:
+            copied(n)
+        new[f.p] = again(aten.exp.default, again(aten.sub.Tensor, new[f.score], logarithm))
+        if f.dropout is not None:  # (by the mask that was drawn)
+            d = f.dropout
+            scale = (
+                d.factor
+                if d.factor is not None
+                else again(aten.mul.Tensor, again(aten._to_copy.default, d.mask, dtype=torch.float32), d.scale)
+            )
+            new[d.dropped] = again(
+                aten._to_copy.default, again(aten.mul.Tensor, new[f.p], scale), dtype=d.dropped.meta["val"].dtype
+            )
+        for _, path in f.late + f.late_dropped:
+            for n in path:
+                copied(n)
+    g.erase_node(anchor)
+    ends = [(path or [f.p])[-1] for _, path in f.late] + [
+        (path or [f.dropout and f.dropout.dropped])[-1] for _, path in f.late_dropped
+    ]
+    for n in ends + f.again:
+        for reader in [u for u in n.users if u in f.after]:
+            reader.replace_input_with(n, new[n])
+    with g.inserting_before(f.gradient):  # one product of a tile less than autograd's p * dp - p * total
+        less = call_like(g, f.gradient, aten.sub.Tensor, f.dp, total)
+        f.gradient.replace_all_uses_with(
+            call_like(g, f.gradient, aten.mul.Tensor, next(x for x in f.total.args[0].args if x is not f.dp), less)
+        )

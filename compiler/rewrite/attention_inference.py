@@ -1,0 +1,226 @@
+"""Attention written by hand, softmax(q @ k^T * scale) @ v, as one call of the library's kernel (CUDA, half precision,
+inference).
+
+Matched on the recorded graph, where softmax is one operator and everything around it views, conversions and scaling.
+Each value on the way may have no other use: a gradient's formulas need them, so a graph with a backward keeps them.
+What has a mask or a dropout stays as it is: rows that are masked as a whole give NaN by hand and 0 in the kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any, Sequence
+
+import torch
+from torch.fx import Node
+
+from ..symbolic.expr import as_expr
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta, contiguous_strides
+from .pass_nodes import call_like
+
+__all__ = ["attention"]
+
+aten = torch.ops.aten
+_VIEWS = frozenset(
+    (
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.reshape.default,
+        aten.expand.default,
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.alias.default,
+    )
+)
+
+
+@functools.cache
+def _on_hopper(index: int) -> bool:
+    """Whether cuDNN's kernel is the faster one (and there): from compute capability 9 on."""
+    return (
+        torch.cuda.is_available()
+        and torch.cuda.get_device_capability(index)[0] >= 9
+        and torch.backends.cudnn.is_available()
+    )
+
+
+def library_call(
+    g: Any, like: Node, q: Node, k: Node, v: Node, scale: float, causal: bool = False, train: bool = False
+) -> Node:
+    """The call that torch's own choice would make for tensors of this kind. `train`: whether it keeps what backward
+    needs.
+    """
+    if _on_hopper(q.meta["val"].device.index or 0) and torch.backends.cuda.cudnn_sdp_enabled():
+        return call_like(
+            g,
+            like,
+            aten._scaled_dot_product_cudnn_attention.default,
+            q,
+            k,
+            v,
+            None,
+            train,
+            0.0,
+            causal,
+            False,
+            scale=scale,
+        )
+    return call_like(
+        g, like, aten._scaled_dot_product_flash_attention.default, q, k, v, 0.0, causal, False, scale=scale
+    )
+
+
+def attention(a: AtenGraph) -> None:
+    for softmax in [n for n in a.graph.nodes if n.target is aten._softmax.default]:
+        found = _match(softmax)
+        if found is not None:
+            _replace(a, *found)
+
+
+def _match(softmax: Node) -> tuple[Node, Node, Node, float, Node] | None:
+    """(first operand, second operand, values, scale, last product) of the pattern."""
+    m = softmax.meta["val"]
+    if m.device.type != "cuda" or softmax.args[1] not in (-1, len(m.shape) - 1):
+        return None
+    scale, x = 1.0, softmax.args[0]
+    while isinstance(x, Node) and x.target is not aten.bmm.default:
+        if len(x.users) != 1:
+            return None
+        number = x.args[1] if len(x.args) > 1 and isinstance(x.args[1], (int, float)) else None
+        if x.target in (aten.div.Tensor, aten.div.Scalar) and number and len(x.args) == 2 and not x.kwargs:
+            scale /= number
+        elif x.target in (aten.mul.Tensor, aten.mul.Scalar) and number and not x.kwargs:
+            scale *= number
+        elif x.target is aten._to_copy.default:
+            if set(x.kwargs) - {"dtype"} or not x.meta["val"].dtype.is_floating_point:
+                return None
+        elif x.target not in _VIEWS or not _same_rows(x):
+            return None
+        x = x.args[0]
+    if not isinstance(x, Node) or len(x.users) != 1:
+        return None
+    product, y = x, softmax
+    while True:
+        if len(y.users) != 1:
+            return None
+        user = next(iter(y.users))
+        if user.target is aten.bmm.default:
+            if user.args[0] is not y:
+                return None
+            break
+        if not (
+            user.target in _VIEWS
+            and _same_rows(user)
+            or user.target is aten._to_copy.default
+            and not set(user.kwargs) - {"dtype"}
+        ):
+            return None
+        y = user
+    q, k, v = product.args[0], product.args[1], user.args[1]
+    if not _fits(q.meta["val"], k.meta["val"], v.meta["val"], scale) or _is_output(product):
+        return None
+    return q, k, v, scale, user
+
+
+def _same_rows(view: Node) -> bool:
+    """Whether a view keeps the last dimension and the number of elements."""
+    before, after = view.args[0].meta["val"], view.meta["val"]
+    return (
+        bool(before.shape)
+        and len(after.shape) > 1
+        and before.shape[-1] == after.shape[-1]
+        and _count(before.shape) is _count(after.shape)
+    )
+
+
+def _count(shape: Sequence[Any]) -> Any:
+    n = as_expr(1)
+    for s in shape:
+        n = n * as_expr(s)
+    return n
+
+
+def _fits(q: TensorMeta, k: TensorMeta, v: TensorMeta, scale: float) -> bool:
+    d = q.shape[-1]
+    return (
+        q.dtype in (torch.float16, torch.bfloat16)
+        and k.dtype == v.dtype == q.dtype
+        and isinstance(d, int)
+        and d <= 256
+        and d % 8 == 0
+        and v.shape[-1] == d
+        and k.shape[-1] is not None
+        and scale > 0
+    )
+
+
+def _is_output(n: Node) -> bool:
+    return any(u.op == "output" for u in n.users)
+
+
+def _source(n: Node, shape3: Sequence[Any]) -> Node | None:
+    """The four-dimensional tensor that `n`, (batch * heads, rows, columns), is a view or a copy of."""
+    while n.target in _VIEWS:
+        m = n.meta["val"]
+        if len(m.shape) == 4 and n.target is not aten.expand.default:
+            above = n.args[0]
+            if not (above.target in _VIEWS and tuple(above.meta["val"].shape) == tuple(m.shape)) and n.target not in (
+                aten.clone.default,
+                aten.contiguous.default,
+            ):
+                return n
+        up = n.args[0]
+        if _count(up.meta["val"].shape) is not _count(m.shape):
+            break  # an expansion
+        if len(m.shape) == 4 and len(up.meta["val"].shape) != 4:
+            return n
+        n = up
+    m = n.meta["val"]
+    ok = (
+        len(m.shape) == 4
+        and m.shape[2] == shape3[1]
+        and m.shape[3] == shape3[2]
+        and _count(m.shape[:2]) is as_expr(shape3[0])
+    )
+    return n if ok else None
+
+
+def four_dimensional(g: Any, like: Node, q: Node, kt: Node, v: Node) -> tuple[Node, Node, Node]:
+    """Queries, keys and values as (batch, heads, rows, columns), of operands of a batch of products, keys transposed:
+    what these are views or copies of.
+    """
+    operands = [_source(n, n.meta["val"].shape) for n in (q, kt, v)]
+    heads = {tuple(n.meta["val"].shape[:2]) for n in operands if n is not None}
+    if None in operands or len(heads) != 1:
+        operands = [call_like(g, like, aten.unsqueeze.default, n, 0) for n in (q, kt, v)]
+    q4, kt, v4 = operands  # type: ignore[assignment]
+    k4 = call_like(g, like, aten.permute.default, kt, [0, 1, 3, 2])
+
+    def in_lines(x: Node) -> Node:
+        return (
+            x
+            if x.meta["val"].stride[-1] == 1
+            else call_like(g, like, aten.clone.default, x, memory_format=torch.contiguous_format)
+        )
+
+    return in_lines(q4), in_lines(k4), in_lines(v4)
+
+
+def _replace(a: AtenGraph, q: Node, k: Node, v: Node, scale: float, last: Node) -> None:
+    g = a.graph
+    with g.inserting_before(last):
+        q4, k4, v4 = four_dimensional(g, last, q, k, v)
+        out = library_call(g, last, q4, k4, v4, scale)
+        first = g.call_function(operator.getitem, (out, 0))
+        first.meta = {**last.meta, "val": out.meta["val"][0]}
+        m = last.meta["val"]
+        b, h, n, d = q4.meta["val"].shape
+        dense = first
+        if tuple(first.meta["val"].stride) != tuple(contiguous_strides((b, h, n, d))):
+            dense = call_like(g, last, aten.clone.default, first, memory_format=torch.contiguous_format)
+        flat = g.call_function(aten.view.default, (dense, list(m.shape)))
+        flat.meta = dict(last.meta)
+    last.replace_all_uses_with(flat)
+    g.eliminate_dead_code()

@@ -1,0 +1,261 @@
+"""Attention written by hand, in training, as the library's kernels for both passes: where scores are scaled products,
+perhaps with a causal mask, and large enough that launching a library's call does not matter. (`attention_gradients.py`
+finds it.)"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import contiguous_strides
+from .attention_inference import four_dimensional, library_call
+from .attention_gradients import Attention, find, row_sums
+from .clean import dead_code
+from .known_masks import known_value, what_it_says
+from .pass_nodes import SAME_ELEMENTS, call_like, transposed
+
+__all__ = ["attention_calls"]
+
+aten = torch.ops.aten
+FEW_FLOPS = 4e9  # of a forward call that takes less time than launching it (as fusion/tiled/match_attention.py has it)
+LOW = -60000.0  # a score that does not count: -inf, or the least number of half precision
+
+
+def attention_calls(a: AtenGraph) -> None:
+    """Have the library compute such attention and its gradients. (These may differ in their last bits from run to run:
+    not under deterministic algorithms.)
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        return
+    changed = False
+    for total in row_sums(a):
+        found = find(a, total)
+        if found is None or found.dropout is not None:
+            continue
+        seen = _scores(a, found)
+        back = _backward(a, found, *seen) if seen is not None else None
+        product = found.again[0]
+        if seen is not None and back is not None and _fits(a, found, product):
+            _replace(a, found, product, seen[0], seen[1] is not None, *back)
+            changed = True
+    if changed:
+        dead_code(a)
+
+
+def _scores(a: AtenGraph, f: Attention) -> tuple[float, Node | None] | None:
+    """(scale, the causal mask's condition or None) where the scores are a product with these alone."""
+    n, scale, condition, path = f.score, 1.0, None, set()
+    while n.target is not aten.bmm.default:
+        path.add(n)
+        if n.target in SAME_ELEMENTS or n.target is aten._to_copy.default:
+            n = n.args[0]
+        elif _number(n) is not None:
+            scale *= _number(n)  # type: ignore[operator]
+            n = n.args[0]
+        elif n.target is aten.where.self and condition is None:
+            blocked = _is_low(n.args[1])
+            if not blocked and not _is_low(n.args[2]) or not _says_causal(a, n.args[0], blocked):
+                return None
+            condition, n = n.args[0], n.args[2 if blocked else 1]
+        else:
+            return None
+    return (scale, condition) if scale > 0 and path | {n} == set(f.again) else None
+
+
+def _number(n: Node) -> float | None:
+    """What a node multiplies with."""
+    if n.target not in (aten.mul.Tensor, aten.div.Tensor) or not isinstance(n.args[1], (int, float)) or not n.args[1]:
+        return None
+    return float(n.args[1]) if n.target is aten.mul.Tensor else 1 / n.args[1]
+
+
+def _is_low(x: Any) -> bool:
+    if isinstance(x, Node):
+        x = x.args[1] if x.target is aten.full.default else None
+    return isinstance(x, (int, float)) and x <= LOW
+
+
+def _says_causal(a: AtenGraph, condition: Any, blocked: bool) -> bool:
+    if not isinstance(condition, Node):
+        return False
+    t = known_value(a, condition)
+    return (
+        t is not None
+        and t.dtype == torch.bool
+        and t.ndim >= 2
+        and t.shape[-1] == t.shape[-2]
+        and what_it_says(~t if blocked else t) == "causal"
+    )
+
+
+def _backward(a: AtenGraph, f: Attention, scale: float, condition: Node | None) -> tuple[Node, Node, Node] | None:
+    """The products that are the gradients of q, k (transposed or not) and v, where nothing else is made of the scores'
+    gradient than autograd makes.
+    """
+    n, left = f.gradient, scale
+    while True:
+        users = list(n.users)
+        if len(users) != 1:
+            break
+        u = users[0]
+        if u.target in SAME_ELEMENTS or u.target is aten._to_copy.default:
+            n = u
+        elif _number(u) is not None and u.args[0] is n:
+            left /= _number(u)  # type: ignore[operator]
+            n = u
+        elif (
+            u.target is aten.where.self
+            and condition is not None
+            and u.args[0] is condition
+            and n in u.args[1:]
+            and _is_zero(next(x for x in u.args[1:] if x is not n))
+        ):
+            n = u
+        else:
+            return None
+    flipped = [u for u in n.users if u.target is aten.permute.default and list(u.args[1]) == [0, 2, 1]]
+    readers = [u for x in (n, *flipped) for u in x.users if u not in flipped]
+    if (
+        len(readers) != 2
+        or not math.isclose(left, 1, rel_tol=1e-6)
+        or any(u.target is not aten.bmm.default for u in readers)
+    ):
+        return None
+    product = f.again[0]
+    q, kt = product.args
+    dq = next((u for u in readers if u.args[0] is n and transposed(u.args[1], kt)), None)
+    dk = next(
+        (u for u in readers if u.args[1] is n and transposed(u.args[0], q) or u.args[0] in flipped and u.args[1] is q),
+        None,
+    )
+    values = [(reader, path) for reader, path in f.late if reader.target is aten.bmm.default]
+    others = {reader for reader, _ in f.late if reader.target is not aten.bmm.default}
+    if dq is None or dk is None or len(values) != 1 or values[0][0].args[1] is not f.grad or len(others) != 2:
+        return None
+    return dq, dk, values[0][0]
+
+
+def _is_zero(x: Any) -> bool:
+    if isinstance(x, Node):
+        x = x.args[1] if x.target is aten.full.default else None
+    return isinstance(x, (int, float)) and x == 0
+
+
+def _fits(a: AtenGraph, f: Attention, product: Node) -> bool:
+    hints = a.env.hints if a.env is not None else {}
+    (g, rows, keys), inner = product.meta["val"].shape, product.args[0].meta["val"].shape[-1]
+    dtypes = {x.meta["val"].dtype for x in (*product.args, f.result)}
+    flops = 4.0 * inner * math.prod(n if isinstance(n, int) else n.eval(hints) for n in (g, rows, keys))
+    return len(dtypes) == 1 and inner == f.result.meta["val"].shape[-1] and inner % 8 == 0 and flops >= FEW_FLOPS
+
+
+def _replace(
+    a: AtenGraph, f: Attention, product: Node, scale: float, causal: bool, dq: Node, dk: Node, dv: Node
+) -> None:
+    g, like = a.graph, f.result
+    q, kt = product.args
+    rows, keys = product.meta["val"].shape[1:]
+    with g.inserting_before(f.result):
+        operands = four_dimensional(g, like, q, kt, f.result.args[1])
+        out = library_call(g, like, *operands, scale, causal, True)
+        results = [_item(g, like, out, k) for k in (0, 1, 6, 7)]
+        flat = _flat(g, like, results[0], f.result)
+    grad_at = max((f.grad, flat), key={n: k for k, n in enumerate(g.nodes)}.__getitem__)
+    with g.inserting_after(grad_at):
+        anchor = g.call_function(aten.alias.default, (f.grad,))
+    with g.inserting_before(anchor):
+        grad = call_like(
+            g,
+            f.gradient,
+            aten.view.default,
+            (
+                call_like(g, f.gradient, aten.clone.default, f.grad, memory_format=torch.contiguous_format)
+                if f.grad.meta["val"].stride[-1] != 1
+                else f.grad
+            ),
+            list(results[0].meta["val"].shape),
+        )
+        saved, lse, seed, offset = results
+        if out.target is aten._scaled_dot_product_cudnn_attention.default:
+            back = call_like(
+                g,
+                f.gradient,
+                aten._scaled_dot_product_cudnn_attention_backward.default,
+                grad,
+                *operands,
+                saved,
+                lse,
+                seed,
+                offset,
+                None,
+                None,
+                None,
+                rows,
+                keys,
+                0.0,
+                causal,
+                scale=scale,
+            )
+        else:
+            back = call_like(
+                g,
+                f.gradient,
+                aten._scaled_dot_product_flash_attention_backward.default,
+                grad,
+                *operands,
+                saved,
+                lse,
+                None,
+                None,
+                rows,
+                keys,
+                0.0,
+                causal,
+                seed,
+                offset,
+                scale=scale,
+            )
+        for i, (old, turned) in enumerate(((dq, False), (dk, dk.args[1] is not q), (dv, False))):
+            made = _item(g, f.gradient, back, i)
+            new = _flat(g, f.gradient, made, old, turned)
+            if new.args[0] is made and _seen_as_views(a, old):
+                old.replace_all_uses_with(made, lambda u: u.op == "output")  # (of the same elements in the same order)
+            old.replace_all_uses_with(new)
+    g.erase_node(anchor)
+    f.result.replace_all_uses_with(flat)
+
+
+def _seen_as_views(a: AtenGraph, n: Node) -> bool:
+    """Whether those of the graph's outputs that are made of a node are views of its memory."""
+    slots = {k for k, r in enumerate(a.results) if r is n}
+    return not any(o.kind == "buffer" and o.value in slots for o in a.plan) and not any(
+        k in slots for _, k in a.mutation_slots
+    )
+
+
+def _item(g: torch.fx.Graph, like: Node, call: Node, k: int) -> Node:
+    n = g.call_function(operator.getitem, (call, k))
+    n.meta = {**like.meta, "val": call.meta["val"][k]}
+    return n
+
+
+def _flat(g: torch.fx.Graph, like: Node, x: Node, instead: Node, turned: bool = False) -> Node:
+    """What the library made, as the product that it stands for lies in memory."""
+    m = instead.meta["val"]
+    if tuple(x.meta["val"].stride) != tuple(contiguous_strides(x.meta["val"].shape)):
+        x = call_like(g, like, aten.clone.default, x, memory_format=torch.contiguous_format)
+    if not turned:
+        return call_like(g, like, aten.view.default, x, list(m.shape))
+    x = call_like(g, like, aten.view.default, x, [m.shape[0], m.shape[2], m.shape[1]])
+    return call_like(
+        g,
+        like,
+        aten.clone.default,
+        call_like(g, like, aten.permute.default, x, [0, 2, 1]),
+        memory_format=torch.contiguous_format,
+    )

@@ -1,0 +1,266 @@
+"""Channels last for convolutions: on a GPU the tensor cores' kernels want it, on a CPU oneDNN's are up to ten times
+faster where channels are few or each by itself; eager converts to what the library wants and back around every one.
+
+Only what nobody sees changes its layout: results of convolutions and pooling, what is computed from them element by
+element, and weights (on a CPU inputs, too) that are converted for a convolution. Results of the graph keep eager's
+strides, and so does what an operator reads by its strides. In a joint graph this comes before it is parted, so that
+what is saved for backward lies in the same order.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta, channels_last_strides, contiguous_strides
+
+__all__ = ["channels_last"]
+
+aten = torch.ops.aten
+_CONVOLUTIONS = frozenset((aten.convolution.default, aten.convolution_backward.default))
+_POOLS = frozenset(
+    (
+        aten.max_pool2d_with_indices.default,
+        aten.max_pool2d_with_indices_backward.default,
+        aten.avg_pool2d.default,
+        aten.avg_pool2d_backward.default,
+    )
+)
+_RESAMPLED = frozenset(
+    (aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default, aten.constant_pad_nd.default)
+)
+_BY_STRIDES = frozenset((aten.as_strided.default, aten.view.dtype))  # what these read depends on how it lies
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+LEAST_CHANNELS = 16
+LEAST_ON_CPU = 3  # channels of the image: with one the two orders are the same
+
+
+def channels_last(a: AtenGraph) -> None:
+    nodes = list(a.graph.nodes)
+    worth = [n for n in nodes if _worth_it(n)]
+    if not worth or _on_cpu(worth[0]) and any(n.target is aten.convolution_backward.default for n in nodes):
+        return  # (on a CPU a training step of ResNet-50 took 1.1 times as long)
+    fixed = _seen(nodes)
+    chosen: set[Node] = set()
+    weights: dict[Node, Node] = {}
+    for n in nodes:
+        if n.op != "call_function" or n in fixed:
+            continue
+        if (
+            n.target in _CONVOLUTIONS
+            and _is_2d(n)
+            and _follows(n, chosen)
+            or n.target in _POOLS
+            and any(x in chosen for x in n.all_input_nodes)
+        ):
+            if n.target in _CONVOLUTIONS:
+                _turn_weight(a, n, weights, nodes)
+                _turn_images(a, n, chosen)
+                if n.target is aten.convolution_backward.default:
+                    fixed -= _turn_gradient(a, n, fixed)
+            _relay(n, n.users if isinstance(n.meta["val"], (tuple, list)) else (), fixed)
+            chosen.add(n)
+        elif n.target is operator.getitem:
+            if n.args[0] in chosen and _four(n.meta["val"]):
+                n.meta["val"] = n.args[0].meta["val"][n.args[1]]
+                chosen.add(n)
+        elif _joins(n) and all(x in chosen or _lies_last(x) for x in n.all_input_nodes) and _four(n.meta["val"]):
+            n.meta["val"] = _turned(n.meta["val"])
+            chosen.add(n)
+        elif (
+            _elementwise(n)
+            and _four(n.meta["val"])
+            and (
+                any((x in chosen or _lies_last(x)) and _same(x, n) for x in n.all_input_nodes) or _feeds_convolution(n)
+            )
+        ):
+            n.meta["val"] = _turned(n.meta["val"])
+            n.kwargs = {k: v for k, v in n.kwargs.items() if k != "memory_format"}
+            chosen.add(n)
+
+
+def _worth_it(n: Node) -> bool:
+    if n.target not in _CONVOLUTIONS or not _is_2d(n):
+        return False
+    at = 2 if n.target is aten.convolution_backward.default else 1
+    w = n.args[at].meta["val"]
+    if _on_cpu(n):
+        return not _is_product(n) and n.args[at - 1].meta["val"].shape[1] >= LEAST_ON_CPU
+    return (
+        _groups(n) == 1 and all(isinstance(c, int) and c >= LEAST_CHANNELS for c in w.shape[:2]) and w.dtype in _FLOATS
+    )
+
+
+def _groups(n: Node) -> Any:
+    return n.args[-2 if n.target is aten.convolution_backward.default else -1]
+
+
+def _is_2d(n: Node) -> bool:
+    """A convolution over images whose layout may be chosen."""
+    at = 2 if n.target is aten.convolution_backward.default else 1
+    w = n.args[at]
+    transposed = n.args[-4 if at == 2 else 6]
+    if not isinstance(w, Node) or len(w.meta["val"].shape) != 4:
+        return False
+    if _on_cpu(n):
+        x = n.args[at - 1].meta["val"]
+        return (
+            len(x.shape) == 4
+            and x.dtype is w.meta["val"].dtype
+            and x.dtype in _FLOATS[1:]
+            and all(type(s) is int for s in w.meta["val"].shape)
+            and torch.backends.mkldnn.is_available()
+            and torch.backends.mkldnn.enabled
+        )
+    return not transposed
+
+
+def _on_cpu(n: Node) -> bool:
+    return n.args[0].meta["val"].device.type == "cpu"
+
+
+def _is_product(n: Node) -> bool:
+    """One tap, and every pixel: a matrix product, which is as fast in either layout."""
+    at = 2 if n.target is aten.convolution_backward.default else 1
+    stride = n.args[at + 2]
+    return all(s == 1 for s in (*n.args[at].meta["val"].shape[2:], *stride))
+
+
+def _follows(n: Node, chosen: set[Node]) -> bool:
+    """Whether a convolution takes the layout: on a CPU products only that of their images; on a GPU those in groups,
+    too: there the library computes in the order that its images lie in, and gives results in it.
+    """
+    at = 2 if n.target is aten.convolution_backward.default else 1
+    last = any(x in chosen or _lies_last(x) for x in n.args[:at])
+    if _on_cpu(n):
+        return last if _is_product(n) else _worth_it(n)
+    return last or _groups(n) == 1
+
+
+def _joins(n: Node) -> bool:
+    """What moves whole pixels: they are copied in one piece where the channels lie together."""
+    return n.target in _RESAMPLED or n.target is aten.cat.default and n.args[1:] in ((1,), (-3,))
+
+
+def _seen(nodes: list[Node]) -> set[Node]:
+    return {x for n in nodes if n.op == "output" or n.target in _BY_STRIDES for x in n.all_input_nodes}
+
+
+def _four(m: Any) -> bool:
+    return (
+        isinstance(m, TensorMeta)
+        and len(m.shape) == 4
+        and m.dtype in (*_FLOATS, torch.bool, torch.int64)
+        and m.device.type in ("cuda", "cpu")
+        and tuple(m.stride) == tuple(contiguous_strides(m.shape))
+    )
+
+
+def _turned(m: TensorMeta) -> TensorMeta:
+    return TensorMeta(m.shape, channels_last_strides(m.shape), m.dtype, m.device)
+
+
+def _same(x: Node, n: Node) -> bool:
+    m = x.meta["val"]
+    return isinstance(m, TensorMeta) and tuple(m.shape) == tuple(n.meta["val"].shape)
+
+
+def _elementwise(n: Node) -> bool:
+    op = n.target
+    return (
+        isinstance(op, torch._ops.OpOverload)
+        and (torch.Tag.pointwise in op.tags or op is aten._to_copy.default or op is aten.clone.default)
+        and "device" not in n.kwargs
+    )
+
+
+def _lies_last(x: Node) -> bool:
+    """Channels last already: what is made contiguous of it (eager's group norm takes nothing else) need not be."""
+    m = x.meta["val"]
+    return (
+        isinstance(m, TensorMeta)
+        and len(m.shape) == 4
+        and tuple(m.stride) == tuple(channels_last_strides(m.shape)) != tuple(contiguous_strides(m.shape))
+    )
+
+
+def _feeds_convolution(n: Node) -> bool:
+    """A conversion (autocast's) of what convolutions alone read."""
+    return (
+        n.target is aten._to_copy.default
+        and bool(n.users)
+        and all(u.target in _CONVOLUTIONS and _is_2d(u) for u in n.users)
+    )
+
+
+def _turn_weight(a: AtenGraph, n: Node, weights: dict[Node, Node], nodes: list[Node]) -> None:
+    """A parameter that lies in another order is turned once, by a kernel of ours, for the forward and the backward
+    convolution alike: the library would do so in each call, element by element."""
+    at = 2 if n.target is aten.convolution_backward.default else 1
+    w = n.args[at]
+    if w.op != "placeholder" or not _many_taps(w.meta["val"]):
+        return
+    turned = weights.get(w)
+    if turned is None:
+        first = next(x for x in nodes if x.op != "placeholder")
+        with a.graph.inserting_before(first):
+            turned = weights[w] = a.graph.call_function(aten.clone.default, (w,))
+        turned.meta = {**n.meta, "val": _turned(w.meta["val"])}
+    n.args = (*n.args[:at], turned, *n.args[at + 1 :])
+
+
+def _turn_images(a: AtenGraph, n: Node, chosen: set[Node]) -> None:
+    """On a CPU what a convolution reads is turned by a kernel of ours where it lies in another order; on a GPU the
+    library's own does it.
+    """
+    if not _on_cpu(n) or _is_product(n):
+        return
+    for i in range(2 if n.target is aten.convolution_backward.default else 1):
+        x = n.args[i]
+        if x not in chosen and _four(x.meta["val"]):
+            with a.graph.inserting_before(n):
+                turned = a.graph.call_function(aten.clone.default, (x,))
+            turned.meta = {**n.meta, "val": _turned(x.meta["val"])}
+            n.update_arg(i, turned)
+
+
+def _turn_gradient(a: AtenGraph, n: Node, fixed: set[Node]) -> set[Node]:
+    """The library makes a weight's gradient in the order of the operands; the one that leaves the graph has the
+    weight's own order, and a kernel of ours turns it. Gives the results that no longer leave."""
+    gone: set[Node] = set()
+    for u in [
+        u
+        for u in n.users
+        if u in fixed and u.target is operator.getitem and u.args[1] == 1 and _many_taps(u.meta["val"])
+    ]:
+        with a.graph.inserting_after(u):
+            copy = a.graph.call_function(aten.clone.default, (u,))
+        copy.meta = dict(u.meta)
+        u.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+        gone.add(u)
+    return gone
+
+
+def _many_taps(m: Any) -> bool:
+    return (
+        _four(m)
+        and m.dtype in _FLOATS
+        and all(type(s) is int for s in m.shape)
+        and m.shape[2] * m.shape[3] > 1
+        and m.shape[1] > 1
+    )
+
+
+def _relay(n: Node, items: Any, fixed: set[Node]) -> None:
+    """Give an operator's results the layout, except those that leave the graph."""
+    val = n.meta["val"]
+    if isinstance(val, TensorMeta):
+        if _four(val):
+            n.meta["val"] = _turned(val)
+        return
+    leave = {u.args[1] for u in items if u.target is operator.getitem and u in fixed}
+    n.meta["val"] = type(val)(_turned(m) if _four(m) and k not in leave else m for k, m in enumerate(val))

@@ -1,0 +1,52 @@
+"""Sizes that guards found equal get one name throughout the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.fx
+
+from ..symbolic.env import ShapeEnv
+from ..symbolic.expr import Expr, maybe_int
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta
+
+__all__ = ["unify_sizes"]
+
+
+def unify_sizes(a: AtenGraph) -> None:
+    """Apply the environment's replacements to arguments, metadata and outputs."""
+    env = a.env
+    if env is None or not env.replacements:
+        return
+    for n in a.graph.nodes:
+        if "val" in n.meta:
+            n.meta["val"] = _now(n.meta["val"], env)
+        if n.op == "call_function":
+            if _mentions(n.args):
+                n.args = _now(n.args, env)
+            if n.kwargs and _mentions(tuple(n.kwargs.values())):
+                n.kwargs = {k: _now(v, env) for k, v in n.kwargs.items()}
+    for o in a.plan:
+        if o.meta is not None:
+            o.meta = _now(o.meta, env)
+        if o.kind == "int":
+            o.value = _now(o.value, env)
+
+
+def _mentions(x: Any) -> bool:
+    return isinstance(x, Expr) or isinstance(x, (list, tuple)) and any(map(_mentions, x))
+
+
+def _now(x: Any, env: ShapeEnv) -> Any:
+    if isinstance(x, Expr):
+        return maybe_int(env.replace(x))
+    if isinstance(x, TensorMeta):
+        return x.replace(
+            shape=_now(x.shape, env), stride=_now(x.stride, env), storage_offset=_now(x.storage_offset, env)
+        )
+    if isinstance(x, tuple):
+        return tuple(_now(y, env) for y in x)
+    if isinstance(x, list) and not isinstance(x, torch.fx.Node):
+        return [_now(y, env) for y in x]
+    return x

@@ -1,0 +1,92 @@
+"""Matrix products over an odd number of columns (a vocabulary of 50257) on a GPU: padded to multiples of eight.
+
+The library's fast kernels want sizes and rows that are multiples of 16 bytes; without them a product takes several
+times as long. What is padded is written by the kernel that makes the operand anyway, and the result's extra rows and
+columns are never read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta
+from .pass_nodes import call_like
+
+__all__ = ["pad_products"]
+
+aten = torch.ops.aten
+LEAST, WORK = 1024, 1 << 32  # of the odd size, and multiplications from which it matters
+
+
+def pad_products(a: AtenGraph) -> None:
+    padded: dict[tuple[Node, int, int], Node] = {}
+    results = set(a.results)
+    for n in [n for n in a.graph.nodes if n.target is aten.mm.default and not n.kwargs]:
+        x, y = n.args
+        m, k, c = (*x.meta["val"].shape, y.meta["val"].shape[1])
+        if not _slow(n.meta["val"], m, k, c) or not (_is_made(x) or _is_made(y)):
+            continue
+        pm, pk, pc = (-s % 8 if s >= LEAST else 0 for s in (m, k, c))
+        if any(p and not _is_made(o) for p, o in ((pm, x), (pk, x), (pk, y), (pc, y))):
+            continue  # a copy of what lies in memory already costs more than it brings
+        with a.graph.inserting_before(n):
+            x2 = _pad(a, _pad(a, x, 0, pm, padded), 1, pk, padded)
+            y2 = _pad(a, _pad(a, y, 0, pk, padded), 1, pc, padded)
+            out = call_like(a.graph, n, aten.mm.default, x2, y2)
+            if pm:
+                out = call_like(a.graph, n, aten.slice.Tensor, out, 0, 0, m, 1)
+            if pc:
+                out = call_like(a.graph, n, aten.slice.Tensor, out, 1, 0, c, 1)
+            if (
+                out.meta["val"].stride != n.meta["val"].stride and n in results
+            ):  # views that are handed out count in the layout of the result
+                out = call_like(a.graph, n, aten.clone.default, out)
+                out.meta["val"] = n.meta["val"]
+        n.replace_all_uses_with(out)
+        a.graph.erase_node(n)
+
+
+def _slow(val: TensorMeta, m: Any, k: Any, c: Any) -> bool:
+    return (
+        val.device.type == "cuda"
+        and val.dtype in (torch.float16, torch.bfloat16)
+        and all(type(s) is int for s in (m, k, c))
+        and any(s % 8 and s >= LEAST for s in (m, k, c))
+        and m * k * c >= WORK
+    )
+
+
+def _is_made(n: Node) -> bool:
+    """Whether a kernel of ours makes the operand, so that padding it is free."""
+    while n.target in (aten.permute.default, aten.view.default):
+        n = n.args[0]
+    return (
+        n.op == "call_function"
+        and isinstance(n.target, torch._ops.OpOverload)
+        and (
+            torch.Tag.pointwise in n.target.tags
+            or n.target in (aten._to_copy.default, aten.clone.default, aten.constant_pad_nd.default)
+        )
+    )
+
+
+def _pad(a: AtenGraph, n: Node, dim: int, by: int, padded: dict[tuple[Node, int, int], Node]) -> Node:
+    """`n` with `by` zeros after its last element of a dimension; before a transposition, so that both uses of a matrix
+    share it.
+    """
+    if not by:
+        return n
+    if n.target is aten.permute.default and list(n.args[1]) == [1, 0]:
+        return call_like(a.graph, n, aten.permute.default, _pad(a, n.args[0], 1 - dim, by, padded), [1, 0])
+    key = (n, dim, by)
+    found = padded.get(key)
+    if found is None:
+        with a.graph.inserting_after(n):
+            found = padded[key] = call_like(
+                a.graph, n, aten.constant_pad_nd.default, n, [0, by] if dim == 1 else [0, 0, 0, by], 0.0
+            )
+    return found

@@ -1,0 +1,34 @@
+"""New nodes for passes to write, and what passes ask of nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..graph.decompose.table import Builder, short_name
+
+__all__ = ["SAME_ELEMENTS", "call_like", "transposed"]
+
+aten = torch.ops.aten
+# views and copies that keep the order of elements
+SAME_ELEMENTS = frozenset(
+    (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.clone.default, aten.alias.default)
+)
+
+
+def call_like(graph: torch.fx.Graph, like: Node, op: Any, *args: Any, **kwargs: Any) -> Node:
+    """A call of `op` with its metadata by rule; lines and module of `like`."""
+    n = graph.create_node("call_function", op, args, kwargs, name=short_name(op))
+    n.meta = {**like.meta, "val": Builder.meta(op, args, kwargs)}
+    return n
+
+
+def transposed(x: Any, y: Any) -> bool:
+    """Whether two matrices of a batch are each other's transposes."""
+
+    def swaps(n: Any, of: Any) -> bool:
+        return n.target is aten.permute.default and n.args[0] is of and list(n.args[1]) == [0, 2, 1]
+
+    return isinstance(x, Node) and isinstance(y, Node) and (swaps(x, y) or swaps(y, x))

@@ -1,0 +1,82 @@
+"""A bias that is added to a matrix product (CUDA): one call of the library, which adds it while the product is still in
+registers.
+
+`linear` on operands that are no plain matrices makes a product and an addition of its own; adding would read and write
+the whole result again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta
+
+__all__ = ["bias_products"]
+
+aten = torch.ops.aten
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def bias_products(a: AtenGraph) -> None:
+    results = set(a.results)
+    for n in list(a.graph.nodes):
+        if n.target is not aten.add.Tensor or n.kwargs.get("alpha", 1) != 1 or n in results:
+            continue
+        for x, bias in (n.args, n.args[::-1]):
+            views = _views_of_a_product(x, results) if isinstance(x, Node) and isinstance(bias, Node) else None
+            if views is not None and _is_bias(bias, views[-1], n):
+                _join(a, n, views, bias)
+                break
+
+
+def _views_of_a_product(x: Node, results: set[Node]) -> list[Node] | None:
+    """The views from `x` down to a product that nothing else reads, which keep its columns; None where that is not
+    so.
+    """
+    out = []
+    while True:
+        if x in results or len(x.users) != 1 or not isinstance(x.meta.get("val"), TensorMeta):
+            return None
+        out.append(x)
+        if x.target is aten.mm.default:
+            return out if not x.kwargs else None
+        if x.target is not aten.view.default or x.args[0].meta["val"].shape[-1:] != x.meta["val"].shape[-1:]:
+            return None
+        x = x.args[0]
+
+
+def _is_bias(bias: Node, product: Node, n: Node) -> bool:
+    """Whether `bias` is a parameter (or the conversion of one) with a number for each column."""
+    source = bias.args[0] if bias.target is aten._to_copy.default else bias
+    b, p, s = bias.meta["val"], product.meta["val"], n.meta["val"]
+    return (
+        isinstance(source, Node)
+        and source.op == "placeholder"
+        and isinstance(b, TensorMeta)
+        and b.device.type == "cuda"
+        and b.device == p.device
+        and len(b.shape) == 1
+        and type(b.shape[0]) is int
+        and b.shape[0] == p.shape[1]
+        and b.shape[0] > 1
+        and b.dtype == p.dtype == s.dtype
+        and p.dtype in _DTYPES
+        and len(s.shape) == len(n.args[0].meta["val"].shape if n.args[1] is bias else n.args[1].meta["val"].shape)
+    )
+
+
+def _join(a: AtenGraph, n: Node, views: list[Node], bias: Node) -> None:
+    g, product = a.graph, views[-1]
+    with g.inserting_before(n):  # (the bias may have been made after the product)
+        new: Any = g.call_function(aten.addmm.default, (bias, *product.args))
+        new.meta = {**n.meta, "val": product.meta["val"]}
+        for v in reversed(views[:-1]):
+            new = g.call_function(aten.view.default, (new, v.args[1]))
+            new.meta = dict(v.meta)
+    n.replace_all_uses_with(new)
+    for v in (n, *views):
+        g.erase_node(v)

@@ -1,0 +1,72 @@
+"""How much of a recorded graph computes what nobody reads: eager pays for it, the compiler leaves it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from ..ops.raising import node_may_raise
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta
+from .clean import has_effect
+
+__all__ = ["unused_share"]
+
+_CALL = 2000  # elements that eager computes in the time that a call takes by itself
+_FLOPS = 8  # multiplications that a product does in the time of one element
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "matmul", "linear", "convolution")
+
+
+def unused_share(a: AtenGraph) -> float:
+    """The share, from 0 to 1, of the graph's work on values that no result needs: by elements computed, at the sizes of
+    the first call. Before repeated expressions are merged: what a loop computes and drops is unused, also where each
+    iteration computes the same."""
+    hints = getattr(a.env, "hints", None) or {}
+    live: set[Any] = set()
+    all_work = live_work = 0
+    results = {n for n in a.results if isinstance(n, torch.fx.Node)}
+    for n in reversed(list(a.graph.nodes)):
+        if n.op != "call_function":
+            continue
+        work = _work(n, hints)
+        all_work += work
+        if n in results or n in live or has_effect(n) or node_may_raise(n):
+            live_work += work
+            live.update(n.all_input_nodes)
+    return (all_work - live_work) / all_work if all_work else 0.0
+
+
+def _work(n: Any, hints: dict[str, int]) -> int:
+    if not isinstance(n.target, torch._ops.OpOverload):  # takes one of several results
+        return 0
+    packet = n.target.overloadpacket.__name__
+    if packet.startswith("empty") or any(x.alias_info is not None for x in n.target._schema.returns):
+        return 0  # makes no values
+    work = _CALL + _numel(n.meta.get("val"), hints)
+    if packet in _PRODUCTS and len(n.all_input_nodes) > 1:
+        factor = n.all_input_nodes[-2].meta.get("val")  # its last size is summed over
+        if isinstance(factor, TensorMeta) and factor.shape:
+            work += _numel(n.meta.get("val"), hints) * _size(factor.shape[-1], hints) // _FLOPS
+    return work
+
+
+def _numel(val: Any, hints: dict[str, int]) -> int:
+    if isinstance(val, (tuple, list)):
+        return sum(_numel(v, hints) for v in val)
+    if not isinstance(val, TensorMeta):
+        return 0
+    n = 1
+    for size in val.shape:
+        n *= _size(size, hints)
+    return n
+
+
+def _size(size: Any, hints: dict[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    try:
+        return int(size.eval(hints))
+    except (KeyError, AttributeError, ZeroDivisionError):  # a size that no hint is known for
+        return 1

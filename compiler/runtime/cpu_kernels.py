@@ -1,0 +1,218 @@
+"""Compiled kernels as callables: from source text through the disk cache to `kernel(*tensors, *sizes, *scalars)`.
+
+With the C extension a kernel is a `native.Kernel`; without it `PythonKernel` calls the same function through ctypes, on
+one thread. Libraries and callables are kept for the process by content, so a kernel that a second graph needs is loaded
+already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+import torch
+
+from .. import events
+from ..base import forks
+from ..codegen.cpp.dtypes import ctype
+from ..codegen.generated import GeneratedKernel
+from ..errors import ToolchainError
+from ..lowering.ir import check_error
+from ..native import native, say_missing
+from .cache import KernelCache, content_key, open_cache, temporary_cache
+from .cache_misses import remember, why_missing
+from .toolchain import Toolchain, Unit, compile_units, find
+
+__all__ = ["load_kernels", "load_text", "PythonKernel", "native_ready"]
+
+_lock = forks.lock()
+_libraries: dict[str, ctypes.CDLL] = {}
+_native_state: list[Any] = []
+
+
+def native_ready() -> bool:
+    """Whether the C launcher can be used with this torch; says why not, once."""
+    if native is None:
+        say_missing()
+        return False
+    if not _native_state:
+        sample = torch.empty(3)
+        why = native.launcher_setup(sample, torch.Tensor, sample._cdata, sample.data_ptr())
+        _native_state.append(why)
+        if why is not None:
+            events.emit("fallback", what="launcher", reason=f"{why}; kernels are called through ctypes", count=1)
+    return _native_state[0] is None
+
+
+def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[ctypes.CDLL]:
+    """Libraries of C++ texts given as (name, text), compiled where the cache does not have them. Raises
+    ToolchainError.
+    """
+    cache = open_cache(opts)
+    tool = find(opts, cache)
+    with _lock:
+        keys = [content_key(text, tool.flags(target, text), tool.version) for _, text in units]
+        missing = []
+        for key, (name, text) in zip(keys, units):
+            if key in _libraries:
+                continue
+            path = cache.get(key)
+            if path is not None:
+                library = _open_library(path, cache, key)
+                if library is not None:
+                    _libraries[key] = library
+                    events.emit("cache", key=key, hit=True, reason="", what=name)
+                    continue
+            if key not in [k for k, _, _ in missing]:
+                missing.append((key, name, text))
+                events.emit(
+                    "cache",
+                    key=key,
+                    hit=False,
+                    reason=why_missing(cache, name, text, tool.flags(target, text), tool.version),
+                    what=name,
+                )
+        if missing:
+            try:
+                _compile(missing, cache, tool, target, opts)
+            except OSError as e:  # a full disk, a folder that was removed or became read-only
+                try:
+                    _compile(
+                        missing,
+                        temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"),
+                        tool,
+                        target,
+                        opts,
+                    )
+                except OSError as again:
+                    raise ToolchainError(f"compiled kernels can't be written: {again}") from e
+        return [_libraries[k] for k in keys]
+
+
+def _open_library(path: Path, cache: KernelCache, key: str) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as e:
+        events.emit("cache", key=key, hit=False, reason=f"does not load: {e}", what="kernel")
+        cache._remove(key)
+        return None
+
+
+def _compile(missing: list[tuple[str, str, str]], cache: KernelCache, tool: Toolchain, target: Any, opts: Any) -> None:
+    work = cache.workspace()
+    try:
+        units = []
+        for key, name, text in missing:
+            source = work / f"{key}.cpp"
+            source.write_text(text, encoding="utf-8")
+            units.append(Unit(name, source, work / f"{key}.so", tool.flags(target, text)))
+        compile_units(tool, units, opts.get("compile_workers"))
+        for (key, name, text), unit in zip(missing, units):
+            path = cache.put(key, unit.output, text)
+            remember(cache, name, key, text, unit.flags, tool.version)
+            _libraries[key] = ctypes.CDLL(str(path))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def load_kernels(kernels: Sequence[GeneratedKernel], target: Any, opts: Any) -> list[Callable]:
+    """A callable for each kernel. Raises ToolchainError where there is no working compiler."""
+    libraries, out = load_text([(k.name, k.source.code) for k in kernels], target, opts), []
+    for k, library in zip(kernels, libraries):
+        try:
+            out.append(make_kernel(k, library, opts))
+        except AttributeError as e:
+            _forget(library, open_cache(opts))
+            raise ToolchainError(f"the library of kernel {k.name} lacks a function: {e}") from None
+    return out
+
+
+def _forget(library: ctypes.CDLL, cache: KernelCache) -> None:
+    for key in [key for key, known in _libraries.items() if known is library]:
+        del _libraries[key]
+        cache._remove(key)
+
+
+def make_kernel(k: GeneratedKernel, library: ctypes.CDLL, opts: Any) -> Callable:
+    """The callable of one kernel in a loaded library."""
+    kinds = "".join("f" if ctype(dtype).is_float else "i" for _, dtype in k.kernel.params)
+    n_buffers, n_sizes = len(k.kernel.inputs) + len(k.kernel.outputs), len(k.kernel.sizes)
+    checks = tuple(k.source.checks)
+    phases, plan = [k.source.symbol(p) for p in k.source.phases], k.source.symbol(k.source.plan_symbol)
+    if native_ready():
+
+        def address(name: str) -> int:
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+        return native.Kernel(
+            k.name,
+            library,
+            tuple(map(address, phases)),
+            address(plan),
+            n_buffers,
+            n_sizes,
+            kinds,
+            checks,
+            check_error,
+            int(opts.get("threads")),
+        )
+    return PythonKernel(k.name, library, phases, plan, n_buffers, n_sizes, kinds, checks)
+
+
+class PythonKernel:
+    """What native.Kernel is, through ctypes and on one thread."""
+
+    def __init__(
+        self,
+        name: str,
+        library: ctypes.CDLL,
+        phases: Sequence[str],
+        plan: str,
+        n_buffers: int,
+        n_sizes: int,
+        kinds: str,
+        checks: tuple[str, ...],
+    ):
+        self.name, self.library, self.n_buffers, self.n_sizes, self.kinds, self.checks = (
+            name,
+            library,
+            n_buffers,
+            n_sizes,
+            kinds,
+            checks,
+        )
+        self.phases = [getattr(library, p) for p in phases]
+        for f in self.phases:
+            f.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 2
+            f.restype = ctypes.c_int
+        self.plan = getattr(library, plan)
+        self.threads = 1
+
+    def __call__(self, *args: Any) -> None:
+        n, m = self.n_buffers, self.n_buffers + self.n_sizes
+        if len(args) != m + len(self.kinds):
+            raise TypeError(
+                f"{self.name} takes {n} tensors, {self.n_sizes} sizes and {len(self.kinds)} scalars, got {len(args)}"
+                " arguments"
+            )
+        buffers = (ctypes.c_void_p * (n + 1))(*[t.data_ptr() for t in args[:n]])
+        sizes = (ctypes.c_longlong * (self.n_sizes + 1))(*args[n:m])
+        params = (_Scalar * (len(self.kinds) + 1))(
+            *[_Scalar(f=x) if kind == "f" else _Scalar(i=int(x)) for kind, x in zip(self.kinds, args[m:])]
+        )
+        plan = (ctypes.c_longlong * (1 + 2 * len(self.phases)))()
+        self.plan(sizes, plan)
+        scratch = ctypes.create_string_buffer(max(1, plan[0]))
+        for i, f in enumerate(self.phases):
+            failed = f(buffers, sizes, params, scratch, 0, plan[1 + 2 * i])
+            if failed:
+                raise check_error(self.checks[failed - 1])
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} through ctypes>"
+
+
+class _Scalar(ctypes.Union):
+    _fields_ = [("f", ctypes.c_double), ("i", ctypes.c_longlong)]

@@ -1,0 +1,720 @@
+"""CUDA graphs: a plan's launches recorded once and replayed by one call (`reduce-overhead`, `max-autotune`, backend
+`cudagraphs`).
+
+The first calls (WATCHED) run plainly and show which inputs keep their address (parameters, buffers, anything that
+stays): those are read where they are and never copied; the others are copied into memory of the graph's before each
+replay. Results are copied out, so that they stay valid. Inputs that are written must keep their address. Sizes and
+numbers that vary have a graph each, up to MOST.
+
+What the forward of a training step keeps for its backward stays in the graph's memory (`held.py`), and the backward is
+captured reading it there, as soon as the forward is a graph. A call whose forward ran plainly, because results of an
+earlier one were still needed, has a plain backward.
+
+The other graphs of a device share one pool of memory; replays on another stream than the last one wait for it. Where a
+replay measured slower than plain launches, or costs more to feed than it saves, the plain plan is kept; what is not
+captured says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Callable, Sequence
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ... import events
+from ...ops import philox
+from ...base import forks
+from ...codegen.host import view_of
+from ...fusion.schedule import Extern, Launch, Schedule
+from ...lowering.ir import Buffer
+from ...native import native
+from ...symbolic.expr import Expr
+from ..native_program import DTYPE_CODES
+from .counters import Counters
+from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, place_of, span
+
+__all__ = ["CudaGraphs", "why_not_captured"]
+
+WATCHED = 2  # calls that show which inputs keep their address
+MOST = 16  # graphs of one plan
+RECAPTURES = 3  # of one graph, as inputs turn out to move
+PATIENCE = 2  # calls that wait for lent gradients
+GAIN = 0.98  # a replay takes less than this part of plain launches, or is not kept
+LAUNCH_S, COPY_S, BANDWIDTH = (
+    4e-6,
+    3e-6,
+    3e12,
+)  # seconds, bytes a second: for plans that can't be run twice to be measured
+
+TOGETHER = (
+    4  # gradients of one dtype that are copied out by one call, at least (their versions are 1 then, which nobody asks)
+)
+
+_lock = forks.lock()
+_last_stream: dict[int, tuple[int, torch.cuda.Stream]] = {}  # the raw handle and the stream of the last replay
+_stopped = ""  # why nothing is captured any more
+
+
+def why_not_captured(s: Schedule, index: int) -> str | None:
+    """What of a plan can't be part of a CUDA graph; None where nothing is known to be in the way."""
+    device = torch.device("cuda", index)
+    for b in s.inputs:
+        if isinstance(b, Buffer) and torch.device(b.device) != device:
+            return f"input {b.name} is on {b.device}"
+    for step in s.steps:
+        if isinstance(step, Extern):
+            tags = {str(t).rpartition(".")[2] for t in step.op.tags}
+            if tags & {"dynamic_output_shape", "data_dependent_output"}:
+                return f"the size of a result of {step.op} depends on values"
+            if "_efficient_attention" in str(step.op) and philox.dropout_of(
+                step.op, step.args, step.kwargs
+            ):  # (on the host, or the device where it was captured)
+                return f"where {step.op} keeps the seed of its dropout, its backward looks for it"
+            if str(step.op).startswith("aten._grouped_mm") and not _groups_stay(step, index):
+                return f"{step.op} asks the host for the sizes of its groups, but for bfloat16 on newer devices"
+            for b in step.outputs:
+                if b is not None and torch.device(b.device or "cpu") != device:
+                    return f"{step.op} gives a tensor on {b.device}"
+    if not any(isinstance(step, (Launch, Extern)) for step in s.steps):
+        return "there is nothing to launch"
+    return None
+
+
+def _groups_stay(step: Extern, index: int) -> bool:
+    """Whether one kernel reads where groups end; elsewhere torch's function does, and multiplies group by group."""
+    return step.args[0].dtype is torch.bfloat16 and torch.cuda.get_device_capability(index)[0] in (9, 10)
+
+
+@dataclass
+class _Graph:
+    """One capture: sizes and numbers are fixed."""
+
+    calls: int = 0
+    seen: list[tuple] = field(default_factory=list)  # addresses of the inputs, call by call
+    moving: set[int] = field(default_factory=set)
+    reason: str = ""  # why plain launches are kept
+    captures: int = 0
+    graph: Any = None
+    static: Any = None
+    keep: list[Any] = field(default_factory=list)  # results and copied inputs, in memory that the graph writes
+    together: list[tuple[list[int], list[torch.Tensor]]] = field(
+        default_factory=list
+    )  # results that are copied out by one call
+    views: list[tuple] = field(default_factory=list)  # results that are views: of an input, or of another result
+    held: Held | None = None  # of a forward: what its replays leave for backward
+    kept_bytes: int = 0  # of a forward that was not captured yet: what it keeps
+    read: list[tuple[int, torch.Tensor]] = field(
+        default_factory=list
+    )  # of a backward: its inputs that a forward's graph holds, over that memory
+    destroys: bool = False  # of a backward: its replay writes to that memory
+    rows: tuple = ()  # where the inputs are read
+    states: Any = None  # of random numbers, where kernels of ours alone draw
+    results: Any = None  # of a backward that lends: how they are handed out
+    lent: Held | None = None  # of a backward: gradients that are handed out where they are
+
+
+class CudaGraphs:
+    """`call(*inputs) -> tuple` as `plan` does it, by replays. `captured` tells how many graphs there are, `reasons` why
+    others are not.
+    """
+
+    def __init__(self, plan: Callable[..., tuple], s: Schedule, index: int):
+        self.plan, self.s, self.index = plan, s, index
+        self.tensors = [i for i, b in enumerate(s.inputs) if isinstance(b, Buffer)]
+        self.writes = sorted([*(i for i, _ in s.mutations), *s.written])  # as often as the program does
+        self.written = sorted(set(self.writes))
+        self.random = _draws_random_numbers(s)
+        self.draws = _own_draws(s)
+        self.key = _key_function(s)
+        self.entries: dict[Any, _Graph] = {}
+        self.reasons: list[str] = []
+        self.step: Step | None = None
+        self.backward = False
+        self.n_tangents = 0
+        self.holder: tuple[dict[str, Any], str] | None = None
+
+    @property
+    def captured(self) -> int:
+        return sum(g.graph is not None for g in self.entries.values())
+
+    def held_by(self, names: dict[str, Any], name: str) -> None:
+        """Where the caller finds this object: once plain launches are kept for good, the plan stands there, and calls
+        do not pass here any more.
+        """
+        self.holder = names, name
+
+    def begin_step(self, n_outputs: int) -> Step | None:
+        """This is the forward of a training step: results from n_outputs on are for its backward alone."""
+        inputs = {id(b) for b in self.s.inputs}
+        if can_hold() and any(o.kind == "buffer" and id(o.value) not in inputs for o in self.s.outputs[n_outputs:]):
+            self.step = Step(n_outputs, self.index)
+        return self.step
+
+    def end_step(self, step: Step | None, n_tangents: int) -> None:
+        """This is a backward of the step that a forward began; None: of one that leaves nothing in graphs. The last
+        inputs are tangents.
+        """
+        self.step, self.backward, self.n_tangents = step, True, n_tangents
+
+    def __call__(self, *inputs: Any) -> tuple:
+        g = self.entries.get(None if self.key is None else self.key(*inputs))
+        if g is not None and g.graph is not None and not _capturing() and not (_stopped and self.random):
+            with _lock:
+                moved = None
+                if self.step is None or not self._busy():
+                    _in_order(self.index)
+                    moved = g.static.load(inputs)
+                    if moved < 0:
+                        return self._replay(g, inputs)
+            if moved is None:
+                return self.plan(*inputs)
+            self._moved(g, moved)
+        return self._plainly(g, inputs)
+
+    def consume(self, given: list) -> tuple:
+        """The same of a backward, whose caller gives the inputs away: each leaves the list after its last use."""
+        step = self.step
+        if step is None:
+            g = self.entries.get(None if self.key is None else self.key(*given))
+            return self._consume_plainly(given) if g is not None and g.reason else self(*given)
+        held = step.last
+        if held is None or not held.alive or _capturing():
+            if step.reason and not self.reasons:
+                self._say(f"plain launches: those of the forward are, too: {step.reason}")
+            return self._consume_plainly(given)
+        with _lock:
+            g = None if self._still_lent(step) else self._captured_over(held, given)
+            if g is not None:
+                if g.lent is not None and not step.lends:
+                    self._hand_out(g, None)
+                _in_order(self.index)
+                if g.static.load(tuple(given)) < 0:
+                    if not g.destroys or self._alone(g, held, given):
+                        for i, _ in g.read:
+                            given[i] = None
+                        return self._replay(g, tuple(given))
+                    self._say(
+                        "plain launches in some calls: what forward kept is needed after the backward pass, too (by"
+                        " another one, or a hook)"
+                    )
+            _in_order(self.index)  # a forward that is replayed on another stream waits for what reads its memory
+        return self._consume_plainly(given)
+
+    def _replay(self, g: _Graph, inputs: tuple) -> tuple:
+        if g.held is not None:
+            assert self.step is not None
+            self.step.last = g.held
+        if g.states is not None:
+            g.states.fill()
+        g.graph.replay()
+        out = g.static.results(inputs)
+        for at, results in g.together:
+            torch._foreach_copy_([out[k] for k in at], results)
+        if g.views:
+            out = _with_views(out, inputs, g.views, len(self.s.outputs))
+        if self.written:
+            torch.autograd.graph.increment_version([inputs[i] for i in self.writes])
+        return out
+
+    def _busy(self) -> bool:
+        """Whether an earlier call's results are still needed where this one's would lie."""
+        if self.step is None:
+            return False
+        if self.step.busy:
+            self._say("plain launches in some calls: what an earlier call kept for its backward was still needed")
+            return True
+        if not self._still_lent(self.step):
+            return False
+        self.step.waited += 1
+        if self.step.waited == PATIENCE:  # somebody keeps them: they have that memory, and new graphs get another
+            for g in self.entries.values():
+                self._drop(g)
+            self.step.leave()
+        return True
+
+    def _still_lent(self, step: Step) -> bool:
+        """Whether gradients of an earlier call are still needed where this one writes; the next ones are copied
+        then.
+        """
+        if not step.still_lent:
+            return False
+        step.lends = False
+        self._say("gradients are copied: those of an earlier call were still held when the next one began")
+        return True
+
+    def _alone(self, g: _Graph, held: Held, given: list) -> bool:
+        """Whether nobody but the list holds what this backward reads. What it reads leaves the list, and comes back
+        where the plan is to run.
+        """
+        for i, _ in g.read:
+            given[i] = None
+        if not held.alive:
+            return True
+        for i, view in g.read:
+            given[i] = view.detach()
+        return False
+
+    # ---- calls without a replay
+    def _consume_plainly(self, given: list) -> tuple:
+        return self.plan.consume(given) if hasattr(self.plan, "consume") else self.plan(*given)
+
+    def _plainly(self, g: _Graph | None, inputs: tuple) -> tuple:
+        if g is None:
+            if len(self.entries) >= MOST:
+                return self.plan(*inputs)
+            g = self.entries[None if self.key is None else self.key(*inputs)] = _Graph()
+        if g.reason or _capturing():
+            return self.plan(*inputs)
+        if _stopped:
+            self._give_up(g, _stopped)
+            return self.plan(*inputs)
+        g.calls += 1
+        here = tuple(inputs[i].data_ptr() for i in self.tensors)
+        if g.calls <= WATCHED and not g.captures:
+            g.seen.append(here)
+            out = self.plan(*inputs)
+            if self.step is not None:
+                g.kept_bytes = sum(
+                    t.numel() * t.element_size() for t in out[self.step.first :] if isinstance(t, torch.Tensor)
+                )
+            return out
+        g.moving |= {i for k, i in enumerate(self.tensors) if any(s[k] != here[k] for s in g.seen)}
+        g.seen = [here]
+        with _lock:
+            out = None if self._busy() else self._capture(g, inputs)
+        return self.plan(*inputs) if out is None else out
+
+    def _moved(self, g: _Graph, i: int) -> None:
+        """An input that seemed to keep its address does not: it will be copied from now on."""
+        g.moving.add(i)
+        self._drop(g)
+        if g.captures > RECAPTURES:
+            self._give_up(g, "inputs keep changing their addresses")
+
+    def _drop(self, g: _Graph) -> None:
+        if g.held is not None:
+            g.held.dropped = True
+        g.graph = g.static = g.held = g.results = g.lent = g.states = None
+        g.keep, g.together, g.views, g.read = [], [], [], []
+
+    def _give_up(self, g: _Graph, reason: str) -> None:
+        self._drop(g)
+        g.reason = reason
+        if self.step is not None and not self.backward:
+            self.step.reason = reason
+        self._say(f"plain launches: {reason}")
+        if self.key is None and self.holder is not None:
+            names, name = self.holder
+            if names.get(name) is self:  # (not where something stands around it)
+                names[name] = self.plan
+
+    def _say(self, reason: str) -> None:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+            events.emit("fallback", what="CUDA graph", reason=reason, count=1)
+
+    # ---- capture
+    def _capture(self, g: _Graph, inputs: tuple) -> tuple | None:
+        """Record the graph and decide about it. Gives this call's results, or None where the plan is to give them."""
+        if set(self.written) & g.moving:
+            self._give_up(g, "an input that is written changes its address from call to call")
+            return None
+        step = None if self.backward else self.step
+        if step is not None:
+            if held_bytes(self.index) - step.reserved + max(step.reserved, g.kept_bytes) > most_bytes(self.index):
+                self._give_up(
+                    g,
+                    f"what it keeps for backward ({g.kept_bytes >> 20} MB) would pass a quarter of the device's memory",
+                )
+                return None
+            if not step.reserved:
+                # what plain calls left to the allocator: the pool takes as much from the device
+                torch.cuda.empty_cache()
+        fed = list(inputs)
+        return (
+            self(*inputs)
+            if self._record_and_decide(g, inputs, fed, step.pool if step else common_pool(self.index))
+            else None
+        )
+
+    def _captured_over(self, held: Held, given: list) -> _Graph | None:
+        """The backward's graph for what a forward graph holds, captured now where it was not; None: it runs plainly."""
+        key = (None if self.key is None else self.key(*given), held)
+        g = self.entries.get(key)
+        if g is not None and (g.graph is not None or g.reason):
+            return g if g.graph is not None and not (_stopped and self.random) else None
+        places = [(i, place) for i in self.tensors if (place := place_of(given[i])) in held.views]
+        for old in [k for k in self.entries if k[1].dropped]:
+            del self.entries[old]
+        if not places or held.dropped or len(self.entries) >= MOST:
+            return None  # of a call whose forward ran plainly
+        g = self.entries[key] = _Graph()
+        if _stopped:
+            self._give_up(g, _stopped)
+            return None
+        assert self.step is not None
+        g.read = [(i, held.views[place]) for i, place in places]
+        first = len(given) - self.n_tangents
+        g.moving = {
+            i for i in self.tensors if i >= first or i not in dict(places) and given[i].data_ptr() not in held.static
+        }
+        g.destroys = self._alone(g, held, given) and bool(held.own)
+        fed, inputs = list(given), [None] * len(given)
+        for i, place in places:
+            given[i] = held.views[place].detach()
+            fed[i] = held.own.pop(place, None) if g.destroys else given[i]
+            if fed[i] is None:  # given twice: the first has it
+                fed[i] = held.views[place].detach()
+        if g.destroys:
+            held.own.clear()
+        for i in g.moving:
+            inputs[i] = given[i]
+        return (
+            g
+            if self._record_and_decide(g, inputs, fed, self.step.pool if g.destroys else common_pool(self.index))
+            else None
+        )
+
+    def _record_and_decide(self, g: _Graph, inputs: Sequence[Any], fed: list, pool: Pool) -> bool:
+        """Whether there is a graph now. `fed`: the inputs as the plan gets them; those that move are copied. Of a
+        backward the list is emptied.
+        """
+        copied: list[tuple[int, torch.Tensor]] = []
+        for i in sorted(g.moving):
+            fed[i] = _own_copy(inputs[i])
+            copied.append((i, fed[i]))
+        sizes = {i: span(t) * t.element_size() for i, t in copied}
+        rows = tuple((i, fed[i].data_ptr(), sizes.get(i, -1)) for i in self.tensors)
+        given = {
+            StorageWeakRef(x.untyped_storage())
+            for x in fed
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided
+        }
+        g.captures += 1
+        try:
+            states = philox.States(self.draws, torch.device("cuda", self.index)) if self.draws else None
+            graph, outs = self._record(pool, fed, states)
+        except Exception as e:
+            torch.cuda.synchronize(self.index)
+            self._give_up(g, f"capture failed: {type(e).__name__}: {str(e).splitlines()[0][:200]}")
+            return False
+        first = len(outs) if self.step is None or self.backward else self.step.first
+        g.rows, g.results = rows, _Results(self.s, outs, fed, given, first, self.backward, {i for i, _ in g.read}, pool)
+        results = g.results
+        if results.why:
+            self._give_up(g, results.why)
+            return False
+        if results.kept:
+            g.held = Held(results.kept, pool, frozenset(a for _, a, n in rows if n < 0 and a))
+        g.states = states
+        g.views, g.graph, g.keep = results.views, graph, [results.copied, [t for _, t in copied]]
+        n_copies = len(copied) + self._hand_out(g, None)
+        if results.lendable and self.step is not None and self.step.lends:
+            self._hand_out(g, Held(results.lendable, pool, frozenset()))
+        else:
+            g.results = None  # (with what a forward keeps: its backward gives that memory back)
+        why = self._worth_it(g, tuple(inputs), sum(sizes.values()), results.bytes, n_copies)
+        if why:
+            self._give_up(g, why)
+            return False
+        events.emit(
+            "cudagraph",
+            captured=True,
+            copied_inputs=len(copied),
+            copied_bytes=sum(sizes.values()),
+            result_bytes=results.bytes,
+            held_bytes=g.held.bytes if g.held else 0,
+            launches=sum(isinstance(s, (Launch, Extern)) for s in self.s.steps),
+        )
+        return True
+
+    def _hand_out(self, g: _Graph, lent: Held | None) -> int:
+        """Results are copied, but for those that are lent; how many launches that takes."""
+        if lent is not None and self.step is not None:
+            self.step.lent.append(lent)
+        outputs, objects, g.together = g.results.rows(g.held, lent)
+        g.static, g.lent = native.CudaStatic(self.index, g.rows, outputs, objects), lent
+        return sum(o[0] == 0 for o in outputs) - sum(len(at) - 1 for at, _ in g.together)
+
+    def _record(self, pool: Pool, fed: list, states: philox.States | None) -> tuple[Any, tuple]:
+        index, side = self.index, pool.side
+        with torch.cuda.device(index):
+            torch.cuda.synchronize(index)
+            before = torch.cuda.default_generators[index].clone_state()
+            reserved = torch.cuda.memory_reserved(index)
+            with Counters(index) as counters, torch.cuda.stream(side), philox.recording(states):
+                graph = counters.graph
+                try:
+                    graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+                    outs = self._consume_plainly(fed) if self.backward else self.plan(*fed)
+                except BaseException:
+                    _abandon(graph, index, before)
+                    raise
+                graph.capture_end()
+            torch.cuda.current_stream(index).wait_stream(side)
+        if self.step is not None and pool is not common_pool(index):
+            self.step.reserved += torch.cuda.memory_reserved(index) - reserved
+        return graph, outs
+
+    def _worth_it(self, g: _Graph, inputs: tuple, in_bytes: int, out_bytes: int, n_copies: int) -> str:
+        """Why plain launches are better; "" where replays are."""
+        launches = sum(isinstance(s, (Launch, Extern)) for s in self.s.steps)
+        if self.written or self.random or g.held is not None or g.read:  # can't be run to be measured
+            cost = (2 * in_bytes + 2 * out_bytes) / BANDWIDTH + n_copies * COPY_S
+            if cost > launches * LAUNCH_S:
+                return f"copying {in_bytes + out_bytes} bytes in and out takes longer than {launches} launches"
+            return ""
+
+        def replay() -> None:
+            g.static.load(inputs)
+            self._replay(g, inputs)
+
+        _in_order(self.index)
+        best = {"replay": float("inf"), "plain": float("inf")}
+        began = time.perf_counter()
+        for round_ in range(5):
+            for name, f in (("replay", replay), ("plain", lambda: self.plan(*inputs))):
+                torch.cuda.synchronize(self.index)
+                n = 5
+                t = time.perf_counter()
+                for _ in range(n):
+                    f()
+                torch.cuda.synchronize(self.index)
+                best[name] = min(best[name], (time.perf_counter() - t) / n)
+            if round_ and time.perf_counter() - began > 0.3:
+                break
+        if best["replay"] > GAIN * best["plain"]:
+            return f"a replay took {best['replay'] * 1e6:.1f} us, plain launches {best['plain'] * 1e6:.1f} us"
+        return ""
+
+
+def _capturing() -> bool:
+    """Whether the user records a graph."""
+    return torch._C._cuda_isCurrentStreamCapturing()
+
+
+def _abandon(graph: Any, index: int, before: torch.Generator) -> None:
+    """End a capture that failed. torch leaves its random generator inside of it then, so the generator gets back the
+    state from before, which graphs that were captured earlier do not share: nothing is captured any more, and those
+    that draw random numbers are not replayed.
+    """
+    global _stopped
+    try:
+        graph.capture_end()
+    except RuntimeError as e:
+        _stopped = f"an earlier capture failed: {str(e).splitlines()[0][:150]}"
+        torch.cuda.default_generators[index].graphsafe_set_state(before)
+
+
+def _in_order(index: int) -> None:
+    """Replays share memory: one on another stream waits for the last."""
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    last = _last_stream.get(index)
+    if last is None or last[0] != stream:
+        now = torch.cuda.current_stream(index)
+        if last is not None:
+            now.wait_event(last[1].record_event())
+        _last_stream[index] = (stream, now)
+
+
+def _key_function(s: Schedule) -> Callable[..., Any] | None:
+    """`(*inputs) -> sizes and numbers that the plan depends on`; None where there are none."""
+    parts = []
+    for _, (i, kind, dim) in s.symbols.items():
+        parts.append(f"x{i}" if kind == "value" else f"x{i}.{'shape' if kind == 'size' else 'stride()'}[{dim}]")
+    parts += [f"x{i}" for i, b in enumerate(s.inputs) if not isinstance(b, (Buffer, Expr))]
+    if not parts:
+        return None
+    return eval(f"lambda {', '.join(f'x{i}' for i in range(len(s.inputs)))}: ({', '.join(dict.fromkeys(parts))},)")
+
+
+def _draws_random_numbers(s: Schedule) -> bool:
+    return any(isinstance(x, Extern) and torch.Tag.nondeterministic_seeded in x.op.tags for x in s.steps)
+
+
+def _own_draws(s: Schedule) -> int:
+    """How often kernels of ours draw random numbers, where torch's kernels do not."""
+    draws = [x for x in s.steps if isinstance(x, Extern) and philox.draws(x.op, x.args, x.kwargs)]
+    return sum(len(x.args[1]) for x in draws) if all(x.op is philox.STATE for x in draws) else 0
+
+
+def _own_copy(t: torch.Tensor) -> torch.Tensor:
+    """Memory of the same layout, gaps included, with the tensor's contents."""
+    n = span(t)
+    flat = torch.empty(n, dtype=t.dtype, device=t.device)
+    with torch.no_grad():
+        flat.copy_(t.detach().as_strided((n,), (1,), t.storage_offset()))
+    return flat.as_strided(t.shape, t.stride())
+
+
+def _with_views(out: tuple, inputs: tuple, views: Sequence[tuple], n: int) -> tuple:
+    """The results, with those that are views of inputs or of others."""
+    results = list(out)
+    for k, of_input, base, *how in views:
+        results[k] = view_of(inputs[base] if of_input else out[base], *how)
+    return tuple(results[:n])
+
+
+class _Results:
+    """How the results of a capture are handed out: copied, as the input that they are, as the object that they are, or
+    (from `first` on, what a forward keeps for its backward) left where they are. Gradients need not alias: each is
+    copied, or lent where its memory is its own.
+
+    why             what is in the way
+    kept, copied    those that stay, those that are copied
+    lendable        of those that are copied: gradients that may stay
+    views           (result, whether of an input, the input or the result that it is a view of, shape, stride, offset,
+                    dtype); a base that is no
+                    result itself is one more, behind them
+    """
+
+    def __init__(
+        self,
+        s: Schedule,
+        outs: tuple,
+        fed: Sequence[Any],
+        given: set[StorageWeakRef],
+        first: int,
+        gradients: bool,
+        read: set[int],
+        pool: Pool,
+    ):
+        """`given`: memory of what was fed, which may be gone."""
+        self.why, self.bytes, self.gradients, self.pool = "", 0, gradients, pool
+        self.kept: list[torch.Tensor] = []
+        self.copied: list[Any] = []  # the results, or over them in the pool's memory
+        self.lendable: list[torch.Tensor] = []
+        self.parts: list[tuple] = []  # per result: its row, and what the row is about
+        self.views: list[tuple] = []
+        memory = {
+            x.untyped_storage().data_ptr()
+            for x in fed
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.numel()
+        }
+        own: dict[int, int] = {}  # storage -> a result in it
+        constants = {
+            c.untyped_storage().data_ptr()
+            for c in s.constants.values()
+            if isinstance(c, torch.Tensor) and c.layout is torch.strided
+        }
+        uses = Counter(
+            o.untyped_storage().data_ptr() for o in outs if isinstance(o, torch.Tensor) and o.layout is torch.strided
+        )
+        later = []
+        for k, (spec, o) in enumerate(zip(s.outputs, outs)):
+            same = next((i for i, x in enumerate(fed) if x is o), None) if isinstance(o, torch.Tensor) else None
+            if not isinstance(o, torch.Tensor):
+                self.parts.append((2, o))
+            elif same is not None and same not in read:
+                self.parts.append((1, same))
+            elif o.layout is not torch.strided or o.dtype not in DTYPE_CODES or not _lies_on(o, pool.index):
+                self.why = f"a result is of {o.dtype} on {o.device}, {o.layout}"
+                return
+            elif spec.kind == "view" and not gradients:
+                if (
+                    type(spec.value[0]) is not int
+                    and o.numel()
+                    and o.untyped_storage().data_ptr() in memory | constants
+                ):
+                    self.why = "a result is a view of what the plan does not make"
+                self.parts.append((2, None))
+                later.append(k)
+            else:
+                where = o.untyped_storage().data_ptr()
+                if o.numel() and not gradients and (where in memory or where in own and k < first):
+                    self.why = "a result shares its memory with an input or another result"
+                own.setdefault(where, k)
+                if k >= first and o.numel():
+                    self.parts.append((3, o))
+                    self.kept.append(o)
+                else:
+                    alone = (
+                        uses[where] == 1 and where not in constants and StorageWeakRef(o.untyped_storage()) not in given
+                    )
+                    self._copy(o, gradients and alone and pool is not common_pool(pool.index) and o.numel() > 0)
+        for k in later:
+            self._view(k, s.outputs[k].value[0], outs[k], fed, own)
+
+    def _copy(self, o: torch.Tensor, lendable: bool = False) -> None:
+        self.bytes += span(o) * o.element_size()
+        self.copied.append(
+            o if lendable or self.pool is common_pool(self.pool.index) or not o.numel() else over(o, self.pool)
+        )
+        self.parts.append((0, self.copied[-1]))
+        if lendable:
+            self.lendable.append(o)
+
+    def _view(self, k: int, base: Any, o: torch.Tensor, fed: Sequence[Any], own: dict[int, int]) -> None:
+        storage = o.untyped_storage()
+        if type(base) is int:
+            of, begin, dtype = base, fed[base].data_ptr(), fed[base].dtype
+        else:
+            n = own.get(storage.data_ptr(), -1)
+            if (
+                n < 0
+                or self.parts[n][0] != 0
+                or span(self.parts[n][1]) * self.parts[n][1].element_size() != storage.nbytes()
+            ):
+                n = own[storage.data_ptr()] = len(self.parts)
+                self._copy(
+                    torch.empty(0, dtype=o.dtype, device=o.device).set_(
+                        storage, 0, (storage.nbytes() // o.element_size(),), (1,)
+                    )
+                )
+            of, begin, dtype = n, storage.data_ptr(), self.parts[n][1].dtype
+        self.views.append(
+            (
+                k,
+                type(base) is int,
+                of,
+                tuple(o.shape),
+                o.stride(),
+                (o.data_ptr() - begin) // o.element_size() if o.numel() else 0,
+                None if dtype == o.dtype else o.dtype,
+            )
+        )
+
+    def rows(
+        self, held: Held | None, lent: Held | None
+    ) -> tuple[tuple, tuple, list[tuple[list[int], list[torch.Tensor]]]]:
+        """Rows for native.CudaStatic, the objects they name, and the results that are copied by one call: positions,
+        and where they are.
+        """
+        rows: list[tuple] = []
+        objects: list[Any] = []
+        dense: dict[torch.dtype, list[int]] = {}
+        stay = {**(held.views if held is not None else {}), **(lent.views if lent is not None else {})}
+        parts = [
+            (3, x) if kind == 0 and lent is not None and place_of(x) in stay else (kind, x) for kind, x in self.parts
+        ]
+        for k, (kind, x) in enumerate(parts):
+            if kind == 0 and self.gradients and x.numel() and torch.ops.aten.is_non_overlapping_and_dense(x):
+                dense.setdefault(x.dtype, []).append(k)
+        together = [(at, [self.parts[k][1] for k in at]) for at in dense.values() if len(at) >= TOGETHER]
+        later = {k for at, _ in together for k in at}
+        for k, (kind, x) in enumerate(parts):
+            if kind == 0:
+                rows.append(
+                    (
+                        0,
+                        0 if k in later else span(x) * x.element_size(),
+                        x.data_ptr(),
+                        tuple(x.shape),
+                        tuple(x.stride()),
+                        DTYPE_CODES[x.dtype],
+                    )
+                )
+            elif kind == 1:
+                rows.append((1, x, 0, (), (), 0))
+            else:
+                rows.append((kind, len(objects), 0, (), (), 0))
+                objects.append(stay[place_of(x)] if kind == 3 else x)
+        return tuple(rows), tuple(objects), together
+
+
+def _lies_on(t: torch.Tensor, index: int) -> bool:
+    return t.is_cuda and t.device.index == index

@@ -1,0 +1,175 @@
+"""Device binaries as callables: `kernel(*tensors, *sizes, *scalars)` enqueues one kernel on the current stream."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+import torch
+
+from ... import events
+from ...codegen.generated import GeneratedKernel
+from ...codegen.triton.layout import Choices, GpuTarget
+from ...codegen.triton.prims import WAIT
+from ...codegen.triton.print_kernel import print_kernel
+from ...codegen.triton.printer import TritonSource
+from ...errors import InternalError
+from ...native import native
+from ...symbolic.expr import Expr, as_expr
+from ...symbolic.stack_code import stack_code
+from .compile import Binary, Job, compile_all
+
+__all__ = ["load_kernels", "make_kernel", "occupancy"]
+
+_handles: dict[
+    tuple[int, int], tuple
+] = {}  # (id of a binary, device) -> its functions; binaries live as long as the process
+_keep: list[Binary] = []
+_TILE_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
+
+
+def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: int, opts: Any) -> list[Callable]:
+    """A callable on device `index` for each kernel. Raises ToolchainError."""
+    contract = not opts.get("emulate_precision", False)
+    binaries = compile_all([Job(k.source, target, contract=contract) for k in kernels], opts)
+    made = [make_kernel(k, b, target, index, opts) for k, b in zip(kernels, binaries)]
+    if events.heard():
+        device = torch.cuda.get_device_properties(index)
+        for k, b in zip(kernels, binaries):
+            _tell(k, b, [h[1:3] for h in _functions(b, index)], device)
+    return made
+
+
+def _tell(k: GeneratedKernel, binary: Binary, used: Sequence[tuple[int, int]], device: Any) -> None:
+    """State what a kernel uses of the device. `used`: (registers, bytes of spilled values) of a thread, for each
+    function.
+    """
+    most = max(range(len(used)), key=lambda i: used[i][0])
+    events.emit(
+        "binary",
+        name=k.name,
+        source=k.source.text,
+        language=k.source.language,
+        names=k.source.names,
+        choices=dict(k.source.choices),
+        lines=k.kernel.lines,
+        registers=used[most][0],
+        spills=max(u[1] for u in used),
+        shared=max(p.shared for p in binary.parts),
+        occupancy=occupancy(used[most][0], binary.parts[most].shared, binary.parts[most].threads, device),
+        assembly="\n".join(p.assembly() for p in binary.parts),
+    )
+
+
+def occupancy(registers: int, shared: int, threads: int, device: Any) -> float:
+    """The share of a multiprocessor's threads that can be at work at once: as many programs as its registers (given out
+    to a warp in units of 256), its shared memory and its threads allow. `device`: torch.cuda.get_device_properties."""
+    warps = -(-threads // device.warp_size)
+    limits = [
+        device.max_threads_per_multi_processor // threads,
+        device.regs_per_multiprocessor // (warps * -(-max(1, registers) * device.warp_size // 256) * 256),
+    ]
+    if shared:
+        limits.append(device.shared_memory_per_multiprocessor // shared)
+    return min(limits) * threads / device.max_threads_per_multi_processor
+
+
+def _functions(binary: Binary, index: int) -> tuple:
+    key = (id(binary), index)
+    found = _handles.get(key)
+    if found is None:
+        with torch.cuda.device(index):
+            torch._C._cuda_setDevice(index)  # a thread of autograd's may have no context yet
+            found = tuple(native.cuda_load(p.code, ((p.entry, p.shared),))[0] for p in binary.parts)
+        _handles[key] = found
+        _keep.append(binary)
+    return found
+
+
+def make_kernel(
+    k: GeneratedKernel,
+    binary: Binary,
+    target: GpuTarget,
+    index: int,
+    opts: Any,
+    source: TritonSource | None = None,
+    aligned: bool = True,
+) -> Callable:
+    """The callable of one kernel. Variants for pointers that are not aligned, and for sizes that 32-bit indices can't
+    hold, are compiled when a call first needs them."""
+    source = source or k.source
+    handles = _functions(binary, index)
+    sizes = [str(e) for e in k.kernel.sizes]
+    fixed = not sizes
+    grids = [f.grid for f in source.functions]
+    offsets, total = _scratch(source)
+    parts = tuple(
+        (h[0], p.threads, p.shared, int(g.value) if fixed else 0, WAIT in source.text)
+        for h, p, g in zip(handles, binary.parts, grids)
+    )
+    kinds = "".join("l" if t == "i64" else "i" for n, t in source.functions[0].arguments if n in sizes)
+    kinds += "".join(
+        {"fp32": "f", "fp64": "d", "i64": "l"}.get(t, "i")
+        for n, t in source.functions[0].arguments
+        if n in dict(k.kernel.params)
+    )
+    n_buffers = len(k.kernel.inputs) + len(k.kernel.outputs)
+    grid, limits = ((), ()) if fixed else (_codes(sizes, es) for es in ([*grids, *offsets, total], source.limits))
+    flat = tuple(int(e.value) for e in (*offsets, total)) if fixed else (0,) * (len(offsets) + 1)
+    unaligned = (lambda: _unaligned(k, source, target, index, opts)) if aligned else None
+    wide = (lambda: _wide(k, target, index, opts)) if source.limits else None
+    with torch.cuda.device(index):
+        return native.CudaKernel(
+            k.name, index, parts, n_buffers, len(sizes), kinds, flat, grid, limits, unaligned, wide, _walks(k, source)
+        )
+
+
+def _walks(k: GeneratedKernel, source: TritonSource) -> tuple:
+    """How the copy engine goes through buffers, as the launcher describes it to the driver."""
+    place = {id(b): i for i, b in enumerate((*k.kernel.inputs, *k.kernel.outputs))}
+    return tuple(
+        (
+            place[id(w.buffer)],
+            _TILE_TYPES[w.buffer.dtype],
+            w.offset * w.buffer.dtype.itemsize,
+            w.length,
+            w.lines,
+            w.stride * w.buffer.dtype.itemsize,
+            *w.box,
+        )
+        for w in source.walks
+    )
+
+
+def _scratch(source: TritonSource) -> tuple[list[Expr], Expr]:
+    """Offsets in bytes of each partial result, and the bytes of all."""
+    offsets, at = [], as_expr(0)
+    for s in source.scratch:
+        offsets.append(at)
+        at = at + (s.numel * s.dtype.itemsize + 15) // 16 * 16
+    return offsets, at
+
+
+def _codes(sizes: Sequence[str], values: Sequence[Expr]) -> tuple:
+    """Expressions over a kernel's sizes as the launcher computes them."""
+    place = {name: i for i, name in enumerate(sizes)}
+    codes = tuple(stack_code(e, place, native.OPCODES) for e in values)
+    if None in codes:
+        raise InternalError(f"the grid of a kernel is beyond 64 bits: {', '.join(map(str, values))}")
+    return codes
+
+
+def _unaligned(k: GeneratedKernel, source: TritonSource, target: GpuTarget, index: int, opts: Any) -> Callable:
+    """The kernel for pointers of any alignment, in Triton where the copy engine can't take them."""
+    if source.language == "cuda":
+        source = print_kernel(k.kernel, target, Choices(), name=k.source.name)
+    binary = compile_all([Job(source, target, False, not opts.get("emulate_precision", False))], opts)[0]
+    return make_kernel(k, binary, target, index, opts, source, aligned=False)
+
+
+def _wide(k: GeneratedKernel, target: GpuTarget, index: int, opts: Any) -> Callable:
+    """The kernel with 64-bit indices."""
+    source = print_kernel(
+        k.kernel, target, Choices(), name=k.source.name, wide=True, exact=bool(opts.get("emulate_precision", False))
+    )
+    binary = compile_all([Job(source, target, contract=not opts.get("emulate_precision", False))], opts)[0]
+    return make_kernel(k, binary, target, index, opts, source)

@@ -1,0 +1,623 @@
+"""Plans that need no Python while they run: a `native.Program` of allocations, kernels, products and calls of torch's
+other kernels.
+
+Small temporaries are no tensors: they are places in one block of scratch memory, planned here by when each is alive.
+What is larger than SCRATCH_MOST on a GPU, what a call of Python is handed, and what the plan returns are tensors of
+their own, freed after their last use. A plan that C can't run (a size that 64 bits don't hold, a result that lies in an
+input's memory) stays Python text.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+from ..codegen.generated import Generated
+from ..codegen.host import as_planned, direct_function, is_whole, view_of
+from ..fusion.memory_plan import nbytes
+from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, View
+from ..lowering.ir import Buffer
+from ..lowering.lowered import Param
+from ..native import native
+from ..symbolic.expr import ZERO, Expr, as_expr, ceildiv
+from ..symbolic.stack_code import stack_code
+from . import output_pool
+from .torch_calls import TorchCall, numbers_of, torch_call
+from .trace import WRITE_BACK, label_steps
+
+__all__ = ["make_program", "one_product", "gemm_of", "operands_of", "fast_empty", "DTYPE_CODES"]
+
+# c10::ScalarType
+DTYPE_CODES: dict[torch.dtype, int] = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.complex32: 8,
+    torch.complex64: 9,
+    torch.complex128: 10,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+    torch.float8_e5m2: 23,
+    torch.float8_e4m3fn: 24,
+    torch.float8_e5m2fnuz: 25,
+    torch.float8_e4m3fnuz: 26,
+    torch.uint16: 27,
+    torch.uint32: 28,
+    torch.uint64: 29,
+}
+
+# numbers shared with compiler/native/plan.c
+SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT = range(6)
+STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_TORCH, STEP_WRITING, STEP_GONE = range(8)
+OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL = range(5)
+ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
+WORD_VALUE, WORD_ADDRESS, WORD_LIST, WORD_TENSOR, WORD_OPTIONAL, WORD_UNDEFINED, WORD_RESULT, WORD_NUMBER = range(8)
+_SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
+_PRODUCTS = {
+    "aten.mm.default": 0,
+    "aten.bmm.default": 1,
+    "aten.addmm.default": 2,
+    "aten.baddbmm.default": 3,
+    "aten.mm.dtype": 4,
+}  # (four more: a result in float32 of operands of 16 bits)
+
+# cudaDataType
+_LIBRARY_DTYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
+
+SCRATCH_MOST = 1 << 20  # bytes of a temporary in the scratch block of a GPU: the block is held until the plan's end
+_ALIGN = {True: 256, False: 64}  # of places in the block; on a GPU, on the CPU
+
+
+def fast_empty() -> Callable[..., torch.Tensor]:
+    """torch.empty_strided for the CPU, at less than half its overhead."""
+    make, codes = native.empty_strided, DTYPE_CODES
+
+    def empty_strided(shape: tuple, stride: tuple, dtype: torch.dtype) -> torch.Tensor:
+        return make(shape, stride, codes[dtype])
+
+    return empty_strided
+
+
+def make_program(
+    generated: Generated,
+    kernels: dict[str, Callable],
+    opts: Any,
+    algorithms: dict[tuple, tuple[bytes, int]] | None = None,
+) -> Callable[..., tuple] | None:
+    """The plan as a native.Program; None where it needs Python. `algorithms`: of products (`gemm_of`), where one was
+    chosen by measuring, and its workspace.
+    """
+    try:
+        return _ProgramBuilder(generated, kernels, opts, algorithms).build()
+    except _NotInC:
+        return None
+
+
+def one_product(step: Extern, index: int, algorithm: tuple[bytes, int] | tuple[()] = ()) -> Callable[..., tuple]:
+    """A program of nothing but a product of static sizes on device `index`: program(out, *operands) -> (); `algorithm`:
+    as in `make_program`.
+    """
+    slots, values = [], []
+    for i, b in enumerate((*step.outputs, *operands_of(step))):
+        slots.append((SLOT_INPUT, i, DTYPE_CODES[b.dtype], b.dtype.itemsize, len(b.shape), len(values), 0))
+        values += [as_expr(x).value for x in (*b.shape, *b.stride)]
+    at = tuple(range(len(slots)))
+    operands = (*((ARG_INPUT, i) for i in at[1:]), *((ARG_OBJECT, x) for x in step.args[len(at) - 1 :]))
+    call = (direct_function(step.out_variant), (*operands, (ARG_INPUT, 0)), step.out_names or ("out",), (), False)
+    return native.Program(
+        len(slots),
+        index,
+        (),
+        tuple(values),
+        (),
+        (-1,) * len(values),
+        tuple(slots),
+        ((STEP_PRODUCT, _PRODUCTS[str(step.op)], at, 1.0, 1.0, call, gemm_of(step), algorithm),),
+        (),
+        (),
+        -1,
+        as_planned,
+    )
+
+
+class _NotInC(Exception):
+    """The plan holds what a Program has no form for."""
+
+
+def _with_pool(program: Callable[..., tuple], wanted: list[output_pool.Wanted]) -> Callable[..., tuple]:
+    take = output_pool.take
+    if len(wanted) == 1:
+        (only,) = wanted
+        return lambda *inputs: program(*inputs, take(only))
+    return lambda *inputs: program(*inputs, *[take(w) for w in wanted])
+
+
+class _Block:
+    """Places in scratch memory. Those of static size share memory when their times don't overlap; the others lie behind
+    them.
+    """
+
+    def __init__(self, align: int) -> None:
+        self.align = align
+        self.taken: list[tuple[int, int, int]] = []  # (begin, end, step after which it is free), by begin
+        self.static = 0
+        self.varying: Expr = ZERO
+
+    def place(self, size: int, first: int, last: int) -> int:
+        """The lowest place that is free from step `first` to step `last`. Calls come in the order of `first`."""
+        size = -(-size // self.align) * self.align
+        self.taken = [t for t in self.taken if t[2] >= first]
+        at = 0
+        for begin, end, _ in self.taken:
+            if begin - at >= size:
+                break
+            at = max(at, end)
+        self.taken = sorted([*self.taken, (at, at + size, last)])
+        self.static = max(self.static, at + size)
+        return at
+
+    def place_varying(self, size: Expr) -> Expr:
+        at, self.varying = self.varying, self.varying + ceildiv(size, self.align) * self.align
+        return at
+
+
+class _ProgramBuilder:
+    def __init__(
+        self,
+        generated: Generated,
+        kernels: dict[str, Callable],
+        opts: Any,
+        algorithms: dict[tuple, tuple[bytes, int]] | None = None,
+    ):
+        self.g, self.s, self.kernels, self.opts = generated, generated.schedule, kernels, opts
+        self.algorithms = algorithms or {}
+        self.values: list[Expr] = []
+        self.value_at: dict[tuple[Expr, ...], int] = {}
+        self.slots: list[list[Any]] = []  # kind, index, dtype, itemsize, ndim, dims, offset
+        self.slot_of: dict[int, int] = {}  # id(Buffer) -> slot
+        self.constants: list[Any] = []
+        self.block = _Block(_ALIGN[generated.cuda is not None])
+        self.late: list[
+            tuple[int, Expr]
+        ] = []  # (slot, place among the varying ones): their offsets, once the static part is known
+        self.pooled: list[
+            output_pool.Wanted
+        ] = []  # large results: made by the pool, handed to the program as further inputs
+        device = "cpu" if generated.cuda is None else "cuda"
+        calls = ((id(step), torch_call(step, device)) for step in self.s.steps if isinstance(step, Extern))
+        self.torch_calls = {at: c for at, c in calls if c is not None}
+        self.survey()
+
+    # ---- what is known before the first step
+    def survey(self) -> None:
+        """Whose memory each buffer lies in, until which step each memory is used, and what must be a tensor that owns
+        it.
+        """
+        s = self.s
+        self.root: dict[int, Buffer] = {}  # id(Buffer) -> the buffer that was made for it
+        self.last: dict[int, int] = {}  # id of a root -> the last step that uses it
+        self.tensors: set[int] = set()  # ids of roots that Python sees
+        self.pinned: set[int] = set()  # ids of roots that outlive the plan
+        self.addressed: set[int] = set()  # ids of buffers that kernels or products use, or that others lie in
+        self.fresh: set[int] = set()  # ids of buffers that are not made in the memory that was meant for them
+        self.inputs_until: dict[
+            int, list[Buffer]
+        ] = {}  # step -> inputs that it is the last to use: a caller may give them away
+        self.views_of: dict[
+            int, list[int]
+        ] = {}  # slot -> slots of places inside of it that Python is handed, as tensors that hold the memory
+        seen = self.seen = self._seen()
+        for at, step in enumerate(s.steps):
+            if isinstance(step, Alloc) and step.reuse is not None:
+                root = self._root(step.reuse)
+                # a tensor that Python sees is of one dtype, and so is its memory; one that was made for that reason is
+                # no larger than itself
+                if (
+                    id(step.buffer) in seen
+                    and root.dtype != step.buffer.dtype
+                    or id(root) in self.fresh
+                    and nbytes(root) is not nbytes(step.buffer)
+                ):
+                    self.fresh.add(id(step.buffer))
+                else:
+                    self.addressed.add(id(step.reuse))
+                    self.root[id(step.buffer)] = self._root(step.reuse)
+            elif isinstance(step, View):
+                if id(step.buffer) in seen and step.buffer.dtype != step.base.dtype:
+                    raise _NotInC
+                self.root[id(step.buffer)] = self._root(step.base)
+                self.addressed.add(id(step.base))
+            used = (
+                _buffers((step.args, step.kwargs, step.outputs))
+                if isinstance(step, Extern)
+                else [*step.inputs, *step.outputs]
+                if isinstance(step, Launch)
+                else []
+            )
+            if isinstance(step, Extern) and not self._in_c(step):
+                self.tensors.update(id(self._root(b)) for b in used)
+            if not isinstance(step, Extern) or self._in_c(step):
+                self.addressed.update(id(b) for b in used)
+            for b in used:
+                self.last[id(self._root(b))] = at
+        for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs])):
+            self.tensors.add(id(self._root(b)))
+            self.pinned.add(id(self._root(b)))
+        stay = {i for i, _ in s.mutations} | set(s.written) | _input_numbers(s.outputs)
+        for i, x in enumerate(s.inputs):
+            if isinstance(x, Buffer) and i not in stay and id(x) not in self.pinned and id(x) in self.last:
+                self.inputs_until.setdefault(self.last[id(x)], []).append(x)
+
+    def _seen(self) -> set[int]:
+        """ids of the buffers that Python sees as tensors, and of those that these are views of."""
+        s = self.s
+        seen = {id(b) for b in (*_buffers(s.mutations), *_buffers([o.value for o in s.outputs]))}
+        for step in reversed(s.steps):
+            if isinstance(step, Extern) and not self._in_c(step):
+                seen.update(id(b) for b in _buffers((step.args, step.kwargs, step.outputs)))
+            elif isinstance(step, View) and id(step.buffer) in seen:
+                seen.add(id(step.base))
+        return seen
+
+    def _root(self, b: Buffer) -> Buffer:
+        return self.root.get(id(b), b)
+
+    def _in_c(self, step: Extern) -> bool:
+        """Whether one of torch's C functions runs it, which sees memory by its address."""
+        return id(step) in self.torch_calls or self._is_product(step)
+
+    def _is_product(self, step: Extern) -> bool:
+        """Whether it is a product into memory of the plan's that C runs."""
+        if step.out_variant is None or str(step.op) not in _PRODUCTS or set(step.kwargs) - {"beta", "alpha"}:
+            return False
+        return all(isinstance(a, Buffer) and not a.dtype.is_complex for a in operands_of(step)) and all(
+            type(x) in (int, float) for x in step.kwargs.values()
+        )
+
+    # ---- the program
+    def build(self) -> Callable[..., tuple]:
+        s = self.s
+        steps: list[tuple] = []
+        places: list[int] = []  # of each step, where it stands in the schedule
+        self.input_at = {id(x): i for i, x in enumerate(s.inputs) if isinstance(x, Buffer)}
+        free_after: dict[int, list[int]] = {}
+        first_write = s.first_write()
+        for at, step in enumerate(s.steps):
+            places += [-1] * (len(steps) - len(places))
+            if isinstance(step, Alloc):
+                if self._alloc(step, at):
+                    steps.append((STEP_MAKE, self.slot_of[id(step.buffer)]))
+                    self._release(step.buffer, free_after)
+            elif isinstance(step, View):
+                self._alias(step.buffer, step.base, as_expr(step.offset) * step.buffer.dtype.itemsize)
+            elif isinstance(step, Launch):
+                slots = tuple(self._slot(b) for b in (*step.inputs, *step.outputs))
+                if step is first_write:
+                    steps.append((STEP_WRITING,))
+                steps.append(
+                    (
+                        STEP_KERNEL,
+                        self.kernels[self.g.of(step).name],
+                        slots,
+                        tuple(self._value(as_expr(e)) for e in step.sizes),
+                        tuple(self._param(p) for p in step.params),
+                    )
+                )
+            elif isinstance(step, Extern):
+                steps.append(self._extern(step, free_after))
+            elif not isinstance(step, Free):
+                raise _NotInC
+            if isinstance(step, (Launch, Extern)):
+                places += [-1] * (len(steps) - len(places) - 1) + [at]
+            for slot in free_after.pop(at, ()):
+                steps += [(STEP_FREE, part) for part in (*self.views_of.get(slot, ()), slot)]
+            for b in self.inputs_until.get(at, ()):
+                steps += [(STEP_FREE, part) for part in self.views_of.get(self.slot_of.get(id(b), -1), ())]
+                steps.append((STEP_GONE, self.input_at[id(b)]))
+        for n, (i, b) in enumerate(s.mutations):
+            if n == 1:
+                steps.append((STEP_WRITING,))
+            places += [-1] * (len(steps) - len(places)) + [WRITE_BACK]
+            steps.append((STEP_CALL, (torch.Tensor.copy_, ((ARG_INPUT, i), self._arg(b)), (), (), False)))
+        if s.written:
+            written = tuple((ARG_INPUT, i) for i in s.written)
+            steps.append((STEP_CALL, (torch.autograd.graph.increment_version, ((ARG_TUPLE, written),), (), (), False)))
+        outputs = tuple(self._output(o) for o in s.outputs)
+        scratch = self._place_the_varying()
+        names = sorted({n for e in self.values for n in e.symbol_names()})
+        if any(n not in s.symbols for n in names):
+            raise _NotInC
+        symbols = tuple((s.symbols[n][0], _SYMBOL_KINDS[s.symbols[n][1]], s.symbols[n][2]) for n in names)
+        varying = list(dict.fromkeys(e for e in self.values if not e.is_const))
+        place = {n: i for i, n in enumerate(names)}
+        computed = tuple(stack_code(e, place, native.OPCODES) for e in varying)
+        if None in computed:
+            raise _NotInC
+        at_value = {e: i for i, e in enumerate(varying)}
+        program = native.Program(
+            len(s.inputs) + len(self.pooled),
+            -1 if self.g.cuda is None else self.g.cuda,
+            symbols,
+            tuple(e.value if e.is_const else 0 for e in self.values),
+            computed,
+            tuple(at_value.get(e, -1) for e in self.values),
+            tuple(map(tuple, self.slots)),
+            tuple(steps),
+            outputs,
+            tuple(self.constants),
+            scratch,
+            as_planned,
+        )
+        label_steps(program, self.g, places)
+        return _with_pool(program, self.pooled) if self.pooled else program
+
+    # ---- values, slots, constants
+    def _value(self, *es: Expr) -> int:
+        at = self.value_at.get(es)
+        if at is None:
+            at = self.value_at[es] = len(self.values)
+            self.values += es
+        return at
+
+    def _new(self, kind: int, index: int, b: Buffer, offset: int = 0) -> int:
+        code = DTYPE_CODES.get(b.dtype)
+        if code is None:
+            raise _NotInC
+        dims = tuple(as_expr(x) for x in (*b.shape, *b.stride))
+        self.slots.append(
+            [kind, index, code, b.dtype.itemsize, len(b.shape), self._value(*dims) if dims else 0, offset]
+        )
+        return len(self.slots) - 1
+
+    def _constant(self, x: Any) -> int:
+        self.constants.append(x)
+        return len(self.constants) - 1
+
+    def _slot(self, b: Buffer) -> int:
+        at = self.slot_of.get(id(b))
+        if at is None:
+            if id(b) in self.input_at:
+                at = self._new(SLOT_INPUT, self.input_at[id(b)], b)
+            elif b.name in self.s.constants:
+                at = self._new(SLOT_CONSTANT, self._constant(self.s.constants[b.name]), b)
+            else:
+                raise _NotInC
+            self.slot_of[id(b)] = at
+        return at
+
+    def _param(self, p: Any) -> int:
+        name = p.name if isinstance(p, Param) else p
+        return next(i for i, x in enumerate(self.s.inputs) if isinstance(x, tuple) and x[1] == name)
+
+    # ---- memory
+    def _alias(self, b: Buffer, base: Buffer, n_bytes: Expr) -> None:
+        """`b` is a place inside of what `base` is."""
+        slot = self._slot(base)
+        if self.slots[slot][0] == SLOT_ALIAS:
+            n_bytes, slot = self.values[self.slots[slot][6]] + n_bytes, self.slots[slot][1]
+        self.slot_of[id(b)] = self._new(SLOT_ALIAS, slot, b, self._value(n_bytes))
+        if id(b) in self.seen:
+            self.views_of.setdefault(slot, []).append(self.slot_of[id(b)])
+
+    def _release(self, b: Buffer, free_after: dict[int, list[int]]) -> None:
+        root = self._root(b)
+        if id(root) not in self.pinned:
+            free_after.setdefault(self.last.get(id(root), -1), []).append(self.slot_of[id(root)])
+
+    def _alloc(self, step: Alloc, at: int) -> bool:
+        """Decide where a buffer lies; whether a step has to make it."""
+        b = step.buffer
+        if step.reuse is not None and id(b) not in self.fresh:
+            self._alias(b, step.reuse, ZERO)
+            return False
+        if id(b) in self.tensors:
+            wanted = self._from_pool(b) if any(o.kind == "buffer" and o.value is b for o in self.s.outputs) else None
+            if wanted is not None:
+                self.slot_of[id(b)] = self._new(SLOT_INPUT, len(self.s.inputs) + len(self.pooled), b)
+                self.pooled.append(wanted)
+                return False
+        else:
+            size = nbytes(b)
+            on_gpu = self.g.cuda is not None
+            if size.is_const and (not on_gpu or size.value <= SCRATCH_MOST):
+                place = self.block.place(size.value, at, max(at, self.last.get(id(b), at)))
+                self.slot_of[id(b)] = self._new(SLOT_SCRATCH, 0, b, self._value(as_expr(place)))
+                return False
+            if not on_gpu:
+                self.slot_of[id(b)] = self._new(SLOT_SCRATCH, 0, b)
+                self.late.append((self.slot_of[id(b)], self.block.place_varying(size)))
+                return False
+        self.slot_of[id(b)] = self._new(SLOT_OWN, 0, b)
+        return True
+
+    def _place_the_varying(self) -> int:
+        """The value that holds the bytes of scratch memory, -1 for none."""
+        static = as_expr(self.block.static)
+        for slot, place in self.late:
+            self.slots[slot][6] = self._value(static + place)
+        total = static + self.block.varying
+        return -1 if total is ZERO else self._value(total)
+
+    def _from_pool(self, b: Buffer) -> output_pool.Wanted | None:
+        limit = int(self.opts.get("output_pool_mb", 0)) << 20
+        dims = [as_expr(x) for x in (*b.shape, *b.stride)]
+        if not limit or self.g.cuda is not None or any(not e.is_const for e in dims):
+            return None
+        shape, stride = (tuple(e.value for e in part) for part in (dims[: len(b.shape)], dims[len(b.shape) :]))
+        n_bytes = output_pool.strides_reach(shape, stride, b.dtype.itemsize)
+        return (
+            output_pool.Wanted(shape, stride, b.dtype, n_bytes, limit)
+            if output_pool.LEAST_BYTES <= n_bytes <= limit
+            else None
+        )
+
+    # ---- calls of torch
+    def _extern(self, step: Extern, free_after: dict[int, list[int]]) -> tuple:
+        op = step.out_variant if step.out_variant is not None else step.op
+        args = [*map(self._arg, step.args), *map(self._arg, step.kwargs.values())]
+        names = [*step.kwargs]
+        if step.out_variant is not None:
+            slots = [self._slot(b) for b in step.outputs if b is not None]
+            names += step.out_names or ("out",)
+            args += [(ARG_SLOT, slot) for slot in slots]
+            call = (direct_function(op), tuple(args), tuple(names), (), False)
+            if self._is_product(step):
+                beta, alpha = (float(step.kwargs.get(k, 1)) for k in ("beta", "alpha"))
+                gemm = gemm_of(step) if self.g.cuda is not None else ()
+                return (
+                    STEP_PRODUCT,
+                    _PRODUCTS[str(step.op)],
+                    (slots[0], *map(self._slot, operands_of(step))),
+                    beta,
+                    alpha,
+                    call,
+                    gemm,
+                    self.algorithms.get(gemm, ()),
+                )
+            return (STEP_CALL, call)
+        outs = []
+        for b in step.outputs:
+            outs.append(-1 if b is None else self._new(SLOT_RESULT, int(id(b) in self.addressed), b))
+            if b is not None:
+                self.slot_of[id(b)] = outs[-1]
+                self._release(b, free_after)
+        returns = step.op._schema.returns
+        single = len(returns) == 1 and len(outs) == 1 and not str(returns[0].type).startswith("List")
+        call = (direct_function(op), tuple(args), tuple(names), tuple(outs), single)
+        return (
+            (STEP_CALL, call) if id(step) not in self.torch_calls else self._by_torch(self.torch_calls[id(step)], call)
+        )
+
+    def _by_torch(self, c: TorchCall, call: tuple) -> tuple:
+        words: list[tuple[int, int]] = []
+        reals: list[int] = []
+        for kind, x in c.arguments:
+            if kind[0] == "T":
+                words.append(
+                    (WORD_OPTIONAL if kind == "T?" else WORD_TENSOR, self._slot(x))
+                    if x is not None
+                    else (WORD_VALUE, self._value(ZERO))
+                    if kind == "T?"
+                    else (WORD_UNDEFINED, 0)
+                )
+                continue
+            numbers = () if x is None else numbers_of(kind, x)
+            at = self._value(*numbers or (ZERO,))
+            if kind == "f":
+                reals.append(at)
+                continue
+            words.append((WORD_VALUE if x is None or kind in "ib" else WORD_LIST if kind == "I?" else WORD_ADDRESS, at))
+            if kind[0] in "IB":
+                words.append((WORD_VALUE, self._value(as_expr(len(x or ())))))
+        words += [(WORD_RESULT if kind == "T" else WORD_NUMBER, i) for i, kind in enumerate(c.results)]
+        return STEP_TORCH, c.address, tuple(words), tuple(reals), call
+
+    def _arg(self, x: Any) -> tuple[int, Any]:
+        if isinstance(x, Buffer):  # (what only Python sees may be without an address, as sparse tensors are)
+            if id(x) in self.input_at:
+                return ARG_INPUT, self.input_at[id(x)]
+            if id(x) not in self.slot_of and x.name in self.s.constants:
+                return ARG_OBJECT, self.s.constants[x.name]
+            return ARG_SLOT, self._slot(x)
+        if isinstance(x, Expr):
+            return ARG_VALUE, self._value(x)
+        if isinstance(x, Param):
+            return ARG_INPUT, self._param(x)
+        if isinstance(x, (list, tuple)):
+            return ARG_LIST if isinstance(x, list) else ARG_TUPLE, tuple(map(self._arg, x))
+        if isinstance(x, dict):
+            raise _NotInC
+        return ARG_OBJECT, x
+
+    # ---- results
+    def _output(self, o: OutputSpec) -> tuple[int, Any]:
+        if o.kind == "buffer":
+            if id(o.value) in self.input_at:
+                return OUT_INPUT, self.input_at[id(o.value)]
+            slot = self._slot(o.value)
+            kind, index = self.slots[slot][:2]
+            if kind == SLOT_ALIAS and self.slots[index][0] in (SLOT_INPUT, SLOT_CONSTANT):
+                raise _NotInC  # a view of what came in: not for C to say what autograd is to make of it
+            return (OUT_INPUT, index) if kind == SLOT_INPUT else (OUT_SLOT, slot)  # (memory of the pool's came in)
+        if o.kind == "input":
+            return OUT_INPUT, o.value
+        if o.kind == "int":
+            return OUT_VALUE, self._value(as_expr(o.value))
+        if o.kind == "const":
+            return OUT_CONSTANT, self._constant(o.value)
+        if o.kind != "view":
+            raise _NotInC
+        base, shape, stride, offset = o.value
+        seen = (ARG_INPUT, base) if isinstance(base, int) else self._arg(base)
+        if seen[0] == ARG_SLOT and is_whole(self.s, o) and self.slots[seen[1]][0] in (SLOT_OWN, SLOT_RESULT):
+            return OUT_SLOT, seen[1]
+        dims = (self._arg(tuple(map(as_expr, part))) for part in (shape, stride))
+        return OUT_CALL, (view_of, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)), (), (), False)
+
+
+def operands_of(step: Extern) -> tuple:
+    """The tensors of a product: its arguments, without the dtype that one may be asked for in the end."""
+    return step.args[:-1] if step.args and isinstance(step.args[-1], torch.dtype) else step.args
+
+
+def gemm_of(step: Extern) -> tuple:
+    """A product on a GPU as cuBLASLt is asked for it (the fields of gemm.c's GemmSpec); () where it is torch's to run:
+    deterministic algorithms (torch has checks of its own), sizes that vary, a sum that is no bias, layouts that the
+    library has no name for.
+    """
+    if (
+        str(step.op) not in _PRODUCTS
+        or any(step.kwargs.get(k, 1) != 1 for k in ("beta", "alpha"))
+        or len(step.outputs) != 1
+    ):
+        return ()
+    out, *_, a, b = (*step.outputs, *operands_of(step))
+    bias = step.args[0] if str(step.op) == "aten.addmm.default" else None
+    kind, out_kind = (_LIBRARY_DTYPES.get(t.dtype) for t in (a, out))
+    dims = [as_expr(x) for t in (out, *operands_of(step)) for x in (*t.shape, *t.stride)]
+    if (
+        torch.are_deterministic_algorithms_enabled()
+        or kind is None
+        or out_kind is None
+        or len(a.shape) != 2
+        or any(not e.is_const for e in dims)
+        or any(t.dtype != a.dtype for t in operands_of(step))
+    ):
+        return ()
+    m, k, n = (as_expr(x).value for x in (*a.shape, b.shape[1]))
+    if min(m, n, k) < 2 or bias is not None and [as_expr(x).value for x in (*bias.shape, *bias.stride)] != [n, 1]:
+        return ()
+    leads = [_leading(t) for t in (a, b, out)]
+    if None in leads or leads[2][1]:
+        return ()
+    (lda, ta), (ldb, tb), (ldd, _) = leads
+    return kind, int(bias is not None), ta, tb, m, n, k, lda, ldb, ldd, out_kind
+
+
+def _leading(t: Buffer) -> tuple[int, int] | None:
+    """(stride of the rows, 0) of a matrix of static sizes that lies by rows, (stride of the columns, 1) by columns;
+    None otherwise.
+    """
+    (rows, columns), (r, c) = (tuple(as_expr(x).value for x in part) for part in (t.shape, t.stride))
+    return (r, 0) if c == 1 and r >= columns else (c, 1) if r == 1 and c >= rows else None
+
+
+def _input_numbers(outputs: list[OutputSpec]) -> set[int]:
+    """The inputs that results are, or are views of."""
+    firsts = (o.value[0] if o.kind == "view" else o.value for o in outputs if o.kind in ("input", "view"))
+    return {i for i in firsts if type(i) is int}
+
+
+def _buffers(x: Any) -> list[Buffer]:
+    """The buffers anywhere in lists, tuples and dicts."""
+    if isinstance(x, Buffer):
+        return [x]
+    if isinstance(x, dict):
+        x = list(x.values())
+    return [b for y in x for b in _buffers(y)] if isinstance(x, (list, tuple)) else []

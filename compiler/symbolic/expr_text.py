@@ -1,0 +1,184 @@
+"""Expressions as source text: Python's, and C++'s over 64-bit ints.
+
+In: an Expr (expr.py). Out: text in which terms stand in an order that depends on the expression alone, so that equal
+expressions print alike in every process (generated code is cached by its text).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+from . import terms
+
+if TYPE_CHECKING:
+    from .terms import Expr
+
+__all__ = ["python", "cpp", "C_HELPERS"]
+
+# What `.c()` may call, as C++ text: Python's floor semantics for operands whose sign is not known.
+C_HELPERS = """\
+static inline long long tc_floordiv(long long a, long long b) {
+    long long q = a / b;
+    return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}
+static inline long long tc_mod(long long a, long long b) {
+    long long r = a % b;
+    return r + (((r != 0) & ((r < 0) != (b < 0))) ? b : 0);
+}
+static inline long long tc_min(long long a, long long b) { return a < b ? a : b; }
+static inline long long tc_max(long long a, long long b) { return a > b ? a : b; }
+"""
+
+
+def python(e: "Expr") -> str:
+    """Python source text."""
+    return print_expr(e, _PY)
+
+
+def cpp(e: "Expr", nonneg: "Callable[[Expr], bool] | None" = None) -> str:
+    """C++ source text over 64-bit ints. Where `nonneg` does not prove a division's operands non-negative (by default:
+    no negative coefficient in them), it calls a helper of C_HELPERS."""
+    return print_expr(e, _CStyle(nonneg or plainly_nonneg))
+
+
+def plainly_nonneg(e: "Expr") -> bool:
+    return all(c >= 0 and all(map(_nonneg_atom, atoms)) for atoms, c in e._p().items())
+
+
+def _nonneg_atom(a: "Expr") -> bool:
+    if a.op == "sym":
+        return not terms.is_signed(a.name)
+    if a.op == "mod":
+        return plainly_nonneg(a.args[1])
+    if a.op in ("max", "bitand"):
+        return any(map(plainly_nonneg, a.args))
+    return all(map(plainly_nonneg, a.args[a.op == "ite" :]))
+
+
+class PyStyle:
+    and_word, or_word, true, false = " and ", " or ", "True", "False"
+
+    def int(self, n: int) -> str:
+        return str(n)
+
+    def div(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
+        return f"{sa} // {sb}"
+
+    def mod(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
+        return f"{sa} % {sb}"
+
+    def shift(self, n: str) -> str:
+        return f"(1 << {n})"
+
+    def minmax(self, op: str, xs: list[str]) -> str:
+        return f"{op}({', '.join(xs)})"
+
+    def ite(self, c: str, a: str, b: str) -> str:
+        return f"({a} if {c} else {b})"
+
+
+class _CStyle(PyStyle):
+    and_word, or_word, true, false = " && ", " || ", "true", "false"
+
+    def __init__(self, nonneg: Callable[["Expr"], bool]):
+        self.nonneg = nonneg
+
+    def int(self, n: int) -> str:
+        if -(2**31) < n < 2**31:
+            return str(n)
+        return f"{n}LL" if n != -(2**63) else f"({n + 1}LL - 1)"
+
+    def div(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
+        if self.nonneg(a) and self.nonneg(b):
+            return f"{sa} / {sb}"
+        return f"tc_floordiv({without_brackets(sa)}, {without_brackets(sb)})"
+
+    def mod(self, a: "Expr", b: "Expr", sa: str, sb: str) -> str:
+        if self.nonneg(a) and self.nonneg(b):
+            return f"{sa} % {sb}"
+        return f"tc_mod({without_brackets(sa)}, {without_brackets(sb)})"
+
+    def shift(self, n: str) -> str:
+        return f"(1LL << {n})"
+
+    def minmax(self, op: str, xs: list[str]) -> str:
+        out = xs[-1]
+        for x in reversed(xs[:-1]):
+            out = f"tc_{op}({x}, {out})"
+        return out
+
+    def ite(self, c: str, a: str, b: str) -> str:
+        return f"({c} ? {a} : {b})"
+
+
+_PY = PyStyle()
+
+
+def without_brackets(s: str) -> str:
+    """Without one pair of parentheses that encloses all of it."""
+    if not (s.startswith("(") and s.endswith(")")):
+        return s
+    depth = 0
+    for i, ch in enumerate(s):
+        depth += (ch == "(") - (ch == ")")
+        if depth == 0:
+            return s[1:-1] if i == len(s) - 1 else s
+    return s
+
+
+def _is_call(s: str) -> bool:
+    """Whether the text is one call of a helper and nothing else: `tc_mod(a, b)`, not `tc_mod(a, b) + c`."""
+    head, bracket, rest = s.partition("(")
+    return bool(bracket) and head.startswith("tc_") and len(without_brackets(bracket + rest)) < len(bracket + rest)
+
+
+def _factor(e: "Expr", style: Any) -> str:
+    """Text that binds tighter than any operator."""
+    t = _text(e, style)
+    if (
+        e.op in ("sym", "bool", "min", "max", "ite", "lshift", "bitand")
+        or (e.op == "int" and e._args[0] >= 0)
+        or _is_call(t)
+    ):
+        return t
+    return f"({t})"
+
+
+def _text(e: "Expr", style: Any) -> str:
+    return e.py() if style is _PY else print_expr(e, style)
+
+
+def print_expr(e: "Expr", style: Any) -> str:
+    op = e.op
+    if op == "sym":
+        return e._args[0]
+    if op == "int":
+        return style.int(e._args[0])
+    if op == "bool":
+        return style.true if e._args[0] else style.false
+    if op in ("add", "mul"):
+        parts: list[str] = []
+        for mono, c in e._sorted_terms():
+            sign, n = ("-", -c) if c < 0 else ("+", c)
+            factors = [style.int(n)] if n != 1 or not mono else []
+            factors += [_factor(a, style) for a in mono]
+            parts.append(f" {sign} {' * '.join(factors) if style is not _PY else '*'.join(factors)}")
+        head = parts[0]
+        parts[0] = ("-" if head[1] == "-" else "") + head[3:]
+        return "".join(parts)
+    if op == "floordiv":
+        return style.div(*e.args, _factor(e.args[0], style), _factor(e.args[1], style))
+    if op == "mod":
+        return style.mod(*e.args, _factor(e.args[0], style), _factor(e.args[1], style))
+    if op == "lshift":
+        return style.shift(_factor(e.args[1], style))
+    if op == "bitand":
+        return f"({_factor(e.args[0], style)} & {_factor(e.args[1], style)})"
+    if op in ("min", "max"):
+        return style.minmax(op, [_text(a, style) for a in e.args])
+    if op == "ite":
+        return style.ite(*(_text(a, style) for a in e.args))
+    if op in ("eq", "ne", "le"):
+        return f"{_text(e.args[0], style)} {dict(eq='==', ne='!=', le='<=')[op]} {_text(e.args[1], style)}"
+    word = style.and_word if op == "and" else style.or_word
+    return word.join(f"({_text(a, style)})" for a in e.args)

@@ -1,0 +1,114 @@
+"""Pictures of a lab as static SVG: in a notebook, on a code host, on paper. Colours read on white and on black."""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+__all__ = ["Picture", "bars", "graph", "kernels"]
+
+COLOURS = ("#2f7de1", "#d0703a", "#2aa198", "#8a63c9", "#6f9d3c", "#c4547c")
+GREY = "#808690"
+FONT = "font-family='ui-sans-serif,system-ui,sans-serif' font-size='12'"
+
+
+class Picture:
+    """An SVG with the same facts as text. Notebooks show it; `save` writes it."""
+
+    def __init__(self, svg: str, text: str):
+        self.svg, self.text = svg, text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(self.svg.encode()).decode()
+        return f'<img alt="{escape(self.text)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
+
+    def save(self, path: str | Path) -> Path:
+        path = Path(path)
+        path.write_text(self.svg, encoding="utf-8")
+        return path
+
+
+def svg(width: float, height: float, shapes: Sequence[str]) -> str:
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:g} {height:g}' width='{width:g}'"
+        f" height='{height:g}' {FONT}>{''.join(shapes)}</svg>"
+    )
+
+
+def text(x: float, y: float, words: Any, fill: str = GREY, anchor: str = "start", extra: str = "") -> str:
+    return f"<text x='{x:g}' y='{y:g}' fill='{fill}' text-anchor='{anchor}' {extra}>{escape(str(words))}</text>"
+
+
+def rect(x: float, y: float, w: float, h: float, fill: str, title: str = "", extra: str = "") -> str:
+    tip = f"<title>{escape(title)}</title>" if title else ""
+    return f"<rect x='{x:g}' y='{y:g}' width='{max(w, 1):g}' height='{h:g}' fill='{fill}' {extra}>{tip}</rect>"
+
+
+def short(value: float) -> str:
+    """A count of bytes or operations in few characters."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:g}"
+
+
+def bars(rows: Mapping[str, Mapping[str, float]], unit: str = "") -> Picture:
+    """For each row a bar a series: bars({"softmax": {"fused": 65536, "apart": 262144}}, "bytes")."""
+    series = list(dict.fromkeys(name for values in rows.values() for name in values))
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(series)}
+    most = max((v for values in rows.values() for v in values.values()), default=0) or 1
+    left = 16 + 7 * max((len(name) for name in rows), default=0)
+    width, y, shapes, words = left + 420, 24.0, [], []
+    x = float(left)
+    for name in series:
+        shapes += [rect(x, 6, 10, 10, colours[name]), text(x + 14, 15, name)]
+        x += 30 + 7 * len(name)
+    for label, values in rows.items():
+        shapes.append(text(left - 8, y + 8 * len(values) + 4, label, anchor="end"))
+        for name, value in values.items():
+            shapes.append(rect(left, y, 300 * value / most, 13, colours[name], f"{label}, {name}: {value:g} {unit}"))
+            shapes.append(text(left + 300 * value / most + 6, y + 11, f"{short(value)} {unit}"))
+            y += 16
+        words.append(f"{label}: " + ", ".join(f"{name} {value:g} {unit}".rstrip() for name, value in values.items()))
+        y += 8
+    return Picture(svg(width, y, shapes), "\n".join(words))
+
+
+def kernels(report: Any) -> Picture:
+    """The kernels of a report in order: a block each, as wide as what it moves, with the operators in it."""
+    rows = [(k.name, (k.bytes or 0) * k.launches, k.origins) for k in report.kernels]
+    total = sum(size for _, size, _ in rows) or 1
+    shapes, y, words = [], 22.0, []
+    shapes.append(text(4, 14, f"{len(rows)} kernel{'s' * (len(rows) != 1)}, {short(total)} bytes"))
+    for i, (name, size, origins) in enumerate(rows):
+        wide = 380 * size / total
+        shapes.append(rect(4, y, wide, 20, COLOURS[i % len(COLOURS)], f"{name}: {size} bytes"))
+        shapes.append(text(wide + 12, y + 14, f"{short(size)} bytes: {', '.join(origins)}"))
+        words.append(f"{name}: {size} bytes, {', '.join(origins)}")
+        y += 26
+    return Picture(svg(860, y + 4, shapes), "\n".join(words))
+
+
+def graph(fx_graph: Any) -> Picture:
+    """The nodes of an fx graph, a row each; arcs at the left lead from what a node reads."""
+    nodes = list(fx_graph.nodes)
+    row = {n: i for i, n in enumerate(nodes)}
+    shapes, words = [], []
+    for n, i in row.items():
+        y = 20 + 24 * i
+        for read in n.all_input_nodes:
+            top, bend = 20 + 24 * row[read], 96 - min(80, 10 * (i - row[read]))
+            shapes.append(f"<path d='M100 {top} C{bend} {top} {bend} {y} 100 {y}' fill='none' stroke='{GREY}'/>")
+    for n, i in row.items():
+        y, colour = 20 + 24 * i, COLOURS[{"placeholder": 2, "output": 1}.get(n.op, 0)]
+        target = getattr(n.target, "__name__", str(n.target))
+        reads = ", ".join(r.name for r in n.all_input_nodes)
+        shapes.append(f"<circle cx='100' cy='{y}' r='6' fill='{colour}'/>")
+        shapes.append(text(114, y + 4, f"{n.name} = {target}({reads})" if n.op != "placeholder" else n.name))
+        words.append(f"{n.name}: {n.op} {target}({reads})")
+    return Picture(svg(560, 20 + 24 * len(nodes), shapes), "\n".join(words))

@@ -1,0 +1,116 @@
+"""A picture of one call: each call that is safe to run again is run a few times more with the clock on, the others by
+their graphs alone. What runs after the call in the cell, a backward pass from its one result, follows it here, where
+the cell had one: gradients are computed, and dropped."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from statistics import median
+from typing import Any, Callable, Sequence
+
+import torch
+
+from ..compiler.base.forks import resting
+from ..compiler.base.labels import label
+from ..compiler.frontend.entry_calls import EntryCall
+from ..compiler.report.profiles import encode_spans, profile_rows
+from ..compiler.report.schema import CallProfile
+from ..compiler.runtime.trace import Trace, available, trace
+from .timing import MOST_COPIES, again_of, names_put_back, preserved, touched
+
+__all__ = ["profile_calls"]
+
+_SHARE = 0.15  # of the timing budget
+_MOST_CALLS = 3
+_MOST_RUNS = 15
+
+
+def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options: Any, budget: float) -> None:
+    """Fill the report's `profiles`. Calls whose inputs are written, and too large to keep copies of, are left out."""
+    report = builder.r
+    report.profiles = []
+    if not available():
+        return
+    for call in calls:
+        written = [*{id(t): t for g in call.graphs for t in g.changed()}.values()]
+        if len(report.profiles) == _MOST_CALLS or sum(t.nbytes for t in written) > MOST_COPIES:
+            continue
+        how, run, around = _again(call, engine, options, report)
+        if run is None:
+            continue
+        with preserved(touched([call]), written), names_put_back([call]), call.state.apply(), resting(), around():
+            then = _backward_of(call, report) if how == "call" else None
+            plain, traced = _traced(run, then, budget * _SHARE / min(len(calls), _MOST_CALLS))
+        out = CallProfile(
+            call.name, label(call.file) if call.file else "", call.line, how, _device(call), traced.seconds, plain
+        )
+        out.backward, out.lost = then is not None, traced.lost
+        graph_of = {id(s): graph for ref, graph in builder.schedules if (s := ref()) is not None}
+        entry_of = {id(m): entry for ref, entry in builder.known_entries if (m := ref()) is not None}
+        encode_spans(out, profile_rows(traced.spans, report, graph_of, entry_of, call.name))
+        report.profiles.append(out)
+    report.profiles.sort(key=lambda p: -p.seconds)
+
+
+def _again(
+    call: EntryCall, engine: Any, options: Any, report: Any
+) -> tuple[str, Callable[[], Any] | None, Callable[[], Any]]:
+    """How the call is run again: end to end, or its graphs alone; and the context to do so in. Of graphs of one
+    function, which are for different calls, the last runs."""
+    if call.safe:
+        return "call", *again_of(call, engine, options)
+    latest = {report.graphs[g.number].frame if g.number is not None else g: g for g in call.graphs}
+    if latest:
+        return "graphs", lambda: [g.compiled(*g.inputs) for g in latest.values()], nullcontext
+    return "", None, nullcontext
+
+
+def _traced(run: Callable[[], Any], then: Callable[[Any], Any] | None, budget: float) -> tuple[float, Trace]:
+    """The median of calls without the clock, and of the calls with it the one of median length."""
+    whole = run if then is None else lambda: then(run())
+    end = time.perf_counter() + budget
+    times: list[float] = []
+    traces: list[Trace] = []
+    whole()
+    while not traces or len(traces) < _MOST_RUNS and time.perf_counter() < end:
+        times.append(_seconds(whole))
+        traces.append(trace(lambda: _seconds(whole)))
+    return median(times), sorted(traces, key=lambda t: t.seconds)[len(traces) // 2]
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    run()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def _backward_of(call: EntryCall, report: Any) -> Callable[[Any], Any] | None:
+    """A backward pass like the cell's: where the cell ran one, from a call's one differentiable result to its graphs'
+    leaves. None where there was none, it can't be told which one it was, or it would run hooks of the program's."""
+    graphs = {g.number for g in call.graphs}
+    if not any(p.backward and p.graph in graphs for p in report.partitions) or not torch.is_grad_enabled():
+        return None
+    inputs = {id(t): t for g in call.graphs for t in g.inputs if isinstance(t, torch.Tensor)}
+    wanted = [t for t in inputs.values() if t.requires_grad]
+    if any(not t.is_leaf or t._backward_hooks for t in wanted):
+        return None
+
+    def backward(result: Any) -> None:
+        results = [t for t in _tensors(result) if t.requires_grad]
+        if len(results) == 1:
+            torch.autograd.grad(results[0], wanted, torch.ones_like(results[0]), allow_unused=True)
+
+    return backward if wanted else None
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    """The tensors in a result, by torch's own reading of containers."""
+    return [t for t in torch.utils._pytree.tree_leaves(x) if isinstance(t, torch.Tensor)]
+
+
+def _device(call: EntryCall) -> str:
+    tensors = [t for g in call.graphs for t in g.inputs if isinstance(t, torch.Tensor)]
+    return "cuda" if any(t.is_cuda for t in tensors) else "cpu"

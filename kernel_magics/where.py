@@ -1,0 +1,177 @@
+"""What a thread was doing at a look at its stack: in compiled code, in an operator of torch's, loading data, waiting,
+or in Python; with the user's line.
+
+A look sees the position of each frame. Where the innermost stands at a call, or at an operator, what it called is C
+code that gave up the interpreter's lock: the name of that call says which.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import itertools
+import linecache
+import os
+import sysconfig
+import types
+from types import CodeType
+from typing import Any, Iterator
+
+import torch
+
+from ..compiler import events
+from ..compiler.capture.entry.locations import is_library_file
+from ..compiler.base.labels import frame_words, label
+from ..compiler.report.conclusions.wall import Seen
+from .sampling import Sample, Samples
+
+__all__ = ["looks"]
+
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_OWN = os.path.join(os.path.dirname(os.path.abspath(events.__file__)), "")
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(_OWN)), "")  # with the notebook's part, which runs the cell
+_NO_USERS = ("<tcompile", "<eval_with", _PACKAGE)
+_STANDARD = tuple({"<frozen", *(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))})
+_DATA = (os.path.join(_TORCH, "utils", "data", ""), f"{os.sep}datasets{os.sep}")
+_CALLS = ("CALL", "PRECALL")
+_SYMBOLS = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/", ast.Pow: "**"}
+_BUSY = 0.1  # of a stretch of time without a core: the machine is busy
+_STARVED = Seen("starved", "waiting for a core: other programs were at work")
+_AUTOGRAD = ("run_backward", "_engine_run_backward")
+_NAMESPACES: tuple[Any, ...] = (torch.Tensor, torch, torch.nn.functional, torch.linalg, torch.fft, torch.special)
+_NO_OPERATORS = frozenset(("get", "copy", "items", "keys", "values", "index", "count", "update", "apply", "map"))
+
+
+def looks(samples: Samples) -> Iterator[tuple[float, float, float, Seen]]:
+    """Of each stretch of time its end, its seconds, and what was seen with its share of them. A thread that has no core
+    is told apart, and one that sleeps for most of what is left."""
+    try:
+        for row in samples.rows:
+            starved = min(1.0, row.starved / row.seconds)
+            yield row.end, row.seconds, starved, _STARVED
+            seen = seen_at(row)
+            if seen.kind != "data" and row.asleep > 0.5 * (row.seconds - row.starved):
+                # nothing in compiled calls sleeps: they wait for a thread that has no core
+                behind = seen.kind == "compiled" and row.starved > _BUSY * row.seconds
+                seen = _STARVED if behind else Seen("waiting", seen.name, seen.file, seen.line)
+            yield row.end, row.seconds, 1.0 - starved, seen
+    finally:  # code of the program's lives no longer for having been looked at
+        called_at.cache_clear()
+        _instructions.cache_clear()
+
+
+def seen_at(row: Sample) -> Seen:
+    """What the innermost frames of a stack say."""
+    if not row.stack:
+        return Seen("rest", "the rest")
+    code, at = row.stack[0]
+    file, line = _users(row.stack)
+    if any(c.co_filename.startswith(_DATA[0]) or _DATA[1] in c.co_filename for c, _ in row.stack[:40]):
+        return Seen("data", "loading data", file, line)
+    entry = next((i for i, (c, _) in enumerate(row.stack) if c.co_filename.startswith("<tcompile")), None)
+    if entry is not None and all(_is_ours(c) for c, _ in row.stack[:entry]):
+        return Seen("compiled", "compiled calls", file, line)
+    first = next((c for c, _ in row.stack if not _is_standard(c.co_filename)), code)
+    if _is_ours(first):  # also while it imports a module, or lets go of something
+        return Seen("compiled", "guards, and looking for what to compile", file, line)
+    name, operator = called_at(code, at)
+    if any(n in name for n in _AUTOGRAD):
+        return Seen("torch", "backward", file, line)
+    if operator:
+        return Seen("torch", name, file, line)
+    if code.co_filename.startswith(_TORCH):
+        return Seen("python", f"{code.co_qualname} (torch)", file, line)
+    if is_library_file(code.co_filename):
+        return Seen("python", f"{code.co_qualname} ({_package(code.co_filename)})", file, line)
+    return Seen("python", name or frame_words(code.co_qualname), file, line)
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(("<tcompile", _OWN))
+
+
+def _is_standard(file: str) -> bool:
+    return file.startswith(_STANDARD) and "site-packages" not in file
+
+
+def _users(stack: tuple[tuple[CodeType, int], ...]) -> tuple[str, int | None]:
+    """The innermost line that a user can change."""
+    for code, at in stack:
+        if not is_library_file(code.co_filename) and not code.co_filename.startswith(_NO_USERS):
+            return label(code.co_filename), _position(code, at)[0]
+    return "", None
+
+
+def _package(file: str) -> str:
+    return label(file).replace("\\", "/").split("/")[0].removesuffix(".py")
+
+
+def _position(code: CodeType, at: int) -> tuple[int | None, ...]:
+    if at < 0:
+        return code.co_firstlineno, None, None, None
+    return next(itertools.islice(code.co_positions(), at // 2, None), (None, None, None, None))
+
+
+@functools.lru_cache(maxsize=4096)
+def called_at(code: CodeType, at: int) -> tuple[str, bool]:
+    """The name of what a frame has called, and whether it is an operator on tensors; empty where it calls nothing."""
+    instruction = next((i for i in _instructions(code) if i.offset == at), None)
+    if instruction is None:
+        return "", False
+    node = _expression(code, at)
+    if instruction.opname.startswith("BINARY_OP") and isinstance(node, (ast.BinOp, ast.AugAssign)):
+        return _SYMBOLS.get(type(node.op), type(node.op).__name__.lower()), True
+    if instruction.opname.startswith("BINARY_SUBSCR"):
+        return "[...]", True
+    if not instruction.opname.startswith(_CALLS):
+        return "", False
+    if not isinstance(node, ast.Call):
+        return "", False
+    text = ast.unparse(node.func)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else text
+    return (name, True) if _is_operator(code, node.func, name) else (text if len(text) <= 40 else name, False)
+
+
+@functools.lru_cache(maxsize=256)
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    return list(dis.get_instructions(code))
+
+
+def _expression(code: CodeType, at: int) -> ast.AST | None:
+    """The expression or statement that an instruction belongs to."""
+    line, end_line, column, end_column = _position(code, at)
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    lines = [linecache.getline(code.co_filename, n).encode() for n in range(line, end_line + 1)]
+    if not lines or not lines[0]:
+        return None
+    lines[-1] = lines[-1][:end_column]
+    lines[0] = lines[0][column:]
+    text = b"".join(lines).decode(errors="replace")
+    try:
+        return ast.parse(f"({text}\n)", mode="eval").body
+    except SyntaxError:
+        pass
+    try:
+        body = ast.parse(text.strip()).body
+    except SyntaxError:
+        return None
+    return body[0] if len(body) == 1 else None
+
+
+def _is_operator(code: CodeType, func: ast.expr, name: str) -> bool:
+    """Whether a call of this name, so written, is one of torch's: of a tensor's method, or of a function of torch."""
+    root = func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if isinstance(root, ast.Name) and root.id in ("np", "numpy", "scipy", "pd", "math", "random", "os", "time", "plt"):
+        return False
+    if name in _NO_OPERATORS or name.startswith("__"):
+        return False
+    return any(
+        isinstance(getattr(space, name, None), (types.BuiltinFunctionType, types.MethodDescriptorType))
+        or callable(getattr(space, name, None))
+        and space is not torch
+        for space in _NAMESPACES
+    ) or hasattr(torch._C._nn, name)

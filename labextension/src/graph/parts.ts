@@ -1,0 +1,174 @@
+/**
+ * Where each node of a graph is drawn: its part (forward, backward, the optimizer's step), its module, and of an optimizer's step the
+ * parameter that it updates. Gives an order that stays topological, in which each group is one run.
+ */
+
+import { GraphNode } from '../schema';
+import { t, words } from '../texts';
+
+export interface Placing {
+  /** Indices of all nodes, in the order of the tree. */
+  order: number[];
+  /** By index: the names of the groups that a node is in, outermost first. */
+  paths: string[][];
+}
+
+const PART_WORDS: { [part: string]: string } = words({ forward: 'forward', backward: 'backward', optimizer: 'optimizer' });
+const PARTS = ['backward', 'optimizer'];
+/** A value that more nodes of an optimizer's step read belongs to none of the parameters. */
+const SHARED = 8;
+const LEAST_FOLDED = 4;
+/** Inputs that fit above a graph. */
+const MOST_INPUTS = 12;
+
+const isSource = (n: GraphNode) => n.op === 'input' || n.op === 'parameter';
+
+/** The part that a node says it is of. */
+export function partOf(n: GraphNode): 'forward' | 'backward' | 'optimizer' {
+  const first = n.module.split('.', 1)[0];
+  return first === 'backward' || first === 'optimizer' ? first : 'forward';
+}
+
+export function placeNodes(nodes: GraphNode[]): Placing {
+  const found = new Set(nodes.filter(n => !isSource(n)).map(partOf));
+  const several = PARTS.some(p => found.has(p as 'backward')) && found.size > 1;
+  const paths: string[][] = nodes.map(n => {
+    const segments = n.module ? n.module.split('.') : [];
+    if (n.op === 'output' || isSource(n)) {
+      return isSource(n) ? segments : [];
+    }
+    const part = partOf(n);
+    const inside = segments[0] === part ? segments.slice(1) : segments;
+    return several ? [PART_WORDS[part], ...inside] : PARTS.includes(part) ? inside : segments;
+  });
+  const readers: number[][] = nodes.map(() => []);
+  nodes.forEach(n => n.inputs.forEach(i => readers[i].push(n.index)));
+
+  const updates = foldUpdates(nodes, readers);
+  if (updates) {
+    nodes.forEach(n => {
+      const parameter = updates.of[n.index];
+      if (parameter && !isSource(n)) {
+        paths[n.index] = [...(several ? [PART_WORDS.optimizer] : []), t('each of {0} parameters', updates.count), parameter];
+      }
+    });
+  }
+  placeSources(nodes, readers, paths, several);
+
+  // Nodes in the order of the graph; an update's after what all updates share, one parameter after the other; a source before its first reader.
+  const rank = (n: GraphNode) => (updates && partOf(n) === 'optimizer' && !isSource(n) ? updates.rank[n.index] : -1);
+  const inner = nodes.filter(n => !isSource(n));
+  const first = inner.findIndex(n => rank(n) >= 0);
+  const head = first < 0 ? inner : inner.slice(0, first);
+  const tail = first < 0 ? [] : inner.slice(first);
+  const steps = tail.filter(n => rank(n) >= 0).sort((a, b) => rank(a) - rank(b) || a.index - b.index);
+  const sorted = [...head, ...steps, ...tail.filter(n => rank(n) < 0)];
+  const order: number[] = [];
+  const taken = new Uint8Array(nodes.length);
+  for (const n of nodes) {
+    if (isSource(n) && (!paths[n.index].length || !readers[n.index].length || paths[n.index][0] === INPUTS())) {
+      order.push(n.index);
+      taken[n.index] = 1;
+    }
+  }
+  for (const n of sorted) {
+    for (const i of n.inputs) {
+      if (isSource(nodes[i]) && !taken[i]) {
+        order.push(i);
+        taken[i] = 1;
+      }
+    }
+    order.push(n.index);
+  }
+  return { order, paths };
+}
+
+const INPUTS = () => t('inputs');
+
+/** A parameter stands in the module of its first reader; an input above the graph, or, where there are many, with what alone reads it. */
+function placeSources(nodes: GraphNode[], readers: number[][], paths: string[][], several: boolean): void {
+  const outside: GraphNode[] = [];
+  const inputs = nodes.filter(n => n.op === 'input').length;
+  for (const n of nodes) {
+    if (!isSource(n) || !readers[n.index].length) {
+      continue;
+    }
+    const theirs = readers[n.index].map(i => paths[i]);
+    if (n.op === 'parameter') {
+      paths[n.index] = several ? theirs[0] : n.module ? n.module.split('.') : theirs[0];
+      continue;
+    }
+    let shared = theirs[0];
+    for (const path of theirs) {
+      let k = 0;
+      while (k < shared.length && shared[k] === path[k]) {
+        k++;
+      }
+      shared = shared.slice(0, k);
+    }
+    if (shared.length && (inputs > MOST_INPUTS || (several && shared[0] !== PART_WORDS.forward))) {
+      paths[n.index] = shared;
+    } else {
+      paths[n.index] = [];
+      outside.push(n);
+    }
+  }
+  if (outside.length > MOST_INPUTS) {
+    outside.forEach(n => (paths[n.index] = [INPUTS()]));
+  }
+}
+
+/**
+ * The operations of an optimizer's step that update one parameter, for each of them: what hangs together once the values that all of them share
+ * (a learning rate, a count of steps) are left out. Null where there are few, or they depend on each other.
+ */
+function foldUpdates(nodes: GraphNode[], readers: number[][]): { of: (string | undefined)[]; rank: number[]; count: number } | null {
+  const members = nodes.filter(n => !isSource(n) && n.op !== 'output' && partOf(n) === 'optimizer');
+  const run = nodes.slice(members[0]?.index ?? 0, (members[members.length - 1]?.index ?? -1) + 1).filter(n => !isSource(n));
+  if (!members.length || run.length !== members.length) {
+    return null; // several steps in one graph: what stands between them reads one and is read by the next
+  }
+  const inside = new Uint8Array(nodes.length);
+  members.forEach(n => (inside[n.index] = 1));
+  const up = nodes.map(n => n.index);
+  const root = (i: number): number => {
+    while (up[i] !== i) {
+      up[i] = up[up[i]];
+      i = up[i];
+    }
+    return i;
+  };
+  const wide = nodes.map(n => readers[n.index].filter(i => inside[i]).length > SHARED);
+  for (const n of members) {
+    for (const i of n.inputs) {
+      if (!wide[i] && !wide[n.index] && (inside[i] || isSource(nodes[i]))) {
+        up[root(i)] = root(n.index);
+      }
+    }
+  }
+  // What updates a parameter reads it, or keeps state of it; all else is shared.
+  const sizes = new Map<number, number>();
+  members.forEach(n => sizes.set(root(n.index), (sizes.get(root(n.index)) ?? 0) + 1));
+  const named = new Map<number, string>();
+  nodes.forEach(n => {
+    if (isSource(n) && !wide[n.index] && sizes.has(root(n.index))) {
+      const at = root(n.index);
+      const shape = Array.isArray(n.shape) && n.shape.length ? ` ${n.shape.join('×')}` : '';
+      if (n.op === 'parameter' || !named.has(at)) {
+        named.set(at, `${n.op === 'parameter' && n.module ? n.module.replace(/^(backward|optimizer)\.?/, '') || n.name : n.name}${n.op === 'parameter' ? shape : ''}`);
+      }
+    }
+  });
+  const updates = [...named.keys()].filter(at => (sizes.get(at) ?? 0) > 2);
+  if (updates.length < LEAST_FOLDED) {
+    return null;
+  }
+  const number = new Map(updates.map((at, k) => [at, k + 1]));
+  const rank = nodes.map(n => (inside[n.index] ? number.get(root(n.index)) ?? 0 : -1));
+  const late = members.some(n => !rank[n.index] && n.inputs.some(i => inside[i] && rank[i] > 0));
+  const crossed = members.some(n => rank[n.index] > 0 && n.inputs.some(i => inside[i] && rank[i] > 0 && rank[i] !== rank[n.index]));
+  if (late || crossed) {
+    return null;
+  }
+  return { of: nodes.map(n => (rank[n.index] > 0 ? named.get(root(n.index)) : undefined)), rank, count: updates.length };
+}

@@ -1,0 +1,165 @@
+"""The graph of a training step: parts and modules as groups, an optimizer's step folded, costs, passes, a comparison."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tcompile import CompileReport
+from tcompile.compiler.report import schema as s
+
+from .notebooks import column_graph, sample_report
+from .pages import opened, saved, show
+from .test_budgets import BEST, PAN
+
+
+def training_step(layers: int, update: int) -> CompileReport:
+    """A graph of forward, backward and an optimizer's step of so many operations for each of the layers' weights."""
+    rows: list[tuple[str, str, list[int], str, int | None]] = [
+        ("x", "input", [], "", None),
+        ("lr", "input", [], "", None),
+    ]
+
+    def put(name: str, op: str, inputs: list[int], module: str = "", kernel: int | None = None) -> int:
+        rows.append((name, op, inputs, module, kernel))
+        return len(rows) - 1
+
+    state = [put(f"opt_state_{i}_exp_avg", "input", []) for i in range(layers)]
+    h, weights = 0, []
+    for i in range(layers):
+        weights.append(put(f"layers_{i}_weight", "parameter", [], f"layers.{i}.linear"))
+        h = put(f"mm_{i}", "aten.mm.default", [h, weights[-1]], f"layers.{i}.linear")
+        h = put(f"relu_{i}", "aten.relu.default", [h], f"layers.{i}.act", 0)
+    grads: dict[int, int] = {}
+    g = put("ones", "aten.full.default", [], "backward")
+    for i in reversed(range(layers)):
+        g = put(f"back_{i}", "aten.mul.Tensor", [g, h], f"backward.layers.{i}.act", 1)
+        grads[i] = g = put(f"mm_back_{i}", "aten.mm.default", [g, weights[i]], f"backward.layers.{i}.linear")
+    rate = put("rate", "aten.mul.Tensor", [1], "optimizer")
+    news = []
+    for i in range(layers):
+        m = put(f"avg_{i}", "aten.mul.Tensor", [state[i], grads[i]], "optimizer", 2)
+        for k in range(update):
+            m = put(f"up_{i}_{k}", "aten.add.Tensor", [m, rate if k == 1 else weights[i]], "optimizer", 2)
+        news.append(m)
+    put("output", "output", [h, *news])
+    report = sample_report()
+    report["partitions"] = []
+    report["profiles"] = []
+    graph = report["graphs"][0]
+    graph.update(captured=column_graph([]), lowered=column_graph(rows), ops=len(rows))
+    graph["passes"] = [
+        {
+            "name": name,
+            "point": "decomposed",
+            "seconds": 1e-3,
+            "before": 9,
+            "after": 9,
+            "removed": [],
+            "added": [line],
+            "more": 0,
+        }
+        for name, line in (("cse", "relu_0 = aten.relu.default(mm_0)"), ("fold", "relu_1 = aten.relu.default(mm_1)"))
+    ]
+    return CompileReport.from_json(json.dumps(report))
+
+
+def walked(page: Any, keys: list[str]) -> list[str]:
+    page.locator(".tc-graph-canvas").focus()
+    out = []
+    for key in keys:
+        page.keyboard.press(key)
+        out.append(page.locator(".tc-graph-details h4").inner_text())
+    return out
+
+
+def test_parts_are_groups_and_updates_are_folded(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path, training_step(6, 3))) as (page, problems):
+        show(page, "graph")
+        page.locator(".tc-tool", has_text="▸ all").click()
+        seen = walked(page, ["ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown"])
+        assert seen[1:] == ["forward.layers", "backward", "optimizer"], seen
+        assert "operations" in page.locator(".tc-graph-details").inner_text()
+        page.keyboard.press("Enter")  # opens the optimizer's step
+        page.locator(".tc-search input").fill("up_3_2")
+        page.locator(".tc-search input").press("Enter")
+        assert page.locator(".tc-graph-details h4").inner_text() == "up_3_2"
+        page.locator(".tc-graph-canvas").focus()
+        page.keyboard.press("Backspace")  # closes the group of its parameter
+        assert not problems
+
+
+def test_a_graph_of_6000_nodes_opens_as_an_overview_in_time(browser: Any, tmp_path: Path) -> None:
+    report = training_step(330, 14)
+    assert report.graphs[0].lowered.count > 6000
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        first = page.evaluate(BEST, ["document.querySelectorAll('.tc-tab')[2].click()", 1])
+        assert first < 1000, first
+        zoom = "document.querySelectorAll('.tc-graph .tc-tool')[i % 2].click()"
+        assert page.evaluate(BEST, [zoom, 6]) < 50
+        spent = page.evaluate(PAN)
+        assert spent[len(spent) // 2] < 50, spent[len(spent) // 2]
+        # so few boxes that each can be read, and yet all of the graph
+        assert page.locator(".tc-minimap").is_hidden()
+        assert not problems
+
+
+def test_scrubbing_through_the_passes_and_comparing(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path, training_step(4, 3))) as (page, problems):
+        show(page, "graph")
+        page.locator(".tc-passes summary").click()
+        slider = page.locator(".tc-passes input")
+        slider.press("ArrowRight")
+        assert slider.get_attribute("aria-valuetext") == "fold"
+        assert "relu_1 = aten.relu" in page.locator(".tc-passes").inner_text()
+        page.locator(".tc-compare").select_option(label=page.locator(".tc-compare option").nth(1).inner_text())
+        words = page.locator(".tc-graph-details").inner_text()
+        assert "Against graph_1" in words and "only here" in words and "mm" in words
+        assert not problems
+
+
+def test_costs_and_strides_stand_with_a_node(browser: Any, tmp_path: Path) -> None:
+    report = CompileReport.from_json(json.dumps(sample_report()))
+    nodes = report.graphs[0].lowered.nodes()
+    from tcompile.compiler.report.payload import encode
+
+    next(n for n in nodes if n.name == "mm").stride = [1, 64]
+    report.graphs[0].lowered = encode(nodes)
+    assert isinstance(report.profiles[0], s.CallProfile)
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        show(page, "graph")
+        page.locator(".tc-search input").fill("mm")
+        page.locator(".tc-search input").press("Enter")
+        words = page.locator(".tc-graph-details").inner_text()
+        assert "1, 64" in words and "7.20 µs, 12 %" in words, words
+        assert not problems
+
+
+KERNEL = """() => document.addEventListener('tcompile-host', event => {
+  event.detail.host = { ask: async (question, facts) => {
+    window.asked = [question, facts];
+    const plain = {dtype: 'float32', count: 4, sample: [0.5, 1], min: -0.25, max: 2, mean: 0.5, nan: 0, inf: 0, zero: 1, mark: ''};
+    return { values: [{...plain, node: 'mm'}, {...plain, node: 'add', nan: 2, sample: ['nan', 1], mark: 'nan'}] };
+  } };
+})"""
+
+
+def test_values_are_asked_of_the_kernel_and_marked(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path)) as (page, problems):
+        page.evaluate(KERNEL)
+        show(page, "graph")
+        page.locator(".tc-graph-details .tc-button", has_text="look at the values").click()
+        details = page.locator(".tc-graph-details")
+        details.locator("text=1 of 2 values are marked").wait_for()
+        assert page.evaluate("window.asked[0]") == "values" and page.evaluate("window.asked[1].graph") == 0
+        details.locator(".tc-link", has_text="add").click()
+        words = details.inner_text()
+        assert "-0.25 … 2, mean 0.5" in words and "2 NaN" in words and "nan 1" in words, words
+        assert not problems
+
+
+def test_without_a_kernel_no_values_are_offered(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path)) as (page, _):
+        show(page, "graph")
+        assert not page.locator(".tc-button", has_text="look at the values").count()

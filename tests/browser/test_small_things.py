@@ -1,0 +1,100 @@
+"""Small things that readers trip over: what covers code, page-long beginnings, rows of one kind, marks of warnings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tcompile import CompileReport
+from tcompile.compiler.report import schema as s
+
+from .notebooks import sample_report
+from .pages import opened, saved, show
+
+
+def sample() -> CompileReport:
+    return CompileReport.from_json(json.dumps(sample_report()))
+
+
+def test_a_kernels_numbering_begins_at_its_own_first_line(browser: Any, tmp_path: Path) -> None:
+    report = sample()
+    kernel = report.kernels[0]
+    kernel.source = (
+        "#include <stdint.h>\n" * 30 + '// the softmax\nextern "C" void k(float* out) {\n    out[0] = 1;\n}\n'
+    )
+    kernel.names = {"out": "add"}
+    report.kernels = [kernel]
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        show(page, "code")
+        pane = page.locator(".tc-pane[aria-label='Kernel']")
+        first = pane.locator(".tc-pane-body > .tc-listing .tc-line").first
+        assert first.get_attribute("data-line") == "1" and "the softmax" in first.inner_text()
+        fold = pane.locator(".tc-preamble")
+        assert "30 lines" in fold.inner_text()
+        pane.locator(".tc-pane-body > .tc-listing .tc-line[data-line='3']").click()
+        assert page.locator(".tc-pane[aria-label='Graph'] .tc-selected").inner_text().startswith("%add")
+        assert not problems
+
+
+def test_panes_are_resized_by_keyboard_and_pointer(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path), width=1400) as (page, problems):
+        show(page, "code")
+        pane, bar = page.locator(".tc-pane[aria-label='Graph']"), page.get_by_role("separator", name="Width of Graph")
+        before = pane.bounding_box()["width"]
+        bar.focus()
+        page.keyboard.press("ArrowLeft")
+        wider = pane.bounding_box()["width"]
+        assert 15 < wider - before < 40
+        box = bar.bounding_box()
+        page.mouse.move(box["x"] + 3, box["y"] + 40)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 63, box["y"] + 40, steps=4)
+        page.mouse.up()
+        assert -75 < pane.bounding_box()["width"] - wider < -45
+        assert not problems
+
+
+def test_a_lines_cost_covers_no_code(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path), width=700) as (page, _):
+        covered = page.evaluate(
+            """() => [...document.querySelectorAll('.tc-line')].some(line => {
+                const heat = line.querySelector('.tc-heat'), code = line.querySelector('code');
+                return heat && heat.getBoundingClientRect().right > code.getBoundingClientRect().left; })"""
+        )
+        assert page.locator(".tc-heat").count() > 1 and not covered
+
+
+def test_guards_of_one_kind_are_one_row_with_their_cost(browser: Any, tmp_path: Path) -> None:
+    report = sample()
+    row = report.guards[2]
+    failed = [g for g in report.guards if g.failed]
+    more = [s.GuardRow(0, f"x{i}", "TENSOR", f"`x{i}` is a tensor", ns=10.0) for i in range(40)]
+    report.guards = [*failed, row, *more]
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        show(page, "guards")
+        panel = page.locator(".tc-panel-root:not([hidden])")
+        kind = panel.locator(".tc-guard-kind")
+        assert kind.count() == 1 and "40 guards · 400 ns a call" in kind.inner_text()
+        assert panel.locator("[data-guard]").count() == len(failed) + 1
+        kind.locator("summary").click()
+        assert kind.locator("[data-guard]").count() == 40
+        panel.locator("input[type=search]").fill("x17")
+        assert panel.locator("[data-guard]").count() == 1
+        assert not problems
+
+
+def test_what_needs_no_change_has_no_warning(browser: Any, tmp_path: Path) -> None:
+    report = sample()
+    for b in report.graph_breaks:
+        b.harmless = True
+    for r in report.recompiles:
+        r.suggestion = "no change is needed: the second iteration makes it any number"
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        show(page, "guards")
+        panel = page.locator(".tc-panel-root:not([hidden])")
+        assert not panel.locator("button.tc-event-break, button.tc-event-recompile").count()
+        assert panel.locator("button.tc-event-harmless").count() == 2
+        assert "no change needed" in panel.locator(".tc-legend").inner_text()
+        assert "what to change" not in panel.inner_text()
+        assert not problems

@@ -1,0 +1,156 @@
+"""`apply` of custom autograd functions by every way that leads to it. It is Python code up to torch 2.13 and native
+from 2.14 on.
+"""
+
+import re
+
+import pytest
+import torch
+
+import tcompile
+
+from .test_higher_order import WithSetup, WrongSquare, agree
+from .runner import Runner
+
+
+def tensor(*sizes, seed=0):
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+class Scaled(torch.autograd.Function):
+    """With a setup_context, which sees forward's defaults."""
+
+    @staticmethod
+    def forward(x, scale=2.0, *more):
+        return x * scale + len(more)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.scale, *more = inputs
+        ctx.n = 2 + len(more)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (grad * ctx.scale * 10, *[None] * (ctx.n - 1))
+
+
+class Plain(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale=2.0):
+        ctx.scale = scale
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.scale * 10, None
+
+
+class Checked(WrongSquare):
+    """Comes to torch's `apply` by super()."""
+
+    @classmethod
+    def apply(cls, x, twice=False):
+        y = super().apply(x)
+        return super().apply(y) if twice else y
+
+
+class ByArguments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+bound = WrongSquare.apply
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: bound(x) + 1,
+        lambda x, name="apply": getattr(WrongSquare, name)(x),
+        lambda x: Checked.apply(x, twice=True) + Checked.apply(x),
+        lambda x: sum(function.apply(x) for function in (WrongSquare, Checked, Plain)),
+        lambda x: list(map(WrongSquare.apply, [x, x * 2]))[1],
+        lambda x: WithSetup.apply(x, x) * Scaled.apply(x),
+        lambda x: Scaled.apply(x, 3.0, 1, 2) + Scaled.apply(x, scale=5.0),
+        lambda x: Plain.apply(x, scale=3.0) + Plain.apply(x) + Plain.apply(x=x, scale=1.0),
+        lambda x: torch.autograd.Function.apply.__name__ and Plain.apply(x),
+    ],
+    ids=["bound", "getattr", "super", "loop", "map", "setup", "defaults", "keywords", "name"],
+)
+def test_every_way_to_apply_is_captured(f):
+    try:
+        f(tensor(4))
+    except TypeError as error:  # older torch passes no keywords on
+        with pytest.raises(TypeError, match=re.escape(str(error))):
+            tcompile.compile(f, backend="eager")(tensor(4))
+        return
+    agree(f, tensor(4))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: WrongSquare.apply(),
+        lambda x: WithSetup.apply(x),
+        lambda x: torch.autograd.Function.apply(x),
+        lambda x: ByArguments.apply(x=x),
+    ],
+    ids=["none", "too few", "base", "keyword only"],
+)
+def test_what_eager_refuses_is_refused(call):
+    x = tensor(3)
+    with pytest.raises(Exception) as eager:
+        call(x)
+    with pytest.raises(type(eager.value)) as ours:
+        tcompile.compile(call, backend="eager")(x)
+    assert str(ours.value) == str(eager.value)
+
+
+def test_another_function_behind_the_same_name_is_seen():
+    global bound
+    runner, x = Runner(), tensor(3).detach()
+
+    def f(x):
+        return bound(x)
+
+    try:
+        for bound in (WrongSquare.apply, Plain.apply, WithSetup.apply.__self__ and WrongSquare.apply):
+            torch.testing.assert_close(runner(f, x), bound(x))
+    finally:
+        bound = WrongSquare.apply
+
+
+def test_a_backward_that_is_exchanged_is_seen():
+    class Changing(torch.autograd.Function):
+        forward = staticmethod(lambda ctx, x: x * 1)
+        backward = staticmethod(lambda ctx, grad: grad * 2)
+
+    compiled = tcompile.compile(lambda x: Changing.apply(x), backend="aot_eager")
+    for factor in (2, 3):
+        Changing.backward = staticmethod(lambda ctx, grad, factor=factor: grad * factor)
+        x = tensor(2)
+        compiled(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((2,), float(factor)))
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.function.FunctionCtx, "set_output_grad_dtype"), reason="from torch 2.14 on"
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, None])
+def test_the_dtype_of_gradients_that_a_function_asks_for(dtype):
+    class Typed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_output_grad_dtype(dtype)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return (grad * (2 if grad.dtype is torch.float32 else 3)).to(torch.float32)
+
+    agree(lambda x: Typed.apply(x), tensor(4), fullgraph=dtype is not None)

@@ -1,0 +1,54 @@
+"""Results that lie in an input's memory: views where eager's are, plain tensors where detach() made them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tcompile
+
+
+def detached(x):
+    return x.detach()
+
+
+def of_a_view(x):
+    return x.view(-1).detach()
+
+
+def both(x):
+    d = x.detach()
+    return d, d, x.view(-1), x * 2
+
+
+def data(x):
+    return x.data
+
+
+def twice(x):
+    return x.detach().detach()
+
+
+@pytest.mark.parametrize("f", [detached, of_a_view, both, data, twice])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager", "eager"])
+def test_what_a_result_is_to_autograd(f, grad, backend):
+    x = torch.randn(3, 4, requires_grad=grad)
+    fast = tcompile.compile(f, backend=backend)
+    for _ in range(2):
+        want, got = f(x), fast(x)
+        want, got = (want, got) if isinstance(want, tuple) else ((want,), (got,))
+        for a, b in zip(want, got, strict=True):
+            assert (a._is_view(), a._base is x, a.requires_grad) == (b._is_view(), b._base is x, b.requires_grad)
+            assert (a.data_ptr() == x.data_ptr()) == (b.data_ptr() == x.data_ptr())
+            torch.testing.assert_close(b, a)
+        if len(got) > 1:
+            assert got[0] is got[1]
+
+
+def test_writing_to_a_detached_result_writes_the_input():
+    x = torch.zeros(3)
+    fast = tcompile.compile(detached)
+    for k in range(1, 3):
+        fast(x).fill_(k)
+        assert x.tolist() == [k] * 3

@@ -1,0 +1,164 @@
+"""Functions with a cache (functools.cache, memo decorators, cached_property): what they give is what the cache holds,
+changed by whoever has it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable
+
+import pytest
+import tcompile
+import torch
+
+x = torch.ones(2)
+factor = 2.0
+
+
+def memo(fn: Callable) -> Callable:
+    cache: dict = {}
+
+    def inner(*args: Any) -> Any:
+        if args not in cache:
+            cache[args] = fn(*args)
+        return cache[args]
+
+    return inner
+
+
+DECORATORS = {"cache": functools.cache, "lru_cache": functools.lru_cache(maxsize=2), "by hand": memo}
+
+
+@pytest.mark.parametrize("decorator", DECORATORS)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_tensor_in_a_cache_is_one_and_the_same(decorator: str, backend: str) -> None:
+    def observed(wrap: Callable) -> list:
+        weights = DECORATORS[decorator](lambda n: torch.ones(2) * n)
+        f = wrap(lambda x: (weights(2).add_(x).clone(), weights(2) is weights(2)))
+        return [f(x), f(x), weights(2).mul_(3).clone(), f(x), f(x)]
+
+    torch.testing.assert_close(observed(lambda f: tcompile.compile(f, backend=backend)), observed(lambda f: f))
+
+
+def test_lists_and_objects_in_a_cache() -> None:
+    def observed(wrap: Callable) -> list:
+        @functools.cache
+        def numbers(n: int) -> list:
+            return [n]
+
+        def program(x: torch.Tensor) -> Any:
+            numbers(1).append(1)
+            return x + len(numbers(1)), numbers(1) is numbers(1)
+
+        f = wrap(program)
+        return [f(x), f(x), numbers(1), f(x)]
+
+    torch.testing.assert_close(observed(lambda f: tcompile.compile(f, backend="eager")), observed(lambda f: f))
+
+
+def test_numbers_in_a_cache_stay_until_it_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.cache
+    def scaled(n: int) -> float:
+        return n * factor
+
+    f = tcompile.compile(lambda x: x * scaled(3), backend="eager", fullgraph=True)
+    assert torch.equal(f(x), x * 6)
+    monkeypatch.setitem(globals(), "factor", 5.0)
+    assert torch.equal(f(x), x * 6)
+    scaled.cache_clear()
+    assert torch.equal(f(x), x * 15) and torch.equal(f(x), x * 15)
+
+
+def test_a_method_with_a_cache() -> None:
+    class Table:
+        def __init__(self, k: float) -> None:
+            self.k = k
+
+        @functools.lru_cache  # noqa: B019  (what is tested)
+        def scale(self, n: int) -> float:
+            return self.k * n
+
+    first, second = Table(2.0), Table(3.0)
+    f = tcompile.compile(lambda x, t: x * t.scale(3), backend="eager", fullgraph=True)
+    for t in (first, second, first):
+        assert torch.equal(f(x, t), x * t.k * 3)
+    first.k = 7.0
+    assert torch.equal(f(x, first), x * 6)
+
+
+@pytest.mark.parametrize("argument", ["tensor", "after effects"])
+def test_what_may_depend_on_more_is_called_where_it_stands(argument: str) -> None:
+    def observed(wrap: Callable) -> list:
+        seen: list = []
+
+        @functools.cache
+        def total(key: Any) -> Any:
+            return key * 2 if argument == "tensor" else len(seen)
+
+        def program(x: torch.Tensor, key: Any) -> Any:
+            seen.append(1)
+            return x + total(key)
+
+        f, key = wrap(program), torch.ones(2) if argument == "tensor" else 1
+        return [f(x, key), f(x, key), f(x, torch.ones(2) if argument == "tensor" else 2)]
+
+    torch.testing.assert_close(observed(lambda f: tcompile.compile(f, backend="eager")), observed(lambda f: f))
+
+
+def test_a_cached_property_of_a_list() -> None:
+    class Owner:
+        @functools.cached_property
+        def items(self) -> list:
+            return []
+
+    def program(x: torch.Tensor, owner: Owner) -> Any:
+        owner.items.append(1)
+        return x + len(owner.items)
+
+    f, mine, theirs = tcompile.compile(program, backend="eager"), Owner(), Owner()
+    for _ in range(3):
+        assert torch.equal(f(x, mine), program(x, theirs)) and mine.items == theirs.items
+
+
+def test_single_dispatch() -> None:
+    def observed(wrap: Callable) -> list:
+        @functools.singledispatch
+        def shifted(value: Any, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+        f = wrap(lambda x: shifted(1, x) * shifted("a", x))
+        out = [f(x)]
+        for kind in (str, int, str):
+            shifted.register(kind, lambda value, x, k=len(out): x + 10 * k)
+            out.append(f(x))
+        return out
+
+    torch.testing.assert_close(observed(lambda f: tcompile.compile(f, backend="eager")), observed(lambda f: f))
+
+
+def test_what_a_cached_function_does_when_it_runs_is_seen() -> None:
+    def observed(wrap: Callable) -> list:
+        notes: list = []
+
+        @functools.cache
+        def once() -> None:
+            notes.append(1)
+
+        def program(x: torch.Tensor) -> Any:
+            before = len(notes)
+            once()
+            return x + 10 * before + len(notes)
+
+        f = wrap(program)
+        out = [f(x), f(x)]
+        once.cache_clear()
+        return [*out, f(x), f(x), notes]
+
+    torch.testing.assert_close(observed(lambda f: tcompile.compile(f, backend="eager")), observed(lambda f: f))
+
+
+def test_a_tuple_in_a_cache_is_the_same_tuple() -> None:
+    pair = functools.cache(lambda n: (n, (n, 2)))
+    f = tcompile.compile(lambda x: (x * pair(3)[1][0], pair(3)), backend="eager")
+    for _ in range(2):
+        assert f(x)[1] is pair(3)

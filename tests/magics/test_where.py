@@ -1,0 +1,126 @@
+"""What a look at a thread's stack sees, and that a cell's report always ends as a report."""
+
+from __future__ import annotations
+
+import linecache
+import time
+
+import pytest
+import torch
+from tcompile.kernel_magics import kernels as kernels_module
+from tcompile.kernel_magics import session as session_module
+from tcompile.kernel_magics.sampling import Sample, Sampler, Samples
+from tcompile.kernel_magics.where import called_at, looks, seen_at
+
+FUNCTION = """
+import torch
+def f(x):
+    return torch.sin(x) * x + 2
+x = torch.ones(8)
+compile_now = (f, x)
+y = f(x)
+"""
+
+
+def code_of(text: str):
+    name = f"<cell {text!r}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    return compile(text, name, "exec")
+
+
+def calls(text: str) -> set[tuple[str, bool]]:
+    """What `called_at` says of each position of a code."""
+    code = code_of(text)
+    return {called_at(code, at) for at in range(0, len(code.co_code), 2)} - {("", False)}
+
+
+@pytest.mark.parametrize(
+    "text, seen",
+    [
+        ("torch.matmul(a, b)", ("matmul", True)),
+        ("y = x.softmax(-1).sum()", ("softmax", True)),
+        ("F.scaled_dot_product_attention(q,\n  k, v)", ("scaled_dot_product_attention", True)),
+        ("z = a @ b", ("@", True)),
+        ("np.sort(a)", ("np.sort", False)),
+        ("time.sleep(1)", ("time.sleep", False)),
+        ("print(x)", ("print", False)),
+        ("d.get(3)", ("d.get", False)),
+    ],
+)
+def test_the_call_that_a_frame_stands_at(text, seen):
+    assert seen in calls(text)
+
+
+def look(*frames, asleep=0.0, starved=0.0) -> Sample:
+    return Sample(1.0, 0.1, asleep, starved, tuple((code, -1) for code in frames))
+
+
+def test_kinds_of_time():
+    user = code_of("for i in x: pass")
+    entry = compile("pass", "<tcompile entry 3 of f>", "exec")
+    loader = compile("pass", torch.utils.data.dataloader.__file__, "exec")
+    assert seen_at(look(entry, user)).kind == "compiled"
+    assert seen_at(look(loader, user)).kind == "data" and seen_at(look(user)).kind == "python"
+
+    def kinds(row):
+        return {(seen.kind, round(share, 2)) for *_, share, seen in looks(Samples(0.0, 1.0, [row])) if share}
+
+    assert kinds(look(user, asleep=0.09)) == {("waiting", 1.0)}
+    assert kinds(look(user, starved=0.06)) == {("starved", 0.6), ("python", 0.4)}
+    assert kinds(look(loader, user, asleep=0.09)) == {("data", 1.0)}, "loading data is that, also while it waits"
+
+
+def test_a_thread_is_looked_at_while_it_works_and_while_it_sleeps():
+    sampler = Sampler()
+    sampler.start()
+    time.sleep(0.1)
+    end = time.perf_counter() + 0.1
+    while time.perf_counter() < end:
+        sum(range(1000))
+    samples = sampler.stop()
+    time.sleep(0.15)
+    seen = len(samples.rows)
+    time.sleep(0.05)
+    assert len(samples.rows) == seen, "it ends with the cell"
+    assert sum(r.seconds for r in samples.rows) <= samples.end - samples.begin + 0.01
+    if samples.rows and samples.rows[0].asleep:
+        assert any(s.kind == "waiting" and "sleep" in s.name for *_, s in looks(samples))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("_assert_async failed"), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["measure", "time_kernels", "finish", "diff"])
+def test_whatever_fails_while_timing_the_report_is_finished(shell, monkeypatch, capsys, error, where):
+    from tcompile.compiler.report import CompileReport
+    from tcompile.kernel_magics import timing
+
+    def fails(*args, **kwargs):
+        raise error
+
+    shown = []
+    monkeypatch.setattr(session_module, "_show", lambda place, report, timed=True: shown.append((report, timed)))
+    shell.run_cell("%%tcompile time=20ms" + FUNCTION, store_history=True)
+    if where == "measure":
+        monkeypatch.setattr(timing, "measure", fails)
+    elif where == "time_kernels":
+        monkeypatch.setattr(kernels_module, "time_kernels", fails)
+    elif where == "diff":
+        monkeypatch.setattr(CompileReport, "diff", fails)
+    else:
+        monkeypatch.setattr(session_module, "finish", fails)
+    if where in ("finish", "diff") and isinstance(error, KeyboardInterrupt):
+        return  # what an interrupt meets there takes microseconds
+    shell.run_cell("%%tcompile -o r time=20ms" + FUNCTION, store_history=True)
+    report, timed = shown[-1]
+    assert timed and report is shell.user_ns["r"], "the last thing shown is the finished report"
+    assert shell.user_ns["y"].shape == (8,)
+    words = [report.speedups.reason, *(f.text for f in report.notes)]
+    if not isinstance(error, KeyboardInterrupt):
+        assert any(type(error).__name__ in w for w in words), words
+    assert "Traceback" not in capsys.readouterr().out
+
+
+def test_a_cell_has_a_wall_time_whose_parts_add_up(shell):
+    shell.run_cell("%%tcompile -o r time=off\nimport time\ntime.sleep(0.05)" + FUNCTION, store_history=True)
+    wall = shell.user_ns["r"].wall
+    assert wall.seconds >= 0.05 and sum(p.seconds for p in wall.parts) == pytest.approx(wall.seconds, rel=0.02)
+    assert any(p.kind == "compiling" for p in wall.parts)

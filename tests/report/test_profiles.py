@@ -1,0 +1,123 @@
+"""Profiles of calls in the report: rows of a trace, columns and back, costs of lines, and what damages them."""
+
+import json
+
+import pytest
+import torch
+from tcompile import CompileReport
+from tcompile.compiler.report import schema as s
+from tcompile.compiler.report.profiles import encode_spans, line_costs
+
+
+def rows():
+    return [
+        s.ProfileSpan("call", "f", -1, 0.0, 1e-3),
+        s.ProfileSpan("graph", "graph_0", 0, 1e-4, 8e-4, 0),
+        s.ProfileSpan("library", "mm", 1, 1e-4, 6e-4, 0, None, "mm", "In[1]", 3, "layer.0", "forward"),
+        s.ProfileSpan("kernel", "k", 1, 7e-4, 1e-4, 0, 0, "relu", "In[1]", 3, "layer.0", "forward"),
+    ]
+
+
+def report():
+    r = CompileReport(title="f")
+    r.graphs = [s.Graph("graph_0")]
+    r.kernels = [s.Kernel("k", "cpp", "", "", 0, lines=[["In[1]", 3], ["In[1]", 4]])]
+    p = s.CallProfile("f", "In[1]", 1, "call", "cpu", 1e-3, 9e-4)
+    encode_spans(p, rows())
+    r.profiles = [p]
+    return r
+
+
+def test_rows_survive_the_columns_and_the_json():
+    again = CompileReport.from_json(report().to_json())
+    assert [x.name for x in again.profiles[0].rows()] == ["f", "graph_0", "mm", "k"]
+    for got, expected in zip(again.profiles[0].rows(), rows()):
+        assert (got.kind, got.graph, got.kernel, got.node, got.line, got.module, got.part, got.parent) == (
+            expected.kind,
+            expected.graph,
+            expected.kernel,
+            expected.node,
+            expected.line,
+            expected.module,
+            expected.part,
+            expected.parent,
+        )
+        assert abs(got.seconds - expected.seconds) < 1e-9
+
+
+def test_library_time_counts_at_its_line():
+    costs = line_costs(report())
+    assert costs["In[1]", 3] == pytest.approx(6.5e-4) and costs["In[1]", 4] == pytest.approx(5e-5)
+
+
+def test_a_report_without_profiles_is_read():
+    data = json.loads(report().to_json())
+    del data["profiles"]
+    assert CompileReport.from_json(json.dumps(data)).profiles == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p["columns"]["parent"].__setitem__(2, 3),
+        lambda p: p["columns"]["parent"].__setitem__(1, -1),
+        lambda p: p["columns"]["name"].pop(),
+        lambda p: p["columns"]["kind"].__setitem__(0, 99),
+        lambda p: p["tables"].pop("line"),
+        lambda p: p["tables"]["name"].__setitem__(0, 5),
+    ],
+)
+def test_damage_is_refused_by_name(change):
+    data = report().to_dict()
+    from tcompile.compiler.report.json import unpack
+
+    data = unpack(data)
+    change(data["profiles"][0])
+    with pytest.raises(ValueError, match=r"profiles\[0\]"):
+        CompileReport.from_json(json.dumps(data))
+
+
+def test_what_was_left_out_is_no_reference_any_more():
+    r = report()
+    r.kernels = []
+    again = CompileReport.from_json(r.to_json())
+    assert all(x.kernel is None for x in again.profiles[0].rows())
+
+
+def test_backward_and_optimizer_nodes_know_their_part_and_module():
+    import tcompile
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    opt = torch.optim.Adam(model.parameters())
+
+    def step(x):
+        opt.zero_grad()
+        model(x).square().mean().backward()
+        opt.step()
+
+    r = tcompile.explain(step)(torch.randn(5, 8))
+    modules = {n.module for g in r.graphs for n in g.lowered.nodes() if n.op not in ("input", "parameter", "output")}
+    assert {"model.0", "model.2", "backward.model.0", "backward.model.1", "backward.model.2", "optimizer"} <= modules
+
+
+def test_a_backward_graph_of_its_own_has_the_modules_of_forward():
+    import tcompile
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+    compiled = tcompile.compile(lambda x: model(x).square().sum())
+    with tcompile.record() as recorded:
+        compiled(torch.randn(5, 8)).backward()
+    r = recorded if hasattr(recorded, "graphs") else recorded.report()
+    backward = [g for i, g in enumerate(r.graphs) if any(i in p.backward for p in r.partitions)]
+    modules = {n.module for g in backward for n in g.lowered.nodes() if n.op.startswith("aten.")}
+    assert {"backward.model.0", "backward.model.2"} <= modules
+
+
+def test_strides_that_are_no_rows_are_kept():
+    import tcompile
+
+    r = tcompile.explain(lambda x: (x.t() * 2, x + 1))(torch.randn(3, 5))
+    nodes = {n.op: n for n in r.graphs[0].lowered.nodes()}
+    assert nodes["aten.permute.default"].stride == [1, 5] and nodes["aten.add.Tensor"].stride is None
+    again = CompileReport.from_json(r.to_json()).graphs[0].lowered.nodes()
+    assert [n.stride for n in again] == [n.stride for n in r.graphs[0].lowered.nodes()]

@@ -1,0 +1,86 @@
+"""Figures that are true: what a speedup is of, what counts as speed, what a badge may say."""
+
+from __future__ import annotations
+
+import pytest
+from make_sample import sample
+from tcompile.compiler.report import schema as s
+from tcompile.compiler.report.finish import finish
+from tcompile.compiler.report.numbers import against
+from tcompile.compiler.report.conclusions.truth import fell_back, main_call, unused_share
+
+
+def quiet() -> object:
+    r = sample()
+    r.graph_breaks.clear(), r.fallbacks.clear(), r.recompiles.clear(), r.errors.clear()
+    for f in r.frames:
+        if f.status == "partly":
+            f.status = "compiled"
+    return r
+
+
+@pytest.mark.parametrize(
+    "ratio, lo, hi, words",
+    [
+        (2.9, 2.8, 3.0, "2.9× [2.8–3.0] faster than eager"),
+        (0.8, 0.78, 0.82, "1.25× [1.22–1.28] slower than eager"),
+        (1.2, 0.9, 1.4, "no clear difference from eager (1.2× [0.9–1.4])"),
+        (26.0, 26.0, 26.0, "no clear difference from eager (26× [one sample])"),
+    ],
+)
+def test_what_an_interval_allows_to_say(ratio, lo, hi, words):
+    assert against(ratio, lo, hi, "eager") == words
+
+
+def test_what_raised_fell_back_or_was_interrupted_is_not_green():
+    r = quiet()
+    finish(r)
+    assert r.summary.status == "compiled"
+    for change in (
+        lambda r: setattr(r, "raised", "ValueError"),
+        lambda r: setattr(r, "raised", "KeyboardInterrupt"),
+        lambda r: r.fallbacks.append(s.Fallback("forward", "switched off: its calls were slower", 1, 0)),
+        lambda r: r.fallbacks.append(s.Fallback("toolchain", "no C++ compiler", 1)),
+    ):
+        r = quiet()
+        change(r)
+        finish(r)
+        assert r.summary.status == "partly" and r.summary.symbol == "▲", r.summary
+    r = quiet()
+    r.fallbacks.append(s.Fallback("aten.foo.default", "eager kernel: no lowering rule", 1, 0))  # a library call
+    finish(r)
+    assert not fell_back(r) and r.summary.status == "compiled"
+
+
+def test_work_that_was_left_out_is_no_speed():
+    r = quiet()
+    r.graphs[0].unused = 0.05
+    finish(r)
+    assert unused_share(r) == 0 and r.speedups.over("eager") is not None
+    r.graphs[0].unused = 0.98
+    finish(r)
+    assert r.speedups.over("eager") is None and r.speedups.over("torch") is not None
+    assert "98 % of the work left out" in r.summary.line and "than eager" not in r.summary.line
+    call = r.speedups.calls[0]
+    assert all(x.over != "eager" for x in call.speedups) and call.break_even_calls is None
+    assert all(e.median for e in call.engines), "the times themselves stay"
+    finish(r)
+    assert r.speedups.reason.count("nobody reads") == 1
+
+
+def test_a_figure_names_its_call_and_how_little_of_the_run_that_is():
+    r = quiet()
+    finish(r)
+    assert "faster than eager in `forward` (under 1 % of the run)" in r.summary.line
+    r.speedups.of = ""
+    finish(r)
+    assert "faster than eager   " in r.summary.line and r.speedups.share is None
+
+
+def test_the_main_call_is_a_whole_one():
+    r = quiet()
+    assert main_call(r.speedups).name == "forward"  # the other has larger times, of its graphs alone
+    r.speedups.calls = [c for c in r.speedups.calls if c.measured == "graphs"]
+    assert main_call(r.speedups) is None
+    finish(r)
+    assert "pays off" not in r.summary.line

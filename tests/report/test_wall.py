@@ -1,0 +1,117 @@
+"""Where the wall time went: parts that add up, and the ranked answer made of them."""
+
+from __future__ import annotations
+
+import pytest
+from make_sample import sample
+from tcompile.compiler.report import schema as s
+from tcompile.compiler.report.conclusions.answers import answers_of
+from tcompile.compiler.report.finish import finish
+from tcompile.compiler.report.conclusions.wall import Seen, by_kind, split_compiled, wall_of
+
+PYTHON, COMPILED = Seen("python", "train", "In[1]", 3), Seen("compiled", "compiled calls", "In[1]", 4)
+
+
+def total(wall: s.Wall) -> float:
+    return sum(p.seconds for p in wall.parts)
+
+
+def test_parts_add_up_to_the_wall_time():
+    looks = [(0.1 * i, 0.1, 1.0, PYTHON if i % 2 else COMPILED) for i in range(1, 11)]
+    wall = wall_of(0.0, 1.0, [(0.0, 0.2), (0.35, 0.4)], looks)
+    assert wall.how == "sampled" and total(wall) == pytest.approx(1.0)
+    sums = {kind: t for kind, _, t in by_kind(wall)}
+    assert sums["compiling"] == pytest.approx(0.25), "by the clock, not by looks"
+    assert sums["python"] == pytest.approx(0.4) and sums["compiled"] == pytest.approx(0.35)
+
+
+def test_a_run_too_short_to_be_looked_at_says_so():
+    wall = wall_of(0.0, 0.01, [(0.0, 0.004)], [(0.005, 0.002, 1.0, PYTHON)])
+    assert wall.how == "counted" and {p.kind for p in wall.parts} == {"compiling", "rest"} and total(wall) == 0.01
+
+
+def test_many_small_parts_become_one():
+    looks = [(0.01 * i, 0.01, 1.0, Seen("python", f"f{i}")) for i in range(1, 101)]
+    wall = wall_of(0.0, 1.0, [], looks)
+    assert len(wall.parts) <= 26 and total(wall) == pytest.approx(1.0)
+    assert any(p.name.endswith("others") for p in wall.parts)
+
+
+def report_with(*parts: s.WallPart):
+    r = sample()
+    r.tried, r.speedups, r.recompiles, r.graph_breaks, r.stages = {}, s.Speedups(), [], [], []
+    r.waited = r.summary.compile_seconds = 0.0
+    r.wall = s.Wall(sum(p.seconds for p in parts), "sampled", 100, list(parts))
+    return r
+
+
+def test_kernels_take_their_part_of_compiled_calls_and_never_more():
+    for each, expected in ((1e-3, 0.3), (1.0, 0.5)):
+        r = report_with(s.WallPart("compiled", "compiled calls", 0.5), s.WallPart("python", "f", 0.5))
+        r.kernels, r.externs = [s.Kernel("k", graph=0, seconds=each)], []
+        for e in r.entries:
+            e.hits = 0 if e.graph == 0 else e.hits
+        r.entries[0].graph, r.entries[0].hits = 0, 300
+        for _ in range(2):  # a report is finished again after its timings
+            split_compiled(r)
+            sums = {kind: t for kind, _, t in by_kind(r.wall)}
+            assert sums["kernels"] == pytest.approx(expected) and total(r.wall) == pytest.approx(1.0)
+
+
+def test_answers_are_ranked_by_what_they_gain():
+    r = report_with(
+        s.WallPart("data", "loading data", 0.5, None, "In[4]", 2),
+        s.WallPart("python", "train", 0.2, None, "In[4]", 3),
+        s.WallPart("waiting", "time.sleep", 0.29, None, "In[4]", 4),
+        s.WallPart("torch", "sort", 0.01, None, "In[4]", 5),
+    )
+    r.tried = {"mode=max-autotune": {"settings": {"mode": "max-autotune"}, "ratio": [3.0, 2.9, 3.1]}}
+    answers = answers_of(r)
+    assert [a.how for a in answers] == ["measured", "at most", "at most", "at most"]
+    assert answers[0].settings == {"mode": "max-autotune"} and answers[0].gain == 3.0
+    assert "loading data" in answers[1].text and answers[1].gain == pytest.approx(2.0)
+    assert "num_workers" in answers[1].action and "`time.sleep` (line 4)" in answers[2].text
+    assert not any("sort" in a.text for a in answers), "one hundredth is no answer"
+
+
+def test_an_option_that_measured_no_clear_gain_is_no_answer():
+    r = report_with(s.WallPart("python", "f", 1.0))
+    r.tried = {
+        "mode=a": {"settings": {"mode": "a"}, "ratio": [1.1, 0.9, 1.3]},
+        "mode=b": {"settings": {"mode": "b"}, "ratio": [5.0, 5.0, 5.0]},
+        "mode=c": {"settings": {"mode": "c"}, "ratio": [0.5, 0.4, 0.6]},
+    }
+    assert all(not a.settings for a in answers_of(r))
+
+
+def test_what_was_measured_takes_the_place_of_a_bound():
+    r = report_with(s.WallPart("kernels", "k", 0.9, 1), s.WallPart("python", "f", 0.1))
+    r.environment.pop("copy_bytes_per_second", None)
+    (bound,) = [a for a in answers_of(r) if a.settings]
+    assert bound.settings == {"mode": "max-autotune"} and bound.how == "at most"
+    r.tried = {"mode=max-autotune": {"settings": {"mode": "max-autotune"}, "ratio": [1.0, 0.9, 1.1]}}
+    assert all(not a.settings and "max-autotune" not in a.action for a in answers_of(r))
+
+
+def test_products_at_the_machines_peak_have_nothing_to_gain():
+    r = report_with(s.WallPart("compiled", "compiled calls", 1.0))
+    r.kernels.clear()
+    finish(r)
+    products = [x for x in r.externs if "mm" in x.op]
+    assert products, "the sample has products that torch computes"
+    for x in products:
+        x.seconds = 1e-3
+    r.wall.parts = [s.WallPart("library", products[0].op, 1.0, 3)]
+    r.environment["matmul_flops_per_second"] = 1e-3
+    (a,) = [a for a in answers_of(r) if "torch's own kernels" in a.text]
+    assert a.gain is None and not a.action
+
+
+def test_a_remedy_that_changes_nothing_is_never_told():
+    r = report_with(s.WallPart("compiling", "compiling", 0.9), s.WallPart("python", "f", 0.1))
+    r.waited = 0.9
+    r.recompiles = [s.Recompile(0, "forward", "n", suggestion="no change is needed: the next makes it any number")]
+    r.frames[0].seconds, r.frames[0].entries = 0.8, [0, 1]
+    finish(r)
+    told = [a for a in r.answers if "compiling again" in a.text]
+    assert told and not told[0].action and told[0].gain is None
