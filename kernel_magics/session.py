@@ -414,23 +414,29 @@ class Session:
             its.calls.clear()
 
     def _time_into(self, report: CompileReport, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> None:
-        """Time the calls and the kernels. What fails, the cell's own code or a measurement of it, is told in the
-        report: the cell itself is done, and an error shown below its result would look like the cell's."""
+        """Time the calls and the kernels, and profile a call. What these calls set of the context stays in a copy."""
+        with self._only_timing():
+            contextvars.copy_context().run(self._time_in_context, report, builder, spec, cell, place)
+
+    def _time_in_context(
+        self, report: CompileReport, builder: Any, spec: CellOptions, cell: Cell, place: Place
+    ) -> None:
+        """What fails, the cell's own code or a measurement of it, is told in the report: the cell itself is done, and
+        an error shown below its result would look like the cell's."""
         from .calls import worth_timing
         from .kernels import time_kernels
         from .profiles import profile_calls
 
-        with self._only_timing():
-            try:
-                report.speedups = self._time(builder, spec, cell, place)
-            except (Exception, SystemExit, GeneratorExit) as e:
-                report.speedups = Speedups("unavailable", f"timing failed: {_words(e)}", spec.time)
-            if not spec.repeat and spec.time is not None:
-                calls = worth_timing(builder.calls, builder.r)
-                with _told(report, "timing the kernels"):
-                    time_kernels(calls, builder.r, spec.time)
-                with _told(report, "profiling a call"):
-                    profile_calls(calls, builder, self.engine, spec.options, spec.time)
+        try:
+            report.speedups = self._time(builder, spec, cell, place)
+        except (Exception, SystemExit, GeneratorExit) as e:
+            report.speedups = Speedups("unavailable", f"timing failed: {_words(e)}", spec.time)
+        if not spec.repeat and spec.time is not None:
+            calls = worth_timing(builder.calls, builder.r)
+            with _told(report, "timing the kernels"):
+                time_kernels(calls, builder.r, spec.time)
+            with _told(report, "profiling a call"):
+                profile_calls(calls, builder, self.engine, spec.options, spec.time)
 
     def _time(self, builder: Any, spec: CellOptions, cell: Cell, place: Place) -> Any:
         from .calls import worth_timing
@@ -438,8 +444,7 @@ class Session:
 
         if not spec.repeat:
             calls = worth_timing(builder.calls, builder.r)
-            own = contextvars.copy_context()  # what the calls set of the context stays in there
-            return own.run(measure, calls, self.engine, spec.options, spec.compare, spec.time, place.say)
+            return measure(calls, self.engine, spec.options, spec.compare, spec.time, place.say)
         if cell.is_async:
             return Speedups("unavailable", "a cell with top-level await is not run again")
 
