@@ -94,8 +94,8 @@ KNOWN: dict[str, tuple[tuple[torch.dtype, ...] | None, str]] = {
     **dict.fromkeys(("fmod", "remainder", "fmod 3", "% 3", "% -3"), (None, _QUOTIENTS)),
     **dict.fromkeys(("addcmul", "sub 2"), (None, _ONE_ROUNDING)),
     "gelu": (
-        (torch.float32, torch.bfloat16),
-        "eager's kernel is oneDNN's: gelu(inf) is NaN there, and inf where oneDNN is switched off",
+        (torch.float32, torch.bfloat16, torch.float16),
+        "eager's kernel is oneDNN's (of float16 on processors with AVX-512): gelu(inf) is NaN there, and inf without it",
     ),
     "erf": ((torch.bfloat16,), _FLUSHED),
     "tanhshrink": ((torch.bfloat16,), _NOT_ROUNDED),
