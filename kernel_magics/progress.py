@@ -58,10 +58,8 @@ class Progress:
             if self.compiling:  # the cell goes on: the line must not say that it compiles
                 self.compiling = False
                 self.shown = now
-                done = plural(self.entries, "entry", "entries")
-                self.say(
-                    f"running · {done} compiled so far, in {seconds(now - self.started)}" if self.entries else "running"
-                )
+                done, took = plural(self.entries, "entry", "entries"), seconds(now - self.started)
+                self.say(f"running · {done} compiled so far, in {took}" if self.entries else "running")
             return
         if now - self.started < _PATIENCE and self.stages[-1] != "runtime" or now - self.shown < _INTERVAL:
             return

@@ -402,7 +402,8 @@ class ExportedProgram:
         cls = self.classes.get(shape[2])
         if kind == "namedtuple":
             if cls is None:
-                cls = self.classes[shape[2]] = collections.namedtuple(shape[2].rpartition(".")[2], list(fields))  # type: ignore[misc]
+                name = shape[2].rpartition(".")[2]
+                cls = self.classes[shape[2]] = collections.namedtuple(name, list(fields))  # type: ignore[misc]
             return cls(*fields.values())
         return cls(**fields) if cls is not None else Record(fields)
 

@@ -281,7 +281,8 @@ class _Grouping:
             if not pair:
                 continue
             if g.number < floor:
-                self.unfused.append((*pair.split(":"), "another kernel has to run between the two"))  # type: ignore[arg-type]
+                first, second = pair.split(":")
+                self.unfused.append((first, second, "another kernel has to run between the two"))
             elif g.extern is None and not g.alone:
                 out[:] = [g, *(x for x in out if x is not g)]
 

@@ -90,7 +90,8 @@ def _last_uses(a: AtenGraph) -> dict[torch.fx.Node, list[torch.fx.Node]]:
     out: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for n in reversed(a.graph.nodes):
         if n.op != "output":
-            out[n] = [x for x in (*n.all_input_nodes, n) if x not in seen and not seen.add(x)]  # type: ignore[func-returns-value]
+            out[n] = [x for x in dict.fromkeys((*n.all_input_nodes, n)) if x not in seen]
+            seen.update(out[n])
         else:
             seen.update(n.all_input_nodes)
     return out

@@ -100,7 +100,10 @@ def _first_failure(guards: Sequence[Guard], described: Mapping[str, Any]) -> tup
             if g.kind == "TENSOR":
                 later.append((place, g))
     for place, g in later:
-        failure = _predicate(g, bindings) if g.kind == "PREDICATE" else _sizes(g, described[g.source.name()], bindings)  # type: ignore[union-attr]
+        if g.kind == "PREDICATE" or g.source is None:
+            failure = _predicate(g, bindings)
+        else:
+            failure = _sizes(g, described[g.source.name()], bindings)
         if failure is not None:
             return place, failure, assumed
     return -1, None, assumed
@@ -188,7 +191,8 @@ def _sizes(g: Guard, value: TensorDescription, bindings: dict[str, int]) -> Guar
                 and e.symbol_names() <= bindings.keys()
                 and e.eval(bindings) != n
             ):
-                return tensor_failure(g, g.source.name(), f"{what}[{d}]", e.eval(bindings), n)  # type: ignore[union-attr]
+                name = g.source.name()  # type: ignore[union-attr]
+                return tensor_failure(g, name, f"{what}[{d}]", e.eval(bindings), n)
     return None
 
 

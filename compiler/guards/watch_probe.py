@@ -97,7 +97,8 @@ def every_write_is_heard(compile_guards: Callable[..., Any]) -> bool:
             return False
     for fill in _table_writes():
         hooks: collections.OrderedDict = collections.OrderedDict()
-        if not _heard(compile_guards([Guard(S.const(hooks), "LEN", 0)], 1), None, lambda: fill(hooks)):  # noqa: B023  (called here)
+        program = compile_guards([Guard(S.const(hooks), "LEN", 0)], 1)
+        if not _heard(program, None, lambda: fill(hooks)):  # noqa: B023  (called here)
             return False
     table = {"a": 1}
     program = compile_guards(

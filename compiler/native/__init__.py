@@ -42,7 +42,7 @@ if os.environ.get("TCOMPILE_NATIVE", "1") == "0":
     why_missing = "the C extension is switched off by TCOMPILE_NATIVE=0"
 else:
     try:
-        from . import _native as native  # type: ignore[attr-defined, no-redef]
+        import tcompile.compiler.native._native as native  # type: ignore[import-not-found, no-redef]
 
         if getattr(native, "API", 0) != API:
             native = None

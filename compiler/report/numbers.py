@@ -23,7 +23,8 @@ def seconds_range(lo: float | None, hi: float | None) -> str:
         return "–"
     if lo == hi:
         return "one sample"
-    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)) if hi >= 0.9995 * f), ("ns", 1e-9))
+    units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+    unit, factor = next(((u, f) for u, f in units if hi >= 0.9995 * f), ("ns", 1e-9))
     digits = next(
         (d for d in range(3) if round(lo / factor, d) != round(hi / factor, d) and hi / factor * 10**d >= 10), 1
     )

@@ -16,7 +16,7 @@ import tcompile
 from ..compiler import stages
 from ..compiler.autograd import partition as parting
 from ..compiler.stages import Decline
-from .plugs import _named_after
+from .plugs import named_after
 from .testing import unsolved_said
 
 __all__ = ["Value", "autograd_stage", "values_of"]
@@ -102,7 +102,7 @@ def autograd_stage(keep: Callable[[list[Value]], Iterable[str]]) -> Callable:
     def stage(captured: Any, *, opts: Any) -> Any:
         return _with_choice(lambda cut, joint, dear: _choose(keep, cut, joint, dear), captured, opts)
 
-    return _named_after(keep, stage)
+    return named_after(keep, stage)
 
 
 def values_of(program: Callable, *args: Any) -> list[Value]:

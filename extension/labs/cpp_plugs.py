@@ -39,7 +39,7 @@ from ..compiler.runtime.cpu_kernels import load_text
 from ..compiler.stages import Decline
 from ..compiler.symbolic.expr import Expr, ZERO, as_expr
 from . import cpp_trial
-from .plugs import _named_after
+from .plugs import named_after
 from .testing import unsolved_said
 
 __all__ = ["FUNCTIONS", "INFIX", "Pass", "Row", "Step", "body_of", "cpp_stage", "evaluate", "instructions", "rows_of"]
@@ -354,7 +354,7 @@ def cpp_stage(printer: Callable[[Pass], str]) -> Callable:
 
         return generate_kernels(schedule, "c++", target, source_of)
 
-    return _named_after(printer, stage)
+    return named_after(printer, stage)
 
 
 def _cpu_target(schedule: Any, opts: Any) -> Target:

@@ -20,7 +20,7 @@ from ..compiler.fusion.domain import size_hint
 from ..compiler.fusion.schedule import Launch
 from ..compiler.lowering.ir import Buffer, LoopNest, walk
 from ..compiler.stages import Decline
-from .plugs import _named_after
+from .plugs import named_after
 from .testing import unsolved_said
 
 __all__ = ["Op", "fusion_stage", "ops_of"]
@@ -134,7 +134,7 @@ def fusion_stage(group: Callable[[list[Op]], list[list[str]]]) -> Callable:
                 raise ValueError(f"{a!r} and {b!r} can't share a kernel: {(why or ['their loops have no order'])[0]}")
         return schedule
 
-    return _named_after(group, stage)
+    return named_after(group, stage)
 
 
 def _checked(groups: Any, names: Sequence[str], who: str) -> list[list[str]]:

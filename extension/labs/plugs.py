@@ -73,7 +73,7 @@ def explain_with(stage: str, function: Callable, program: Callable, *args: Any) 
         return tcompile.explain(program)(*args)
 
 
-def _named_after(function: Callable, stage: Callable) -> Callable:
+def named_after(function: Callable, stage: Callable) -> Callable:
     functools.update_wrapper(stage, function)
     del stage.__dict__["__wrapped__"]
     return stage
@@ -100,7 +100,7 @@ def capture_stage(trace: Callable[[types.FunctionType, dict[str, Any]], torch.fx
         source += "    return __out[0]\n" if single else "    return tuple(__out)\n"
         return CaptureResult(code, _plain_guards(func, values), source, {}, captured)
 
-    return _named_after(trace, stage)
+    return named_after(trace, stage)
 
 
 def tracing(run: Callable[[types.FunctionType, dict[str, Any]], Any]) -> Callable:
@@ -121,7 +121,7 @@ def tracing(run: Callable[[types.FunctionType, dict[str, Any]], Any]) -> Callabl
         graph.output(torch.fx.node.map_aggregate(result, lambda p: p.node if isinstance(p, torch.fx.Proxy) else p))
         return graph
 
-    return _named_after(run, trace)
+    return named_after(run, trace)
 
 
 def _captured(graph: torch.fx.Graph, values: dict[str, Any], name: str) -> tuple[CapturedGraph, bool]:
@@ -264,7 +264,7 @@ def guard_stage(checks: Callable[[list[Read]], list[Check]]) -> Callable:
         result.guards = [g for g in result.guards if g not in mine] + made
         return result
 
-    return _named_after(checks, stage)
+    return named_after(checks, stage)
 
 
 def sizes_stage(choose: Callable[[list[dict[str, tuple]]], dict[str, Any]]) -> Callable:
@@ -285,7 +285,7 @@ def sizes_stage(choose: Callable[[list[dict[str, tuple]]], dict[str, Any]]) -> C
             opts.dynamic_dims[_source_of(list(values), name)] = tuple(d for d in sorted(dims) if shapes[name][d] > 1)
         return tcompile.stages.original("capture")(code, func, args, globals=globals, opts=opts)
 
-    return _named_after(choose, stage)
+    return named_after(choose, stage)
 
 
 def _read_of(g: Guard, func: Any, args: tuple) -> Read:
@@ -339,4 +339,4 @@ def split_stage(split: Callable[[types.FunctionType], tuple[Callable, Callable, 
         )
         return CaptureResult(code, [_state()], source, namespace, None, [where], effects=["the native part"])
 
-    return _named_after(split, stage)
+    return named_after(split, stage)

@@ -31,11 +31,14 @@ STYLE = """\
 .tcr{font-size:13px;line-height:1.45;max-width:1100px;font-variant-numeric:tabular-nums}
 .tcr summary{display:list-item;cursor:pointer;padding:2px 0}.tcr>details>summary{font-size:13.5px}
 .tcr details details{margin:4px 0 4px 12px}.tcr .sec{font-variant:small-caps;letter-spacing:.03em}
-.tcr table{border-collapse:collapse;margin:4px 0 8px;font-size:12px;display:block;overflow-x:auto;max-width:100%;border:0;table-layout:auto}
-.tcr th,.tcr td{text-align:left!important;padding:1px 10px 1px 0;border:0;vertical-align:top;white-space:normal;max-width:60ch}
+.tcr table{border-collapse:collapse;margin:4px 0 8px;font-size:12px;display:block;\
+overflow-x:auto;max-width:100%;border:0;table-layout:auto}
+.tcr th,.tcr td{text-align:left!important;padding:1px 10px 1px 0;border:0;vertical-align:top;\
+white-space:normal;max-width:60ch}
 .tcr tr{background:transparent!important}
 .tcr th{font-weight:600;opacity:.7}.tcr td.r{text-align:right!important;white-space:nowrap}
-.tcr pre,.tcr code{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);font-size:12px;background:transparent!important;color:inherit}
+.tcr pre,.tcr code{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);font-size:12px;\
+background:transparent!important;color:inherit}
 .tcr code{padding:0!important}
 .tcr pre{margin:4px 0;padding:6px 8px;overflow-x:auto;max-height:420px;border-left:2px solid rgba(128,128,128,.35)}
 .tcr td code{white-space:pre-wrap;overflow-wrap:anywhere}.tcr td.src code{white-space:pre}
@@ -220,9 +223,8 @@ def _findings(r: Any) -> str:
     for f in r.findings:
         sign = colour("▲", svg.MARK_COLOURS["break"]) if f.severity == "warning" else Raw("·")
         cost = dim(f" (about {seconds(f.cost_seconds)})") if f.cost_seconds else ""
-        action = (
-            f'<div class="act">→ {code(f.action) if _is_code(f.action) else prose(f.action)}</div>' if f.action else ""
-        )
+        said = code(f.action) if _is_code(f.action) else prose(f.action)
+        action = f'<div class="act">→ {said}</div>' if f.action else ""
         out.append(f'<div class="find">{sign} {prose(f.text)}{cost}{action}</div>')
     return "".join(out)
 
@@ -272,7 +274,8 @@ def _code(r: Any) -> str:
 
 
 def _marks_note(r: Any) -> str:
-    return "● compiled  ○ eager  ▲ break  ◎ pinned by a guard" if any(m.file == r.source.file for m in r.marks) else ""
+    marked = any(m.file == r.source.file for m in r.marks)
+    return "● compiled  ○ eager  ▲ break  ◎ pinned by a guard" if marked else ""
 
 
 def _speed_note(sp: s.Speedups) -> str:

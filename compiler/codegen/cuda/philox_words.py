@@ -11,7 +11,8 @@ __all__ = ["FUNCTIONS"]
 
 FUNCTIONS = {
     "kept": (
-        """u32 kept(u64 seed, u64 counter, const u32 (&at)[2], u32 threads, u32 vector, u32 threshold) {  // of two rows: which words, from `at` on, are below
+        """u32 kept(u64 seed, u64 counter, const u32 (&at)[2], u32 threads, u32 vector, u32 threshold) {  // of two \
+rows: which words, from `at` on, are below
   u32 bits = 0, k0 = (u32)seed, k1 = (u32)(seed >> 32), c[2][4];
   asm volatile("" : "+r"(k0), "+r"(k1));   // (the keys of all rounds would take registers through all tiles)
   for (int i = 0; i < 2; i++) {
@@ -23,7 +24,8 @@ FUNCTIONS = {
   for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
     for (int i = 0; i < 2; i++) {
       u64 p = (u64)c[i][0] * 0xD2511F53u, q = (u64)c[i][2] * 0xCD9E8D57u;
-      c[i][0] = (u32)(q >> 32) ^ c[i][1] ^ k0, c[i][1] = (u32)q, c[i][2] = (u32)(p >> 32) ^ c[i][3] ^ k1, c[i][3] = (u32)p;
+      c[i][0] = (u32)(q >> 32) ^ c[i][1] ^ k0, c[i][1] = (u32)q, c[i][2] = (u32)(p >> 32) ^ c[i][3] ^ k1, c[i][3] = \
+(u32)p;
     }
   #pragma unroll
   for (int i = 0; i < 8; i++) bits |= (c[i / 4][i % 4] < threshold) << i;
@@ -35,13 +37,15 @@ FUNCTIONS = {
     ),  # (multiplied, bit n of a nibble goes to byte n, or back)
     "to_bytes": "u32 to_bytes(u32 four) { return (four & 15) * 0x204081u & 0x01010101u; }",
     "exchanged": (
-        """void exchanged(u32 fours, u32 lane, u32 (&of)[2]) {  // `fours`: of two rows; bits of the two columns that this lane holds, in either half
+        """void exchanged(u32 fours, u32 lane, u32 (&of)[2]) {  // `fours`: of two rows; bits of the two columns that \
+this lane holds, in either half
   of[0] = __shfl_sync(~0u, fours, lane & 28 | lane % 4 / 2) >> lane % 2 * 2;
   of[1] = __shfl_sync(~0u, fours, lane & 28 | 2 | lane % 4 / 2) >> lane % 2 * 2;
 }"""
     ),
     "eights": (
-        """void eights(u32 both, u32 lane, u32 &left, u32 &right) {  // `both`: fours of two times 16 columns; those of the eight columns that this lane stores
+        """void eights(u32 both, u32 lane, u32 &left, u32 &right) {  // `both`: fours of two times 16 columns; those \
+of the eight columns that this lane stores
   left = __shfl_sync(~0u, both, lane & 28 | lane % 2 * 2) >> lane % 4 / 2 * 8;
   right = __shfl_sync(~0u, both, lane & 28 | lane % 2 * 2 | 1) >> lane % 4 / 2 * 8;
 }"""

@@ -57,7 +57,8 @@ def row_results(
         if m[nest.reduce_axes[0].symbol.name].name != key:
             continue
         try:
-            made = _of_row(finder, nest, Rewriter(lambda e, m=m: tidy(e.subs(m), mine))(nest.value), scores, mine)  # type: ignore[misc]
+            in_its_symbols = Rewriter(lambda e, m=m: tidy(e.subs(m), mine))  # type: ignore[misc]
+            made = _of_row(finder, nest, in_its_symbols(nest.value), scores, mine)
         except NoMatch:
             continue
         if made is not None:
