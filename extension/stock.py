@@ -20,7 +20,7 @@ _REGISTRY = "torch._dynamo.backends.registry"
 
 def backend(gm: Any, example_inputs: list, **options: Any) -> Any:
     """The backend "tcompile" of torch.compile."""
-    from .compiler.backends.registered import tcompile_backend
+    from .compiler.frontend.graph_calls import tcompile_backend
 
     return tcompile_backend(gm, example_inputs, **options)
 

@@ -102,7 +102,7 @@ def what_if(report: Any, message: dict[str, Any]) -> dict[str, Any]:
 
 def as_page(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """The report as one HTML page that needs nothing else."""
-    from .widgets import page
+    from .page import page
 
     return {"html": page(report)}
 

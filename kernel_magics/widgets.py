@@ -9,19 +9,14 @@ trait: `ipywidgets.jslink((a, "selection"), (b, "selection"))`. A question that 
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Callable
 
-__all__ = ["VIEWS", "bundle_path", "page", "report_widget", "view_widget"]
+from .page import bundle_path
+from .questions import checked, number_of
+
+__all__ = ["VIEWS", "report_widget", "view_widget"]
 
 _TABS = ("overview", "code", "graph", "guards", "speed", "more")
-
-
-def bundle_path() -> Path | None:
-    """The views as one JavaScript file, or None where the labextension was not built (it needs Node)."""
-    here = Path(__file__).resolve()
-    places = (here.parents[1] / "labextension", here.parents[1] / "extension" / "labextension")
-    return next((p / "standalone.js" for p in places if (p / "standalone.js").exists()), None)
 
 
 @lru_cache(maxsize=1)
@@ -41,8 +36,6 @@ def _widget_class(script: str) -> type:
             self.on_msg(self._asked)
 
         def _asked(self, _: Any, message: Any, buffers: Any) -> None:
-            from .questions import number_of
-
             number = number_of(message)
             try:
                 self.send({"id": number, "ok": self._answer(message)})
@@ -52,8 +45,7 @@ def _widget_class(script: str) -> type:
                 self.send({"id": number, "error": str(e) if isinstance(e, ValueError) else f"{type(e).__name__}: {e}"})
 
         def _answer(self, message: Any) -> Any:
-            from .controls import CONTROLS
-            from .questions import checked, number_of
+            from .controls import CONTROLS  # imports torch
 
             question = checked(message, CONTROLS)
             say = lambda text: self.send({"id": number_of(message), "progress": text})  # noqa: E731
@@ -100,43 +92,6 @@ def view_widget(report: Any, view: str = "") -> Any:
 def report_widget(report: Any) -> Any:
     """The whole report: the closed line and its tabs."""
     return view_widget(report)
-
-
-def page(report: Any) -> str:
-    """The report as one HTML page that needs nothing else: interactive where scripts run, complete where they do
-    not.
-    """
-    from ..compiler.base.quoting import script_json
-    from .render import html
-
-    script = bundle_path()
-    title = html.esc(report.title or "tcompile report")
-    static = html.render_html(report)
-    head = f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-    head += (
-        '<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light'
-        " dark}body{margin:16px;font-family:system-ui,sans-serif}</style></head>"
-    )
-    if script is None:
-        return f"{head}<body>{static}</body></html>\n"
-    data = script_json(report.to_json())
-    code = script.read_text(encoding="utf-8").replace("</script", "<\\/script")
-    body = (
-        f'<div id="tcompile"></div><noscript>{static}</noscript><script type="application/json"'
-        f' id="tcompile-report">{data}</script>'
-    )
-    # The bundle's last statement exports; a page calls `page` instead.
-    return f'{head}<body>{body}<script type="module">{_as_page(code)}</script></body></html>\n'
-
-
-def _as_page(code: str) -> str:
-    """The bundle with its exports replaced by a call of `page`."""
-    at = code.rindex("export{")
-    names = dict(
-        (exported.strip(), local.strip())
-        for local, _, exported in (part.partition(" as ") for part in code[at + 7 : code.index("}", at)].split(","))
-    )
-    return f"{code[:at]}{names.get('page') or 'page'}();"
 
 
 def _one(view: str) -> Callable[[Any], Any]:

@@ -1,4 +1,4 @@
-"""Adapter: hands a captured graph to a backend registered with torch, and makes tcompile one of those.
+"""Adapter: hands a captured graph to a backend registered with torch.
 
 One of the two files that may import torch._dynamo (the other is stock.py).
 """
@@ -18,7 +18,7 @@ from ..capture.breaks.failing import undone
 from ..graph.captured import CapturedGraph
 from ..symbolic.expr import as_expr
 
-__all__ = ["names", "lookup", "declining", "tcompile_backend", "SymbolicGraph"]
+__all__ = ["names", "lookup", "declining", "SymbolicGraph"]
 
 
 def names() -> list[str]:
@@ -85,18 +85,6 @@ def _inductor_code() -> Iterator[None]:
                     origins=[n.strip() for n in (k["nodes"] or "").split(",") if n.strip()],
                 )
             events.emit("schedule", extern=[(op, "a library's kernel", []) for op in _LIBRARY.findall(text)])
-
-
-def tcompile_backend(
-    gm: Any, example_inputs: list, *, options: dict[str, Any] | None = None, mode: str | None = None, **more: Any
-) -> Callable:
-    """`torch.compile(model, backend="tcompile")`: stock capture, this compiler's graph stages and kernels. torch gives
-    example inputs as FakeTensors or tensors; the graph is taken through the pipeline at the first real call."""
-    from ..frontend.graph_calls import compile_fx
-
-    if mode not in (None, "default"):
-        more["mode"] = mode
-    return compile_fx(gm, example_inputs, **(options or {}), **more)
 
 
 class SymbolicGraph:

@@ -11,7 +11,7 @@ from ..backends.registry import resolve
 from ..config import Options
 from .engine import new_engine
 
-__all__ = ["compile_fx", "flat_caller"]
+__all__ = ["compile_fx", "tcompile_backend", "flat_caller"]
 
 
 def compile_fx(gm: Any, example_inputs: list, **options: Any) -> Callable:
@@ -24,6 +24,16 @@ def compile_fx(gm: Any, example_inputs: list, **options: Any) -> Callable:
     mode = options.pop("mode", None)
     opts = Options.make(mode, resolve("tcompile"), False, None, options or None)
     return new_engine(opts, {}).dispatcher(flat_caller(gm))
+
+
+def tcompile_backend(
+    gm: Any, example_inputs: list, *, options: dict[str, Any] | None = None, mode: str | None = None, **more: Any
+) -> Callable:
+    """`torch.compile(model, backend="tcompile")`: stock capture, this compiler's graph stages and kernels. torch gives
+    example inputs as FakeTensors or tensors; the graph is taken through the pipeline at the first real call."""
+    if mode not in (None, "default"):
+        more["mode"] = mode
+    return compile_fx(gm, example_inputs, **(options or {}), **more)
 
 
 def flat_caller(gm: Any) -> FunctionType:

@@ -107,7 +107,7 @@ class HookEngine(Engine):
         self.library = None if opts.fullgraph else Library()  # fullgraph names what is to be one graph
         self.steps = OptimizerSteps(self)
         self.times = Timings(opts)
-        self.instead_of_stock = InsteadOfStock(self)
+        self.instead_of_stock = InsteadOfStock(self, engine_for)
         self._root: types.CodeType | None = None  # of a library, which the hook asks about
         self._defined: dict[
             type, int

@@ -13,7 +13,7 @@ import os
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -26,6 +26,7 @@ from . import frames
 from .policy import is_installed
 
 if TYPE_CHECKING:
+    from ..config import Options
     from .hook import HookEngine
 
 __all__ = ["InsteadOfStock"]
@@ -36,8 +37,8 @@ _COMPILER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 class InsteadOfStock:
     """The calls of stock's compiled functions that one engine takes over."""
 
-    def __init__(self, engine: HookEngine):
-        self._engine = engine
+    def __init__(self, engine: HookEngine, engine_for: Callable[[Options], HookEngine]):
+        self._engine, self._engine_for = engine, engine_for
         self._said: weakref.WeakKeyDictionary[types.FunctionType, int] = weakref.WeakKeyDictionary()
         self._entry: Any = None
         self.with_graphs: HookEngine | None = None  # the engine of what asks for CUDA graphs where the cell does not
@@ -76,10 +77,10 @@ class InsteadOfStock:
         return original(*args, **keywords)
 
     def _with_graphs(self) -> HookEngine:
-        from .hook import engine_for
-
         opts, run = self._engine.opts, self._engine.generation
-        engine = self.with_graphs = engine_for(dataclasses.replace(opts, given={**opts.given, "cudagraphs": True}))
+        engine = self.with_graphs = self._engine_for(
+            dataclasses.replace(opts, given={**opts.given, "cudagraphs": True})
+        )
         if self._run_of_graphs != run:  # it takes part in the same run of the cell
             self._run_of_graphs = run
             engine.next_run()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 if TYPE_CHECKING:
+    from .meta.core import TensorMeta
     from .opinfo import OpInfo
-    from .tensor import Storage, TraceTensor
 
-__all__ = ["FEW", "known", "know_result", "know_made", "know_literal", "forget"]
+__all__ = ["FEW", "Storage", "Traced", "known", "know_result", "know_made", "know_literal", "forget"]
 
 FEW = 64  # elements
 # Operators that are followed: functions of their operands alone. An accelerator computes these as the CPU does on
@@ -30,7 +30,26 @@ _FOLLOWED = frozenset(
 _followed: dict[Any, bool] = {}
 
 
-def known(t: TraceTensor) -> torch.Tensor | None:
+class Storage:
+    """Identity of a piece of memory: tensors being traced with the same Storage alias. `known`: whether what its
+    tensors hold may be known.
+    """
+
+    __slots__ = ("__weakref__", "known")
+
+    def __init__(self) -> None:
+        self.known = False
+
+
+class Traced:
+    """What is known of a tensor without data; `TraceTensor` is the class of them."""
+
+    tt_meta: TensorMeta
+    tt_storage: Storage
+    tt_known: torch.Tensor
+
+
+def known(t: Traced) -> torch.Tensor | None:
     """The value, which must not be written to; None where it is not known."""
     return getattr(t, "tt_known", None) if t.tt_storage.known else None
 
@@ -56,13 +75,13 @@ def know_result(info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
     _attach(out, lambda: info.op(*values, **named))
 
 
-def know_made(out: TraceTensor, make: Callable, args: list, kwargs: dict) -> None:
+def know_made(out: Any, make: Callable, args: list, kwargs: dict) -> None:
     """A function that makes a tensor of plain numbers has given `out`."""
     if make in _MAKERS and not out.requires_grad and out.numel() <= FEW:
         _attach(out, lambda: make(*args, **{**kwargs, "device": "cpu"}))
 
 
-def know_literal(t: TraceTensor, value: torch.Tensor) -> None:
+def know_literal(t: Any, value: torch.Tensor) -> None:
     """`t` stands for a tensor that tracing has made of plain numbers, and that nothing writes to."""
     _attach(t, value.cpu)
 
@@ -80,12 +99,10 @@ _UNKNOWN = _Unknown()
 
 
 def _value(x: Any) -> Any:
-    from .tensor import TraceTensor
-
-    c = x.__class__
-    if c is TraceTensor:
+    if isinstance(x, Traced):
         value = known(x)
         return _UNKNOWN if value is None else value
+    c = x.__class__
     if c is list or c is tuple:
         values = [_value(y) for y in x]
         return _UNKNOWN if any(v is _UNKNOWN for v in values) else values
@@ -93,10 +110,8 @@ def _value(x: Any) -> Any:
 
 
 def _attach(out: Any, compute: Callable[[], Any]) -> None:
-    from .tensor import TraceTensor
-
     outs = out if isinstance(out, (list, tuple)) else (out,)
-    if not all(type(t) is TraceTensor and _may_be_known(t) for t in outs):
+    if not all(isinstance(t, Traced) and _may_be_known(t) for t in outs):
         return
     try:
         with torch._C._DisableTorchDispatch(), torch.no_grad():
@@ -109,7 +124,7 @@ def _attach(out: Any, compute: Callable[[], Any]) -> None:
             t.tt_storage.known = True
 
 
-def _may_be_known(t: TraceTensor) -> bool:
+def _may_be_known(t: Any) -> bool:
     meta = t.tt_meta
     if t.requires_grad or any(type(s) is not int for s in meta.shape) or t.numel() > FEW:
         return False

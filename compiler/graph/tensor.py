@@ -20,6 +20,7 @@ from ..symbolic.node import wrap
 from ..ops import cudnn, grad_scaling, lstm
 from . import known_values
 from .fallback import meta_by_running
+from .known_values import Storage, Traced
 from .meta.core import RULES, DataDependentError, TensorMeta, fold, same, state
 from .meta.refused import refuses_output
 from .meta.types import category
@@ -42,30 +43,16 @@ __all__ = [
 _INSTEAD = {**cudnn.INSTEAD, **grad_scaling.INSTEAD, **lstm.INSTEAD}
 
 
-class Storage:
-    """Identity of a piece of memory: TraceTensors with the same Storage alias. `known`: whether what its tensors hold
-    may be known (known_values.py).
-    """
-
-    __slots__ = ("__weakref__", "known")
-
-    def __init__(self) -> None:
-        self.known = False
-
-
 class Recorder(Protocol):
     def record(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         """One operator ran: its arguments as they came (TraceTensors, tensors, SymInts) and its results."""
 
 
-class TraceTensor(torch.Tensor):
+class TraceTensor(torch.Tensor, Traced):
     """Metadata only. `tt_meta` TensorMeta, `tt_storage` Storage, `tt_env` ShapeEnv or None where nothing is symbolic.
     Set `_is_param = True` on one that stands for an nn.Parameter: isinstance(t, nn.Parameter) is then true."""
 
-    tt_meta: TensorMeta
-    tt_storage: Storage
     tt_env: ShapeEnv | None
-    tt_known: torch.Tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 

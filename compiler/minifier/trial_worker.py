@@ -22,7 +22,7 @@ def tried(text: str, check: str) -> tuple[str, str]:
     tcompile.reset()
     try:
         exec(compile(text, "<reproducer>", "exec"), space)
-        kind, words = space[check](space["program"], space["inputs"], space["HOW"], space["SEED"])
+        kind, words = space[check](tcompile, space["program"], space["inputs"], space["HOW"], space["SEED"])
     except Exception as e:  # whatever it raises: eager could not run it
         return "invalid", f"{type(e).__name__}: {e}"
     return str(kind), str(words)

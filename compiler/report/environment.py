@@ -8,20 +8,13 @@ import os
 import platform
 import shutil
 from functools import lru_cache
-from importlib import metadata
 from typing import Any
 
 import torch
 
-__all__ = ["environment", "version"]
+from ..base.installed_version import version
 
-
-@lru_cache(maxsize=1)
-def version() -> str:
-    try:
-        return metadata.version("tcompile")
-    except metadata.PackageNotFoundError:
-        return "source tree"
+__all__ = ["environment"]
 
 
 def environment() -> dict[str, Any]:

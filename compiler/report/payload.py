@@ -7,17 +7,61 @@ becomes one block of rows with a `repeats` record.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from .schema import GraphData, Node
-
-__all__ = ["encode", "expand", "renumber"]
+__all__ = ["GraphData", "Node", "encode", "expand", "renumber"]
 
 MIN_BLOCK = 3  # a repeated block must have that many nodes to be worth a record
 _TABLES = ("ops", "args", "shapes", "dtypes", "lines", "modules", "strides")
 _ROW = ("op", "args", "shape", "dtype", "line", "module", "stride")
+
+
+@dataclass
+class Node:
+    """One operation of a graph, as decoded from GraphData."""
+
+    index: int
+    name: str
+    op: str
+    inputs: list[int]
+    args: str  # argument text with %0, %1, ... for the inputs
+    shape: list | None = None
+    dtype: str = ""
+    file: str = ""
+    line: int | None = None
+    module: str = ""
+    kernel: int | None = None  # index into report.kernels
+    stride: list | None = None  # of one tensor whose elements do not lie in rows one after the other
+
+
+@dataclass
+class GraphData:
+    """A graph in columns (see docs/report-schema.md, "Graph payload"). `nodes()` expands it."""
+
+    count: int = 0
+    tables: dict[str, list] = field(default_factory=dict)
+    columns: dict[str, list] = field(default_factory=dict)
+    repeats: list[dict] = field(default_factory=list)
+
+    def nodes(self) -> list[Node]:
+        return expand(self)
+
+    def lines(self) -> set[tuple[str, int]]:
+        """File and line of its operations, without making the nodes."""
+        if not self.count:
+            return set()
+        ops, lines = self.tables["ops"], self.tables["lines"]
+        places = set(zip(self.columns["op"], self.columns["line"]))
+        return {
+            tuple(lines[k])
+            for op, k in places
+            if lines[k][1] is not None and ops[op] not in ("input", "parameter", "output")
+        }
+
+    def __bool__(self) -> bool:
+        return self.count > 0
 
 
 def encode(nodes: list[Node]) -> GraphData:

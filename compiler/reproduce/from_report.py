@@ -7,8 +7,10 @@ from typing import Any
 
 import torch.fx
 
+from ..base.installed_version import version
 from ..config import MODES, OPTIONS
 from ..errors import ReproduceError
+from .definitions import Definitions
 from .program_text import program_text
 from .reproducer import Reproducer, file_text
 from .specs import Autocast, InputSpec
@@ -96,8 +98,6 @@ def written(
     autocast: Autocast = (),
 ) -> Reproducer:
     """A graph and its inputs as a reproducer."""
-    from ..report.environment import version
-
     modules: set[str] = set()
     text = program_text(graph, modules=modules, autocast=autocast)
     whole = file_text(
@@ -157,9 +157,6 @@ def _of_number(report: Any, graph: Any, row: Any) -> Reproducer:
 
 
 def _of_break(report: Any, brk: Any) -> Reproducer:
-    from ..report.environment import version
-    from .definitions import Definitions
-
     frame = report.frames[brk.frame] if brk.frame is not None and brk.frame < len(report.frames) else None
     call = frame.call if frame is not None else None
     if call is None:

@@ -1,7 +1,7 @@
 """What every reproducer carries along: how its inputs are made, and how a compiled run is compared with eager.
 
 The text of these functions is copied into the file as it stands here, so that the file needs torch and tcompile alone.
-Minifying runs the same functions.
+Minifying runs the same functions. The compiler, `tcompile`, is handed to them: nothing here imports it.
 """
 
 from __future__ import annotations
@@ -124,10 +124,8 @@ def difference_in_words(got: list[Any], expected: list[Any], exact: list[Any]) -
     return ""
 
 
-def compare_with_eager(program: Any, inputs: Any, how: dict[str, Any], seed: int) -> tuple[str, str]:
+def compare_with_eager(tcompile: Any, program: Any, inputs: Any, how: dict[str, Any], seed: int) -> tuple[str, str]:
     """("same", ""), or what is wrong: "differs" or "raises", and the words for it."""
-    import tcompile
-
     expected = run_once(program, inputs(), seed)
     try:
         exact = run_once(program, in_float64(inputs()), seed)
@@ -143,22 +141,18 @@ def compare_with_eager(program: Any, inputs: Any, how: dict[str, Any], seed: int
     return ("differs" if words else "same"), words
 
 
-def list_breaks(program: Any, inputs: Any, how: dict[str, Any], seed: int) -> tuple[str, str]:
+def list_breaks(tcompile: Any, program: Any, inputs: Any, how: dict[str, Any], seed: int) -> tuple[str, str]:
     """("same", "") where the program is one graph, else "breaks" and its graph breaks."""
-    import tcompile
-
     torch.manual_seed(seed)
     report = tcompile.explain(program, **how)(*inputs())
     return ("breaks" if report.graph_breaks else "same"), "; ".join(b.reason for b in report.graph_breaks)
 
 
-def check_and_say(check: Any, program: Any, inputs: Any, how: dict[str, Any], seed: int) -> int:
+def check_and_say(check: Any, tcompile: Any, program: Any, inputs: Any, how: dict[str, Any], seed: int) -> int:
     """Check, and say it: 1 where something is wrong, else 0. With --kernels, show the generated code first."""
-    import tcompile
-
     if "--kernels" in sys.argv:
         for kernel in tcompile.explain(program, **how)(*inputs()).kernels:
             print(f"# {kernel.name}\n{kernel.source}")
-    kind, words = check(program, inputs, how, seed)
+    kind, words = check(tcompile, program, inputs, how, seed)
     print(f"{kind}: {words}" if words else "the failure does not show here")
     return 0 if kind == "same" else 1

@@ -127,7 +127,9 @@ def file_text(
         *(_source_of(name) for name in in_file.__all__ if name not in _FIRST),
         "",
         'if __name__ == "__main__":',
-        f"    sys.exit(check_and_say({check}, program, inputs, HOW, SEED))",
+        "    import tcompile",
+        "",
+        f"    sys.exit(check_and_say({check}, tcompile, program, inputs, HOW, SEED))",
         "",
     ]
     text = "\n".join(lines)

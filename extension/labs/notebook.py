@@ -19,7 +19,7 @@ from . import pictures, progress, puzzles
 from .clock import OutOfTime, limited
 from .library import find
 from .puzzle_widget import Puzzle
-from .testing import Submission, is_unsolved, told, use_looks
+from .answers import Submission, is_unsolved, told, use_looks
 from .words import language, say, speak
 
 __all__ = ["Checked", "Course"]

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Mapping
 
 from .library import Missing, find
-from .testing import Submission, use_looks
+from .answers import Submission, use_looks
 from .words import language, say
 
 __all__ = ["run_test"]

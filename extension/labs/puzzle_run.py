@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 import torch
 
-from .testing import told
+from .answers import told
 from .words import say
 
 __all__ = ["Case", "Played", "Touch", "Watched", "arange", "play"]

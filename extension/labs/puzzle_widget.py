@@ -20,7 +20,7 @@ from .clock import OutOfTime, limited
 from .pictures import Picture
 from .puzzle_picture import picture
 from .puzzle_run import Case, Index, Played, play, program_text
-from .testing import register_source, told
+from .answers import register_source, told
 from .words import language, say, speak
 
 __all__ = ["Puzzle"]

@@ -76,7 +76,7 @@ def main(job_path: str) -> int:
     from .library import find
     from .reading import read_notebook
     from .submission import load
-    from .testing import told
+    from .answers import told
     from .words import say, speak
 
     torch.set_num_threads(1)

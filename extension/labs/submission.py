@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager
 
 from .library import BuiltLab, find
 from .reading import cells_of, plain_python, read_notebook
-from .testing import Submission, register_source, told, use_looks
+from .answers import Submission, register_source, told, use_looks
 from .words import say, speak
 
 __all__ = ["load"]

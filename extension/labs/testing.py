@@ -10,14 +10,12 @@ A test is a function `test_...(lab)`; `lab` is the submission. What it asserts i
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import linecache
-import traceback
-from types import SimpleNamespace
 from typing import Any, Callable, Iterator
 
 import torch
 
+from .answers import Submission, Wrong, wrong
+from .puzzle_run import play
 from .words import say
 
 __all__ = [
@@ -35,32 +33,6 @@ __all__ = [
     "unsolved_said",
 ]
 
-_looks: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("tcompile_lab_looks", default=None)
-
-
-class Wrong(AssertionError):
-    """An answer that is not right: the message is for the student."""
-
-
-class Submission(SimpleNamespace):
-    """A student's notebook as names. What is not there yet is said in the student's words."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        broken = self.__dict__.get("_broken", {})
-        raise Wrong(say("missing", name=name) + "".join(f"\n{text}" for text in broken.values()))
-
-
-def use_looks(looks: dict[str, str]) -> None:
-    """The texts that `look=` names."""
-    _looks.set(looks)
-
-
-def _wrong(text: str, look: str = "") -> Wrong:
-    hint = (_looks.get() or {}).get(look, "")
-    return Wrong(f"{text}\n{say('look')} {hint}" if hint else text)
-
 
 def shown(x: Any, limit: int = 400) -> str:
     text = repr(x)
@@ -70,9 +42,9 @@ def shown(x: Any, limit: int = 400) -> str:
 def same(got: Any, want: Any, what: str = "", look: str = "") -> None:
     """The two are equal, and of one type."""
     if type(got) is not type(want) and not (isinstance(got, (int, float)) and isinstance(want, (int, float))):
-        raise _wrong(say("type", what=what, got=type(got).__name__, want=type(want).__name__, value=shown(got)), look)
+        raise wrong(say("type", what=what, got=type(got).__name__, want=type(want).__name__, value=shown(got)), look)
     if got != want:
-        raise _wrong(say("same", what=what, got=shown(got), want=shown(want)) + _first_difference(got, want), look)
+        raise wrong(say("same", what=what, got=shown(got), want=shown(want)) + _first_difference(got, want), look)
 
 
 def _first_difference(got: Any, want: Any) -> str:
@@ -95,25 +67,25 @@ def _first_difference(got: Any, want: Any) -> str:
 def close(got: float, want: float, what: str = "", look: str = "", rtol: float = 1e-6) -> None:
     """Two numbers are equal within `rtol`."""
     if not isinstance(got, (int, float)):
-        raise _wrong(say("type", what=what, got=type(got).__name__, want="float", value=shown(got)), look)
+        raise wrong(say("type", what=what, got=type(got).__name__, want="float", value=shown(got)), look)
     if abs(got - want) > rtol * max(abs(want), 1e-30):
-        raise _wrong(say("same", what=what, got=shown(got), want=shown(want)), look)
+        raise wrong(say("same", what=what, got=shown(got), want=shown(want)), look)
 
 
 def tensors_close(got: Any, want: torch.Tensor, what: str = "", look: str = "", **tolerance: Any) -> None:
     """Two tensors have one shape, one dtype and values within the dtype's tolerance; else the first place is named."""
     if not isinstance(got, torch.Tensor):
-        raise _wrong(say("type", what=what, got=type(got).__name__, want="Tensor", value=shown(got)), look)
+        raise wrong(say("type", what=what, got=type(got).__name__, want="Tensor", value=shown(got)), look)
     for fact in ("shape", "dtype"):
         a, b = getattr(got, fact), getattr(want, fact)
         if a != b:
             plain = (lambda s: tuple(s)) if fact == "shape" else str
-            raise _wrong(say("same", what=f"{what}.{fact}", got=plain(a), want=plain(b)), look)
+            raise wrong(say("same", what=f"{what}.{fact}", got=plain(a), want=plain(b)), look)
     tolerance = {"equal_nan": True, **tolerance}
     if not torch.allclose(got, want, **{"rtol": 1e-4, "atol": 1e-5, **tolerance}):
         off = ~torch.isclose(got, want, **{"rtol": 1e-4, "atol": 1e-5, **tolerance})
         place = tuple(int(i) for i in off.nonzero()[0])
-        raise _wrong(
+        raise wrong(
             say(
                 "tensor",
                 what=what,
@@ -129,18 +101,18 @@ def tensors_close(got: Any, want: torch.Tensor, what: str = "", look: str = "", 
 
 def at_most(got: float, limit: float, what: str = "", look: str = "") -> None:
     if not got <= limit:
-        raise _wrong(say("at_most", what=what, got=shown(got), limit=shown(limit)), look)
+        raise wrong(say("at_most", what=what, got=shown(got), limit=shown(limit)), look)
 
 
 def at_least(got: float, limit: float, what: str = "", look: str = "") -> None:
     if not got >= limit:
-        raise _wrong(say("at_least", what=what, got=shown(got), limit=shown(limit)), look)
+        raise wrong(say("at_least", what=what, got=shown(got), limit=shown(limit)), look)
 
 
 def holds(condition: Any, what: str, look: str = "") -> None:
     """`what` says in code what should hold."""
     if not condition:
-        raise _wrong(say("holds", what=what), look)
+        raise wrong(say("holds", what=what), look)
 
 
 def raises(error: type[BaseException], call: Callable[[], Any], what: str = "", look: str = "") -> BaseException:
@@ -149,17 +121,15 @@ def raises(error: type[BaseException], call: Callable[[], Any], what: str = "", 
         got = call()
     except error as e:
         return e
-    raise _wrong(say("raises", what=what, error=error.__name__, got=shown(got)), look)
+    raise wrong(say("raises", what=what, error=error.__name__, got=shown(got)), look)
 
 
 def plays(function: Callable[..., Any], case: Any, what: str = "", look: str = "") -> Any:
     """The program solves the puzzle (`puzzle_run.Case`); gives what it did."""
-    from .puzzle_run import play
-
     played = play(function, case)
     if played.problem:
         unsolved = played.problem == say("unsolved")
-        raise Wrong(played.problem) if unsolved else _wrong(f"`{what}`: {played.problem}", look)
+        raise Wrong(played.problem) if unsolved else wrong(f"`{what}`: {played.problem}", look)
     return played
 
 
@@ -171,10 +141,10 @@ def stage_ran(report: Any, stage: str, function: Callable, look: str = "", decli
     mine = [st for st in rows if st.by == name]
     if not mine:
         who = ", ".join(st.by or "tcompile" for st in rows) or "-"
-        raise _wrong(say("stage", stage=stage, want=name, got=who), look)
+        raise wrong(say("stage", stage=stage, want=name, got=who), look)
     ran, left = sum(st.count for st in mine), sum(st.declined for st in mine)
     if left == ran or declined is not None and left > declined:
-        raise _wrong(say("declined", stage=stage, name=name, declined=left, count=ran), look)
+        raise wrong(say("declined", stage=stage, name=name, declined=left, count=ran), look)
 
 
 @contextlib.contextmanager
@@ -187,49 +157,6 @@ def unsolved_said() -> Iterator[None]:
         if "your code here" not in str(e):
             raise RuntimeError(f"NotImplementedError: {e}") from e
         raise Wrong(say("unsolved")) from e
-
-
-# ---- what went wrong inside of the student's own code
-def register_source(name: str, source: str) -> None:
-    """So that tracebacks, and capture, can read a cell's lines."""
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-
-
-def _student_frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
-    for frame in traceback.extract_tb(error.__traceback__):
-        if frame.filename.startswith("<") and frame.filename.endswith(" cell>") or "ipykernel_" in frame.filename:
-            yield frame
-
-
-def _inner(error: BaseException) -> BaseException:
-    """What was raised inside of a stage, where this says that compiling failed."""
-    while type(error).__name__ == "InternalError" and error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def is_unsolved(error: BaseException) -> bool:
-    """Whether an error is that of an exercise without an answer."""
-    error = _inner(error)
-    blank = error.__cause__ if isinstance(error, Wrong) else error
-    return isinstance(blank, NotImplementedError) and "your code here" in str(blank)
-
-
-def told(error: BaseException) -> str:
-    """An error as a message for the student: the answer's own words, or where in the student's code it was raised."""
-    error = _inner(error)
-    if isinstance(error, Wrong):
-        return str(error)
-    if is_unsolved(error):
-        return say("unsolved")
-    frames = list(_student_frames(error))
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, AssertionError) and not frames and str(error):
-        return str(error)
-    if not frames:
-        return say("raised", error=text)
-    last = frames[-1]
-    return say("raised_at", error=text, function=last.name, line=last.lineno, code=(last.line or "").strip())
 
 
 def __getattr__(name: str) -> Any:

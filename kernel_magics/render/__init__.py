@@ -35,9 +35,13 @@ def view(report: Any, name: str) -> Any:
         from . import plot
 
         return plot.speedup_figure(report) if name == "speedup_plot" else plot.break_even_figure(report)
-    from ..widgets import VIEWS, page
+    if name == "page":
+        from ..page import page
 
-    return page(report) if name == "page" else VIEWS[name](report)
+        return page(report)
+    from ..widgets import VIEWS
+
+    return VIEWS[name](report)
 
 
 set_renderer(bundle, view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import tcompile
 from tcompile.compiler.reproduce import in_file
 
 from . import notebooks
@@ -40,7 +41,9 @@ def test_a_kernel_is_downloaded_as_a_file_that_runs(browser: Any, server: Server
         space: dict[str, Any] = {"__name__": "reproducer"}
         exec(compile(path.read_text(), str(path), "exec"), space)
         assert "torch.ops.aten.tanh" in path.read_text()
-        kind, words = in_file.compare_with_eager(space["program"], space["inputs"], space["HOW"], space["SEED"])
+        kind, words = in_file.compare_with_eager(
+            tcompile, space["program"], space["inputs"], space["HOW"], space["SEED"]
+        )
         assert (kind, words) == ("same", "")
         lab.check()
     finally:

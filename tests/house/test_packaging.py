@@ -86,7 +86,7 @@ def test_wheel_holds_the_three_folders_under_one_name(wheel: Path) -> None:
     assert not [n for n in names if "hidden_tests" in n or "solution" in n]  # the instructor's package has these
     assert {n.split("/")[0].partition("-")[0] for n in names} == {"tcompile"}
     assert "License-Expression: BSD-3-Clause" in metadata
-    assert "tcompile = tcompile.compiler.backends.registered:tcompile_backend" in entries
+    assert "tcompile = tcompile.compiler.frontend.graph_calls:tcompile_backend" in entries
     if BUILT:
         assert any(n.endswith("share/jupyter/labextensions/tcompile-lab/package.json") for n in names)
 

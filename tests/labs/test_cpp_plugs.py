@@ -8,7 +8,7 @@ import torch
 from tcompile.labs import cpp_trial
 from tcompile.labs.cpp_plugs import cpp_stage, evaluate, instructions, rows_of
 from tcompile.labs.plugs import explain_with
-from tcompile.labs.testing import told
+from tcompile.labs.answers import told
 
 
 def scaled(x):

@@ -8,7 +8,7 @@ import torch
 from tcompile.labs.autograd_plugs import autograd_stage
 from tcompile.labs.fusion_plugs import fusion_stage
 from tcompile.labs.plugs import explain_with
-from tcompile.labs.testing import told
+from tcompile.labs.answers import told
 
 
 def both_ways(x):

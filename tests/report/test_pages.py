@@ -72,7 +72,8 @@ def test_what_changed_since_the_last_run(report: CompileReport) -> None:
 
 def test_widgets_are_the_views_of_the_labextension(report: CompileReport) -> None:
     pytest.importorskip("anywidget")
-    from tcompile.kernel_magics.widgets import bundle_path, view_widget
+    from tcompile.kernel_magics.page import bundle_path
+    from tcompile.kernel_magics.widgets import view_widget
 
     with pytest.raises(ValueError, match="overview"):
         view_widget(report, "nonsense")

@@ -79,13 +79,13 @@ def test_writes_sizes_that_vary_and_several_results():
 
     report = tcompile.explain(f, dynamic=True)(torch.randn(6), 2)
     space = run_here(report.reproducer("graphs/0").text)
-    kind, words = in_file.compare_with_eager(space["program"], space["inputs"], space["HOW"], space["SEED"])
+    kind, words = in_file.compare_with_eager(tcompile, space["program"], space["inputs"], space["HOW"], space["SEED"])
     assert (kind, words) == ("same", "") and "dynamic" in space["HOW"]
 
 
 def same_as_eager(made):
     space = run_here(made.text)
-    return in_file.compare_with_eager(space["program"], space["inputs"], space["HOW"], space["SEED"])
+    return in_file.compare_with_eager(tcompile, space["program"], space["inputs"], space["HOW"], space["SEED"])
 
 
 def test_a_training_step_with_its_optimizer():
@@ -148,7 +148,7 @@ def test_a_wrong_number_leads_to_its_cone():
         first = next(row for row in report.numerics if row.verdict == "diverges")
         made = report.reproducer(first)
         space = run_here(made.text)
-        kind, _ = in_file.compare_with_eager(space["program"], space["inputs"], space["HOW"], space["SEED"])
+        kind, _ = in_file.compare_with_eager(tcompile, space["program"], space["inputs"], space["HOW"], space["SEED"])
     assert made.nodes == 2 and "aten.tanh" in made.text and kind == "differs"
 
 
