@@ -61,7 +61,7 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
     if seconds:  # a cell's first run has waited for whatever it compiled; the first call of a function for what is its
         others = [] if code is not None and code.co_name == "<module>" else [c for c in calls if c.name != first.name]
         seconds = [report.summary.compile_seconds - sum(c.compile_seconds or 0.0 for c in others)]
-    effects = list(dict.fromkeys(effects))
+    effects = list(dict.fromkeys(e for some in effects for e in some.split(", ") if e))
     more = f" and {len(effects) - _NAMED} more" if len(effects) > _NAMED else ""
     why = f"it has effects ({', '.join(effects[:_NAMED])}{more})" if effects else ""
     return replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 import torch
@@ -19,14 +20,14 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16"
 
 def askable(report: Any) -> list[dict[str, Any]]:
     """The functions of a report with entries in this process, and for each what its latest entry checks of its
-    arguments.
+    arguments, first those that a call is given. `inner`: what lies within an object, which seldom changes.
     """
     out = []
     for f in _functions(report):
         rows: dict[str, dict[str, Any]] = {}
         for g in f.programs[0]:
             name = g.source.name() if g.source is not None else ""
-            if not name or name in rows or len(rows) == _MOST_ROWS:
+            if not name or name in rows:
                 continue
             if g.kind == "TENSOR" and not _inside_a_module(g.source):
                 spec = g.expected
@@ -42,7 +43,10 @@ def askable(report: Any) -> list[dict[str, Any]]:
                 and isinstance(g.expected, (int, float, str, bool, type(None)))
             ):
                 rows[name] = {"name": name, "kind": "value", "value": repr(g.expected)}
-        out.append({"function": frame_words(f.name), "line": f.line, "entries": f.entries, "rows": list(rows.values())})
+        for name, row in rows.items():
+            row["inner"] = _within_an_object(name)
+        ordered = sorted(rows.values(), key=lambda row: row["inner"])[:_MOST_ROWS]
+        out.append({"function": frame_words(f.name), "line": f.line, "entries": f.entries, "rows": ordered})
     return out
 
 
@@ -82,6 +86,11 @@ def _functions(report: Any) -> list[CompiledFunction]:
 def _inside_a_module(source: Any) -> bool:
     """What lies within a model: nobody asks what if a parameter had another shape."""
     return any(part in source.name() for part in ("._parameters", "._buffers", "._modules"))
+
+
+def _within_an_object(name: str) -> bool:
+    """Whether it is an attribute of something, such as `model.scale`; `batch['x']` is not."""
+    return "." in re.sub(r"\[[^]]*]", "", name) or name.startswith("<")
 
 
 def _name(failure: Any) -> str:

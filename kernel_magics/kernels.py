@@ -10,7 +10,7 @@ import torch
 from ..compiler.frontend.entry_calls import EntryCall
 from ..compiler.runtime.profile import profile
 from .limits import machine_limits
-from .timing import MOST_COPIES, preserved
+from .timing import MOST_COPIES, busy_words, preserved
 
 __all__ = ["time_kernels"]
 
@@ -22,7 +22,9 @@ def time_kernels(calls: Sequence[EntryCall], report: Any, budget: float) -> None
     is put back, if it is small enough to keep copies of; else its kernels keep None."""
     if any(k.bytes for k in report.kernels):
         report.environment.update(
-            machine_limits("cuda" if any(k.language in ("triton", "cuda") for k in report.kernels) else "cpu")
+            machine_limits(
+                "cuda" if any(k.language in ("triton", "cuda") for k in report.kernels) else "cpu", bool(busy_words())
+            )
         )
     todo = [(c, g, g.changed()) for c in calls for g in c.graphs if g.number is not None]
     todo = [x for x in todo if sum(t.nbytes for t in x[2]) <= MOST_COPIES]

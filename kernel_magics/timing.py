@@ -114,7 +114,7 @@ def measure(
     out.calls = [_result(j, engines) for j in jobs]
     out.overall = _overall(jobs, engines)
     out.spent_seconds = time.perf_counter() - t0
-    out.note = _busy()
+    out.note = busy_words()
     missing = [f"{c.name}: {e.engine} {e.reason or e.status}" for c in out.calls for e in c.engines if e.status != "ok"]
     missing += [f"{c.name}: {c.why_not}" for c in out.calls if not c.measured]
     missing += [
@@ -181,11 +181,11 @@ def measure_cell(
         engines,
         [_result(job, engines)],
         overall,
-        _busy(),
+        busy_words(),
     )
 
 
-def _busy() -> str:
+def busy_words() -> str:
     """Words for a machine that has much else to do, whose times are those of waiting for it; empty on a quiet one."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return (

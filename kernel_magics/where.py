@@ -23,7 +23,7 @@ import torch
 from ..compiler import events
 from ..compiler.capture.entry.locations import is_library_file
 from ..compiler.base.labels import frame_words, label
-from ..compiler.report.conclusions.wall import Seen
+from ..compiler.report.conclusions.wall import IMPORTING, Seen
 from .sampling import Sample, Samples
 
 __all__ = ["looks"]
@@ -52,9 +52,11 @@ def looks(samples: Samples) -> Iterator[tuple[float, float, float, Seen]]:
             yield row.end, row.seconds, starved, _STARVED
             seen = seen_at(row)
             if seen.kind != "data" and row.asleep > 0.5 * (row.seconds - row.starved):
-                # nothing in compiled calls sleeps: they wait for a thread that has no core
-                behind = seen.kind == "compiled" and row.starved > _BUSY * row.seconds
-                seen = _STARVED if behind else Seen("waiting", seen.name, seen.file, seen.line)
+                # nothing in compiled calls sleeps: they wait for other threads of a kernel, which may have no core
+                if seen.kind != "compiled":
+                    seen = Seen("waiting", seen.name, seen.file, seen.line)
+                elif row.starved > _BUSY * row.seconds:
+                    seen = _STARVED
             yield row.end, row.seconds, 1.0 - starved, seen
     finally:  # code of the program's lives no longer for having been looked at
         called_at.cache_clear()
@@ -72,9 +74,12 @@ def seen_at(row: Sample) -> Seen:
     entry = next((i for i, (c, _) in enumerate(row.stack) if c.co_filename.startswith("<tcompile")), None)
     if entry is not None and all(_is_ours(c) for c, _ in row.stack[:entry]):
         return Seen("compiled", "compiled calls", file, line)
-    first = next((c for c, _ in row.stack if not _is_standard(c.co_filename)), code)
+    importing, importer = _importer(row.stack)
+    first = importer or next((c for c, _ in row.stack if not _is_standard(c.co_filename)), code)
     if _is_ours(first):  # also while it imports a module, or lets go of something
         return Seen("compiled", "guards, and looking for what to compile", file, line)
+    if importing:
+        return Seen("python", IMPORTING, file, line)
     name, operator = called_at(code, at)
     if any(n in name for n in _AUTOGRAD):
         return Seen("torch", "backward", file, line)
@@ -85,6 +90,23 @@ def seen_at(row: Sample) -> Seen:
     if is_library_file(code.co_filename):
         return Seen("python", f"{code.co_qualname} ({_package(code.co_filename)})", file, line)
     return Seen("python", name or frame_words(code.co_qualname), file, line)
+
+
+def _importer(stack: tuple[tuple[CodeType, int], ...]) -> tuple[bool, CodeType | None]:
+    """Whether modules are being imported, of libraries alone, and what imports them, where the stack goes so far."""
+    importing, importer = False, None
+    for code, _ in stack:
+        if code.co_filename.startswith("<frozen importlib"):
+            importing, importer = True, None
+        elif importing and importer is None and not _is_standard(code.co_filename):
+            importer = code
+        if _is_users(code):
+            break
+    return importing, importer
+
+
+def _is_users(code: CodeType) -> bool:
+    return not is_library_file(code.co_filename) and not code.co_filename.startswith(_NO_USERS)
 
 
 def _is_ours(code: CodeType) -> bool:
@@ -98,7 +120,7 @@ def _is_standard(file: str) -> bool:
 def _users(stack: tuple[tuple[CodeType, int], ...]) -> tuple[str, int | None]:
     """The innermost line that a user can change."""
     for code, at in stack:
-        if not is_library_file(code.co_filename) and not code.co_filename.startswith(_NO_USERS):
+        if _is_users(code):
             return label(code.co_filename), _position(code, at)[0]
     return "", None
 

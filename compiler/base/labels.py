@@ -9,7 +9,7 @@ import sys
 from functools import lru_cache
 from typing import Any, Callable
 
-__all__ = ["frame_words", "stage_name", "label", "set_cell_labels", "cell_number"]
+__all__ = ["frame_line", "frame_words", "stage_name", "label", "set_cell_labels", "cell_number"]
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None
@@ -38,6 +38,12 @@ def frame_words(name: str) -> str:
         return "the cell's top level"
     head, loop, line = name.partition(".<loop at line ")
     return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
+
+
+def frame_line(name: str, line: int) -> int:
+    """The line at which a frame begins: a loop's own, where the frame is a loop of a function that begins at `line`."""
+    m = re.search(r"<loop at line (\d+)>$", name)
+    return int(m.group(1)) if m else line
 
 
 def cell_number(label_: str) -> int | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 import torch
 from torch.fx.node import map_arg
@@ -66,22 +66,28 @@ def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) ->
     return t(*args, **kwargs)
 
 
-def node_values(a: AtenGraph, inputs: Sequence[Any], *, double: bool = False) -> dict[torch.fx.Node, Any]:
+def node_values(
+    a: AtenGraph, inputs: Sequence[Any], *, double: bool = False, given: Mapping[torch.fx.Node, Any] | None = None
+) -> dict[torch.fx.Node, Any]:
     """The value of every node on real inputs. `double`: floating point values, constants and dtype arguments are
-    float64.
+    float64. `given`: values of nodes that are taken as they are, instead of being computed.
     """
-    values, _ = _evaluate(a, inputs, double, keep=True)
+    values, _ = _evaluate(a, inputs, double, keep=True, given=given)
     return values
 
 
 def _evaluate(
-    a: AtenGraph, inputs: Sequence[Any], double: bool = False, keep: bool = False
+    a: AtenGraph,
+    inputs: Sequence[Any],
+    double: bool = False,
+    keep: bool = False,
+    given: Mapping[torch.fx.Node, Any] | None = None,
 ) -> tuple[dict[torch.fx.Node, Any], dict[str, int]]:
     """The values of nodes, and of sizes. `keep`: of all nodes; else a value goes after its last use, unless it is a
     result of the graph.
     """
     with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
-        return _evaluate_as_recorded(a, inputs, double, {} if keep else _last_uses(a))
+        return _evaluate_as_recorded(a, inputs, double, {} if keep else _last_uses(a), given or {})
 
 
 def _last_uses(a: AtenGraph) -> dict[torch.fx.Node, list[torch.fx.Node]]:
@@ -98,7 +104,11 @@ def _last_uses(a: AtenGraph) -> dict[torch.fx.Node, list[torch.fx.Node]]:
 
 
 def _evaluate_as_recorded(
-    a: AtenGraph, inputs: Sequence[Any], double: bool, last: dict[torch.fx.Node, list[torch.fx.Node]]
+    a: AtenGraph,
+    inputs: Sequence[Any],
+    double: bool,
+    last: dict[torch.fx.Node, list[torch.fx.Node]],
+    given: Mapping[torch.fx.Node, Any],
 ) -> tuple[dict[torch.fx.Node, Any], dict[str, int]]:
     values: dict[torch.fx.Node, Any] = {}
     sizes: dict[str, int] = {}
@@ -110,6 +120,8 @@ def _evaluate_as_recorded(
             values[n] = _doubled(x) if double else x
         elif n.op == "get_attr":
             values[n] = _doubled(a.constants[n.target]) if double else a.constants[n.target]
+        elif n in given:
+            values[n] = _doubled(given[n]) if double else given[n]
         elif n.op == "call_function":
             args = _concrete(map_arg(n.args, values.__getitem__), sizes)
             kwargs = {k: _concrete(map_arg(v, values.__getitem__), sizes) for k, v in n.kwargs.items()}

@@ -360,6 +360,7 @@ class ReportBuilder:
             line = source_line(self._files.get(frame, f.file), int(at.group(1)) if at else f.line)
             found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", line)
             text = text.replace("__value", found.group(1) if found else "item")
+        text = re.sub(r"`__stack_\d+_*\.?((?<=\.)[^`]+|\[[^`]*)`", r"`\1` of an intermediate value", text)
         return re.sub(r"`?__stack_\d+_*`?", "an intermediate value", text)
 
     def _on_limit(self, e: events.Event) -> None:

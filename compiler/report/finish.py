@@ -14,6 +14,7 @@ from .conclusions.wall import split_compiled
 
 __all__ = ["finish", "closed_line", "RERAN"]
 
+_OWN_ERROR = "correct what the message says: eager raises the same error at this line"
 RERAN = "a graph of it raised; the call ran as plain Python"
 SYMBOLS = {"compiled": "●", "partly": "▲", "eager": "○", "nothing": "·", "error": "✕"}
 # Of several marks on one line the first of these wins: what a person can act on comes first.
@@ -243,7 +244,7 @@ def _findings(r: Any) -> list[s.Finding]:
             s.Finding(
                 "info" if b.harmless else "warning",
                 f"{_where(r, b)}: {b.reason}",
-                b.remedy,
+                _OWN_ERROR if b.kind == "exception" and r.raised else b.remedy,
                 f"breaks/{i}",
                 b.line,
                 None,

@@ -8,6 +8,7 @@ is where to look.
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, Sequence
 
 import torch
@@ -26,6 +27,8 @@ __all__ = ["check_calls", "check_graph", "visible_nodes", "with_all_results"]
 
 _MOST_NODES = 400
 _MOST_BYTES = 1 << 30  # of values that are looked at, all at once
+_DRAWN = "these are random numbers: what follows is computed from the same ones"
+_FOLLOWS = "it follows from random numbers that are too large to be kept"
 _RANDOM = (
     "rand",
     "dropout",
@@ -41,25 +44,46 @@ _RANDOM = (
 
 
 def check_graph(aten: AtenGraph, inputs: Sequence[Any], opts: Options, number: int | None = None) -> list[NumericError]:
-    """Errors of the graph's nodes on `inputs`, in the graph's order. Inputs are read, never written. Nodes whose value
-    is random, and those that depend on one, are listed as not compared."""
+    """Errors of the graph's nodes on `inputs`, in the graph's order. Inputs are read, never written. Random numbers are
+    drawn once, by our kernels: eager and float64 compute with the same ones, so that what follows from them is
+    compared. The numbers themselves are listed as not compared.
+    """
     aten = aten.whole or aten
     nodes = visible_nodes(aten)
     with torch.no_grad():
-        eager = node_values(aten, inputs)
-        exact = node_values(aten, inputs, double=True)
         probe, kept = with_all_results(aten, nodes)
         ours = dict(zip(nodes, stages.compile_aten(probe, opts)(*inputs)))
-    random: set[torch.fx.Node] = set()
+        drawn = _drawn(aten)
+        given = {n: ours[n].detach() for n in drawn if n in ours}
+        eager = node_values(aten, inputs, given=given)
+        exact = node_values(aten, inputs, double=True, given=given)
+    unknown: set[torch.fx.Node] = set()  # random, and ours were not looked at: what follows has other numbers
     rows = []
     for n in aten.graph.nodes:
-        if n.op == "call_function" and (
-            any(w in str(n.target) for w in _RANDOM) or any(i in random for i in n.all_input_nodes)
-        ):
-            random.add(n)
+        if n in drawn and n not in given and not _is_tuple(n) or n not in given and _reads(n, unknown):
+            unknown.add(n)
         if n in ours:
-            rows.append(_row(n, ours[n].detach(), eager[n].detach(), exact[n].detach(), n in random, number))
+            random = _DRAWN if n in drawn else _FOLLOWS if n in unknown else ""
+            rows.append(_row(n, ours[n].detach(), eager[n].detach(), exact[n].detach(), random, number))
     return rows
+
+
+def _drawn(aten: AtenGraph) -> set[torch.fx.Node]:
+    """The nodes that draw random numbers, and the parts of their results where these are several."""
+    out: set[torch.fx.Node] = set()
+    for n in aten.graph.nodes:
+        if n.op == "call_function" and any(w in op_name(n.target) for w in _RANDOM):
+            out.add(n)
+            out.update(user for user in n.users if user.target is operator.getitem)
+    return out
+
+
+def _is_tuple(n: torch.fx.Node) -> bool:
+    return isinstance(n.meta.get("val"), (tuple, list))
+
+
+def _reads(n: torch.fx.Node, values: set[torch.fx.Node]) -> bool:
+    return any(i in values for i in n.all_input_nodes)
 
 
 def check_calls(calls: Sequence[Any], report: Any, opts: Options) -> None:
@@ -126,7 +150,7 @@ def with_all_results(aten: AtenGraph, nodes: list[torch.fx.Node]) -> tuple[AtenG
 
 
 def _row(
-    n: torch.fx.Node, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, random: bool, number: int | None
+    n: torch.fx.Node, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, random: str, number: int | None
 ) -> NumericError:
     op = op_name(n.target)
     file, line = _where(n)
@@ -134,7 +158,7 @@ def _row(
         n.name, node=n.name, graph=number, op=op, dtype=str(ours.dtype).removeprefix("torch."), file=file, line=line
     )
     if random:
-        row.verdict, row.why = "random", "random numbers are drawn anew in each run"
+        row.verdict, row.why = "random", random
         return row
     if not ours.is_floating_point():
         same = (

@@ -12,9 +12,9 @@ from ...compiler.report.plain_text import render_short
 
 __all__ = ["bundle", "view", "MIME"]
 
-# Together what a report adds to a saved notebook stays below 200 KB.
+# What a report adds to a saved notebook: the data of the views, and a summary that needs none of them.
 JSON_LIMIT = 110_000
-HTML_LIMIT = 80_000
+HTML_LIMIT = 20_000
 
 
 def bundle(report: Any, only: Iterable[str] | None = None) -> dict[str, Any]:

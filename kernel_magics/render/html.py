@@ -26,6 +26,28 @@ __all__ = ["render_html", "speed_html", "STYLE", "esc"]
 _SOURCE_BUDGET = 20_000  # characters of kernel and entry sources in all
 _NODE_BUDGET = 160  # rows of graph tables in all
 _ROWS = 40  # rows of any other table
+_ROOM = 500  # characters of a summary for the names of what it leaves out
+# The sections of a summary, those first that have their place also where there is little.
+_TELLS_MOST = (
+    "Answers",
+    "Findings",
+    "Errors",
+    "Where the time went",
+    "Code",
+    "Graph breaks",
+    "Recompiles",
+    "Speed",
+    "Since the last run of this cell",
+    "Numerics",
+    "What was compiled",
+    "One call",
+    "Where the compile time went",
+    "Kept for backward",
+    "Functions",
+    "Guards",
+    "Memory",
+    "Kernels",
+)
 
 STYLE = """\
 .tcr{font-size:13px;line-height:1.45;max-width:1100px;font-variant-numeric:tabular-nums}
@@ -102,52 +124,64 @@ def fold(title: str, body: str, note: str = "", open_: bool = False) -> str:
 
 
 def render_html(r: Any, limit: int | None = None) -> str:
-    """The whole report of a CompileReport, closed to its one line; of sources and graphs so much that it keeps to
-    `limit` characters.
+    """The whole report of a CompileReport, closed to its one line. With a `limit` of characters it is a summary: the
+    sections that tell most, as far as they fit, and the names of the others.
     """
-    for share in (1.0, 0.4, 0.1, 0.0):
-        text = _render(r, share)
-        if limit is None or len(text) <= limit:
-            break
-    return text
+    parts = _sections(r, 1.0 if limit is None else 0.0)
+    head = f'<style>{STYLE}</style><div class="tcr"><details><summary>{_line(r)}</summary>'
+    if limit is not None:
+        parts = _fitting(parts, limit - len(head) - _ROOM)
+    return f"{head}{''.join(html for _, html in parts)}</details></div>"
 
 
-def _render(r: Any, share: float) -> str:
-    sections = [
-        _answers(r),
-        fold("Where the time went", _wall(r), seconds(r.wall.seconds), True),
-        _findings(r),
-        fold("Since the last run of this cell", _previous(r), str(len(r.previous.changes))),
-        fold("Code", _code(r), _marks_note(r), True),
-        fold("Speed", _speed(r.speedups), _speed_note(r.speedups), True),
-        fold("One call", _profile(r), seconds(r.profiles[0].seconds) if r.profiles else ""),
-        fold("What was compiled", _decisions(r, True), str(sum(d.decision == "compiled" for d in r.decisions))),
-        fold("What was left alone", _decisions(r, False), str(sum(d.decision != "compiled" for d in r.decisions))),
-        fold("Where the compile time went", _stages(r), seconds(r.summary.compile_seconds)),
-        fold("Graph breaks", _breaks(r), str(len(r.graph_breaks)), bool(r.graph_breaks)),
-        fold("Recompiles", _recompiles(r), str(len(r.recompiles)), bool(r.recompiles)),
-        fold("Guards", _guards(r), str(sum(g.count for g in r.guards))),
-        fold("Functions", _frames(r), str(len(r.frames))),
-        fold("Graphs", _graphs(r, share), str(len(r.graphs))),
-        fold("Kernels", _kernels(r, share), str(len(r.kernels))),
-        fold("Library calls", _externs(r), str(sum(e.count for e in r.externs))),
-        fold("Memory", _memory(r)),
-        fold("Kept for backward", _partitions(r), plural(len(r.partitions), "graph")),
-        fold("Numerics", _numerics(r)),
-        fold("Timeline", _timeline(r), str(len(r.timeline))),
-        fold("Cache", _cache(r), _cache_note(r)),
-        fold("Ran eager", _fallbacks(r), str(len(r.fallbacks))),
-        fold("Errors", "".join(f"<div>{esc(e)}</div>" for e in r.errors)),
-        fold(
-            "Environment",
-            table([[k, v] for k, v in {**r.environment, **{f"option {k}": v for k, v in r.options.items()}}.items()]),
-        ),
-        "".join(f"<div>{dim(f'left out: {o.what} ({o.count}), {o.why}')}</div>" for o in r.omitted),
+def _fitting(parts: list[tuple[str, str]], room: int) -> list[tuple[str, str]]:
+    """The parts that tell most, in their order; those without room are named at the end."""
+    rank = {title: i for i, title in enumerate(_TELLS_MOST)}
+    kept = set()
+    for i, (_, html) in sorted(enumerate(parts), key=lambda x: rank.get(x[1][0], len(rank))):
+        if len(html) <= room:
+            room -= len(html)
+            kept.add(i)
+    left = [title.lower() for i, (title, html) in enumerate(parts) if html and i not in kept]
+    words = f'not in this summary: {", ".join(left)}. JupyterLab shows them, and r.save("report.html") writes them.'
+    return [p for i, p in enumerate(parts) if i in kept] + [("", f"<div>{dim(words)}</div>" if left else "")]
+
+
+def _sections(r: Any, share: float) -> list[tuple[str, str]]:
+    """Title and HTML of each section. `share`: how much of sources, graphs and buffers is told, from 0 to 1."""
+    compiled = sum(d.decision == "compiled" for d in r.decisions)
+    settings = {**r.environment, **{f"option {k}": v for k, v in r.options.items()}}
+    folds: list[tuple[str, str, str, bool]] = [
+        ("Where the time went", _wall(r), seconds(r.wall.seconds), True),
+        ("Findings", _findings(r), "", False),
+        ("Since the last run of this cell", _previous(r), str(len(r.previous.changes)), False),
+        ("Code", _code(r), _marks_note(r), True),
+        ("Speed", _speed(r.speedups), _speed_note(r.speedups), True),
+        ("One call", _profile(r), seconds(r.profiles[0].seconds) if r.profiles else "", False),
+        ("What was compiled", _decisions(r, True), str(compiled), False),
+        ("What was left alone", _decisions(r, False), str(len(r.decisions) - compiled), False),
+        ("Where the compile time went", _stages(r), seconds(r.summary.compile_seconds), False),
+        ("Graph breaks", _breaks(r), str(len(r.graph_breaks)), bool(r.graph_breaks)),
+        ("Recompiles", _recompiles(r), str(len(r.recompiles)), bool(r.recompiles)),
+        ("Guards", _guards(r), str(sum(g.count for g in r.guards)), False),
+        ("Functions", _frames(r), str(len(r.frames)), False),
+        ("Graphs", _graphs(r, share), str(len(r.graphs)), False),
+        ("Kernels", _kernels(r, share), str(len(r.kernels)), False),
+        ("Library calls", _externs(r), str(sum(e.count for e in r.externs)), False),
+        ("Memory", _memory(r, share), "", False),
+        ("Kept for backward", _partitions(r), plural(len(r.partitions), "graph"), False),
+        ("Numerics", _numerics(r), "", False),
+        ("Timeline", _timeline(r), str(len(r.timeline)), False),
+        ("Cache", _cache(r), _cache_note(r), False),
+        ("Ran eager", _fallbacks(r), str(len(r.fallbacks)), False),
+        ("Errors", "".join(f"<div>{esc(e)}</div>" for e in r.errors), "", False),
+        ("Environment", table([[k, v] for k, v in settings.items()]), "", False),
     ]
-    return (
-        f"<style>{STYLE}</style><div"
-        f' class="tcr"><details><summary>{_line(r)}</summary>{"".join(sections)}</details></div>'
-    )
+    out = [("Answers", _answers(r))]
+    for title, body, note, opened in folds:
+        out.append((title, body if title == "Findings" else fold(title, body, note, opened)))
+    omitted = "".join(f"<div>{dim(f'left out: {o.what} ({o.count}), {o.why}')}</div>" for o in r.omitted)
+    return [*out, ("Left out", omitted)]
 
 
 def speed_html(r: Any) -> str:
@@ -593,7 +627,7 @@ def _externs(r: Any) -> str:
     )
 
 
-def _memory(r: Any) -> str:
+def _memory(r: Any, share: float) -> str:
     out = []
     for m in r.memory:
         name = r.graphs[m.graph].name if m.graph is not None and m.graph < len(r.graphs) else "graph"
@@ -607,7 +641,7 @@ def _memory(r: Any) -> str:
             legend = [colour(f"■ {n}", svg.ENGINE_COLOURS[n]) for n in ("eager", "tcompile")]
             picture = svg.curves([("eager", m.eager_live), ("tcompile", m.plan_live)])
             out.append(f"<div>{picture} {dim('bytes alive over the call:')} {' '.join(legend)}</div>")
-        if m.buffers:
+        if m.buffers and share:
             lane: dict[str, int] = {}
             rows = []
             for b in m.buffers[:60]:

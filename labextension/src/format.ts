@@ -65,6 +65,14 @@ export function count(n: number | null | undefined): string {
   return n === null || n === undefined ? NONE : String(n).replace(/\B(?=(\d{3})+(?!\d))/g, '\u202f');
 }
 
+/** Of a whole number of 64 bits nothing is known. */
+const UNBOUNDED = 2 ** 61;
+
+/** The end of a range of sizes; `none` where it has no end. */
+export function bound(n: number | null, none: string): string {
+  return n === null || Math.abs(n) >= UNBOUNDED ? none : String(n);
+}
+
 export function plural(n: number, one: string, many?: string): string {
   return tn(`{0} ${one}`, `{0} ${many ?? one + 's'}`, n, count(n));
 }

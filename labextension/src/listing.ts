@@ -7,7 +7,7 @@ import { Mark, MarkKind, Report } from './schema';
 import { t, words } from './texts';
 
 export const MARK_WORDS: { [kind in MarkKind]: string } = words({
-  captured: 'compiled', eager: 'runs eager', break: 'graph break', guard: 'pinned a guard'
+  captured: 'compiled', eager: 'runs eager', break: 'graph break', guard: 'a guard relies on it'
 });
 /** What an accumulator's name is followed by in its parts: one for each copy of the loop's body. */
 export const SUFFIX = /_(?:v\d+|sum|max|min)$/;

@@ -31,7 +31,7 @@ export interface PlotOptions {
   xNames?: string[];
 }
 
-type Plotly = { newPlot: (...a: any[]) => Promise<any>; react: (...a: any[]) => Promise<any>; purge: (e: Element) => void };
+type Plotly = { newPlot: (...a: any[]) => Promise<any>; react: (...a: any[]) => Promise<any>; purge: (e: Element) => void; Plots: { resize: (e: Element) => void } };
 let loading: Promise<Plotly> | null = null;
 
 function loadPlotly(): Promise<Plotly> {
@@ -149,7 +149,20 @@ export function plot(series: Series[], options: PlotOptions): { element: HTMLEle
     await draw(plotly);
     drawn = plotly;
     host.classList.add('tc-plotly');
-    stop = onThemeChange(() => requestAnimationFrame(() => void draw(plotly)));
+    const unfollow = onThemeChange(() => requestAnimationFrame(() => void draw(plotly)));
+    // A side panel that opens makes the room smaller, and the window keeps its size.
+    let width = host.clientWidth;
+    const room = new ResizeObserver(() => {
+      if (host.clientWidth && host.clientWidth !== width) {
+        width = host.clientWidth;
+        plotly.Plots.resize(host);
+      }
+    });
+    room.observe(host);
+    stop = () => {
+      unfollow();
+      room.disconnect();
+    };
   }).catch(error => {
     console.debug('tcompile: plotly did not load, drawing with SVG', error);
     if (!gone) {

@@ -120,7 +120,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
     speed: () => speedView(context),
     more: () => moreView(context)
   };
-  const figures: { [tab in Tab]?: number } = { guards: report.guards.reduce((n, g) => n + g.count, 0), more: report.graph_breaks.length };
+  const figures: { [tab in Tab]?: number } = { guards: report.guards.reduce((n, g) => n + g.count, 0), more: report.graph_breaks.filter(b => !b.harmless).length };
 
   const show = (tab: Tab): View => {
     memory.tab = tab;

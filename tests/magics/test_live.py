@@ -154,3 +154,15 @@ def test_would_it_recompile(real) -> None:
     assert other["recompiles"] and "8" in other["failures"][0]["expected"] and "9" in other["failures"][0]["got"]
     assert "dtype is one of" in comm.ask("forecast", report=report, given={"x": {"dtype": "float31"}})["error"]
     assert "written as in Python" in comm.ask("forecast", report=report, given={"n": "torch.ones(3"})["error"]
+
+
+def test_it_asks_for_what_a_call_is_given_before_what_lies_within_objects(real) -> None:
+    shell, session, comm = real
+    cell = "class Net(torch.nn.Module):\n    scale, size = 2.0, 3\n    def forward(self, batch):\n"
+    cell += "        return batch['x.y'] * self.scale + self.size\nnet, batch = Net(), {'x.y': torch.ones(4)}"
+    assert shell.run_cell(cell).success
+    assert shell.run_cell("%%tcompile time=off\nout = net(batch)").success
+    (function,) = comm.ask("forecast", report=session.last.id)["ok"]["functions"]
+    inner = [r["inner"] for r in function["rows"]]
+    assert function["rows"][0]["name"] == "batch['x.y']" and not inner[0]
+    assert inner == sorted(inner), [(r["name"], r["inner"]) for r in function["rows"]]

@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 from tcompile.kernel_magics import kernels as kernels_module
+from tcompile.kernel_magics import limits
 from tcompile.kernel_magics import session as session_module
 from tcompile.kernel_magics.sampling import Sample, Sampler, Samples
 from tcompile.kernel_magics.where import called_at, looks, seen_at
@@ -67,7 +68,19 @@ def test_kinds_of_time():
 
     assert kinds(look(user, asleep=0.09)) == {("waiting", 1.0)}
     assert kinds(look(user, starved=0.06)) == {("starved", 0.6), ("python", 0.4)}
+    assert kinds(look(entry, user, asleep=0.09)) == {("compiled", 1.0)}, "it waits for threads of its own kernels"
     assert kinds(look(loader, user, asleep=0.09)) == {("data", 1.0)}, "loading data is that, also while it waits"
+
+
+def test_importing_a_library_is_one_part_whatever_it_imports():
+    user, own = code_of("print(x)"), compile("pass", "/home/me/mine.py", "exec")
+    machinery = compile("pass", "<frozen importlib._bootstrap>", "exec")
+    library = compile("class A: pass", torch.optim.__file__, "exec")
+    for stack in ((machinery, user), (library, machinery, library, machinery, user), (machinery, machinery)):
+        seen = seen_at(look(*stack))
+        assert (seen.kind, seen.name) == ("python", "importing modules")
+    assert seen_at(look(own, machinery, user)).name != "importing modules", "a module of one's own is told by its code"
+    assert seen_at(look(library, user)).name.endswith("(torch)")
 
 
 def test_a_thread_is_looked_at_while_it_works_and_while_it_sleeps():
@@ -124,3 +137,12 @@ def test_a_cell_has_a_wall_time_whose_parts_add_up(shell):
     wall = shell.user_ns["r"].wall
     assert wall.seconds >= 0.05 and sum(p.seconds for p in wall.parts) == pytest.approx(wall.seconds, rel=0.02)
     assert any(p.kind == "compiling" for p in wall.parts)
+
+
+def test_the_machines_limits_are_measured_again_until_it_was_quiet(monkeypatch):
+    figures = iter([3.0, 9.0, 5.0, 99.0])
+    monkeypatch.setattr(limits, "_measured", lambda device: {"copy_bytes_per_second": next(figures)})
+    monkeypatch.setattr(limits, "_best", {})
+    monkeypatch.setattr(limits, "_quiet", set())
+    told = [limits.machine_limits("cpu", busy)["copy_bytes_per_second"] for busy in (True, True, False, False)]
+    assert told == [3.0, 9.0, 9.0, 9.0], "the best counts, and a quiet machine is not measured again"

@@ -57,6 +57,14 @@ def test_names_of_the_compiler_s_own_are_not_shown():
     assert not any("__stack_" in " ".join((c.source, c.expected, c.got, c.suggestion)) for c in r.recompiles)
 
 
+def test_what_has_no_name_is_told_in_words_that_keep_their_marks():
+    with tcompile.record() as builder:
+        text = builder._users_words(None, "`__stack_0_.__mro__` is x, `__stack_1_[0]` is 2, `__stack_0_` is 3")
+    assert text == (
+        "`__mro__` of an intermediate value is x, `[0]` of an intermediate value is 2, an intermediate value is 3"
+    )
+
+
 def test_an_operator_by_torch_s_kernel_is_no_function_that_runs_eager():
     import linecache
 

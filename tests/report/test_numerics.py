@@ -22,9 +22,31 @@ def test_every_node_is_compared() -> None:
     assert [n.node for n in again.numerics] == [n.node for n in r.numerics]
 
 
-def test_random_numbers_are_not_compared() -> None:
-    r = tcompile.explain(lambda x: (torch.rand_like(x) + x).exp(), check=True)(torch.randn(8))
-    assert {n.verdict for n in r.numerics} == {"random"}
+def test_what_follows_from_random_numbers_is_compared_with_the_same_ones() -> None:
+    def f(x):
+        return torch.nn.functional.dropout((torch.rand_like(x) + x).exp(), 0.5).sum(-1).tanh()
+
+    r = tcompile.explain(f, check=True)(torch.randn(8, 64))
+    verdicts = {n.op.split(".")[1]: n.verdict for n in r.numerics}
+    assert {v for op, v in verdicts.items() if op in ("add", "exp", "sum", "tanh")} <= {"same", "close"}, verdicts
+    drawn = [n for n in r.numerics if n.verdict == "random"]
+    assert drawn and all("random numbers" in n.why for n in drawn)
+
+
+def test_a_wrong_kernel_behind_random_numbers_is_found() -> None:
+    def wrong_lowering(aten, opts):
+        for n in aten.calls():
+            if n.target is torch.ops.aten.cos.default:
+                n.target = torch.ops.aten.sin.default
+        return tcompile.stages.original("lowering")(aten, opts=opts)
+
+    aten = tcompile.explain(lambda x: torch.cos(torch.rand_like(x) + x))(torch.randn(64)).graphs[0].aten
+    from tcompile.compiler.config import Options
+    from tcompile.compiler.report.numerics import check_graph
+
+    with tcompile.stages.replace("lowering", wrong_lowering):
+        rows = check_graph(aten, [torch.randn(64)], Options.make())
+    assert {n.op: n.verdict for n in rows}["aten.cos.default"] == "diverges"
 
 
 def test_a_wrong_stage_is_found_at_its_node() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tcompile.cli import main
 from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
 from tcompile.kernel_magics.render import bundle
+from tcompile.kernel_magics.render.html import render_html
 
 SAMPLE = Path(__file__).parent / "sample_report.json"
 
@@ -100,9 +102,20 @@ def test_the_bundle_of_a_large_report_is_small_enough_to_save(report: CompileRep
     ]
     made = bundle(r)
     assert sum(len(json.dumps(v, ensure_ascii=False).encode()) for v in made.values()) < 200_000
-    assert (
-        "kernel_39" in made["text/html"]
-        and "kernel_40" not in made["text/html"]
-        and "and 360 more" in made["text/html"]
-    )
-    assert len(r.kernels) == 400 and "source of" in made["text/html"]
+    assert len(made["text/html"]) <= 20_000 and "not in this summary: " in made["text/html"]
+    whole = render_html(r)
+    assert "kernel_39" in whole and "kernel_40" not in whole and "and 360 more" in whole
+    assert len(r.kernels) == 400 and "source of" in whole
+
+
+def test_the_saved_html_is_a_summary_that_names_what_it_leaves_out(report: CompileReport) -> None:
+    whole, summary = render_html(report), render_html(report, 20_000)
+    assert len(summary) <= 20_000 < len(whole)
+    for title in ("Where the time went", "Code", "Graph breaks", "Recompiles", "Speed"):
+        assert f'<b class="sec">{title}</b>' in summary, title
+    left = re.search(r"not in this summary: ([^.]*)\.", summary)
+    assert left is not None
+    for title in left.group(1).split(", "):
+        assert f'<b class="sec">{title.capitalize()}</b>' not in summary, title
+    assert len(render_html(report, 6_000)) <= 6_000
+    assert "data:image/svg+xml" in summary and "<script" not in summary

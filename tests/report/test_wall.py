@@ -7,7 +7,7 @@ from make_sample import sample
 from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.conclusions.answers import answers_of
 from tcompile.compiler.report.finish import finish
-from tcompile.compiler.report.conclusions.wall import Seen, by_kind, split_compiled, wall_of
+from tcompile.compiler.report.conclusions.wall import IMPORTING, Seen, by_kind, split_compiled, wall_of
 
 PYTHON, COMPILED = Seen("python", "train", "In[1]", 3), Seen("compiled", "compiled calls", "In[1]", 4)
 
@@ -115,3 +115,42 @@ def test_a_remedy_that_changes_nothing_is_never_told():
     finish(r)
     told = [a for a in r.answers if "compiling again" in a.text]
     assert told and not told[0].action and told[0].gain is None
+
+
+def test_small_parts_are_measured_by_the_programs_own_time_and_the_longest_keeps_its_name():
+    """Compiling takes most of a first run: beside it all kernels are small, and none was named."""
+    looks = [(9.0 + 0.01 * i, 0.01, 1.0, Seen("python", f"f{i % 4}")) for i in range(1, 101)]
+    wall = wall_of(0.0, 10.0, [(0.0, 9.0)], looks)
+    assert sorted(p.name for p in wall.parts if p.kind == "python") == ["f0", "f1", "f2", "f3"]
+    r = report_with(s.WallPart("compiling", "compiling", 9.0), s.WallPart("compiled", "compiled calls", 1.0))
+    r.kernels, r.externs = [s.Kernel(f"k{i}", graph=0, seconds=1e-7) for i in range(30)], []
+    r.entries[0].graph, r.entries[0].hits = 0, 10
+    split_compiled(r)
+    rows = [p.name for p in r.wall.parts if p.kind == "kernels"]
+    assert "k0" in rows and "29 others" in rows
+    r.wall.parts = [s.WallPart("kernels", "29 others", 0.6), s.WallPart("kernels", "k0", 0.4, 3, "", None, "kernels/0")]
+    r.wall.seconds, r.summary.compile_seconds = 1.0, 0.0
+    (a,) = [a for a in answers_of(r) if "compiled kernel" in a.text]
+    assert "the longest `k0`" in a.text and a.ref == "kernels/0"
+
+
+def test_a_share_says_of_what_it_is():
+    r = report_with(s.WallPart("compiling", "compiling", 9.0), s.WallPart("python", "train", 1.0, None, "In[4]", 3))
+    (a,) = [a for a in answers_of(r) if "Python" in a.text]
+    assert a.text.startswith("100 % of the program's own 1.0 s is Python")
+
+
+def test_what_importing_took_is_told_and_promises_nothing():
+    r = report_with(s.WallPart("python", IMPORTING, 0.8, None, "In[4]", 3), s.WallPart("python", "train", 0.2))
+    told = [a for a in answers_of(r) if "importing modules" in a.text]
+    assert len(told) == 1 and "(line 3)" in told[0].text and told[0].gain is None and not told[0].action
+    assert any(a.text.startswith("100 % of the program's own 0.20 s is Python, most in `train`") for a in answers_of(r))
+
+
+def test_a_decision_on_a_loop_names_the_loops_line():
+    r = sample()
+    i = next(i for i, f in enumerate(r.frames) if f.entries)
+    r.frames[i].name, r.frames[i].line = "<module>.<loop at line 11>", 1
+    finish(r)
+    (d,) = [d for d in r.decisions if d.what == "the loop at line 11"]
+    assert d.line == 11

@@ -554,7 +554,7 @@ CAUSES: tuple[Cause, ...] = (
         "exception",
         "",
         "an exception leaves the function",
-        _NOTHING + "it leaves as it does in eager, and the code before it is compiled",
+        _NOTHING + "eager raises the same error here, and the code before it is compiled",
     ),
     Cause(
         "bytecode",

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import schema as s
 from ..numbers import differs, plural, seconds
-from .wall import graph_calls
+from .wall import IMPORTING, graph_calls, is_joined
 
 __all__ = ["answers_of"]
 
@@ -27,7 +27,7 @@ def answers_of(r: Any) -> list[s.Answer]:
     run = _run_seconds(r)
     if run:
         out += [a for part in (_library, _kernels, _calls, _outside, _python, _data, _waiting) for a in part(r, run)]
-    out += _compiling(r)
+    out += _compiling(r) + _imports(r)
     tried = [t["settings"] for t in r.tried.values()]
     for a in out:
         if a.how == "at most" and a.settings and a.settings in tried:  # what it gains was measured
@@ -37,8 +37,19 @@ def answers_of(r: Any) -> list[s.Answer]:
 
 
 def _run_seconds(r: Any) -> float:
-    """The run's wall time, without compiling, which the next run does not pay, and without waiting for a core."""
-    return max(0.0, r.wall.seconds - _sum(r, "compiling", "starved"))
+    """The run's wall time, without compiling and importing, which the next run does not pay, and without waiting for a
+    core.
+    """
+    return max(0.0, r.wall.seconds - _sum(r, "compiling", "starved") - _importing(r))
+
+
+def _importing(r: Any) -> float:
+    return sum(p.seconds for p in r.wall.parts if p.name == IMPORTING)
+
+
+def _part(took: float, run: float) -> str:
+    """`90 % of the program's own 2.5 s`."""
+    return f"{_per_cent(took / run)} of the program's own {seconds(run)}"
 
 
 def _sum(r: Any, *kinds: str) -> float:
@@ -90,7 +101,7 @@ def _library(r: Any, run: float) -> list[s.Answer]:
     took, flops = sum(p.seconds for p in products), _product_flops(r)
     names = ", ".join(_packet(p.name) for p in parts[:3])
     calls = plural(sum(p.count or 1 for p in parts), "call")
-    text = f"{_per_cent(share)} is {calls} of torch's own kernels ({names})"
+    text = f"{_part(share * run, run)} is {calls} of torch's own kernels ({names})"
     peak = float(r.environment.get("matmul_flops_per_second") or 0)
     if took and flops and peak and took >= 0.8 * share * run:
         reached = flops / took / peak
@@ -132,17 +143,20 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
     if took / run < _LEAST:
         return []
     count = sum(g.ran == "compiled" for g in r.graphs for _ in g.kernels)
-    text = f"{_per_cent(took / run)} is {plural(count, 'compiled kernel')}, the longest `{parts[0].name}`"
+    longest = next((p for p in parts if not is_joined(p)), parts[0])
+    text = f"{_part(took, run)} is {plural(count, 'compiled kernel')}, {'the longest ' * (count > 1)}`{longest.name}`"
     reached = _reached(r, parts)
     gain = _bound(run, took)
     if reached is not None:
         text += f", at {_per_cent(reached)} of what this machine can do"
+        if r.speedups.note:
+            text += ", which was busy with other programs"
         if reached >= _GOOD:
-            return [s.Answer(f"{text}: nothing to gain there", share=took / run, ref=parts[0].ref)]
+            return [s.Answer(f"{text}: nothing to gain there", share=took / run, ref=longest.ref)]
         gain = _bound(run, took * (1 - reached))
     tuned = r.options.get("mode", "default") in ("max-autotune", "max-autotune-no-cudagraphs")
     if tuned or gain < _LEAST_GAIN:
-        return [s.Answer(text, share=took / run, ref=parts[0].ref)]
+        return [s.Answer(text, share=took / run, ref=longest.ref)]
     return [
         s.Answer(
             text,
@@ -151,7 +165,7 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
             share=took / run,
             action="let the compiler search for better kernels: `mode=max-autotune`",
             settings={"mode": "max-autotune"},
-            ref=parts[0].ref,
+            ref=longest.ref,
         )
     ]
 
@@ -178,7 +192,7 @@ def _calls(r: Any, run: float) -> list[s.Answer]:
     calls = sum(e.hits or 0 for e in r.entries)
     if took / run < 2 * _LEAST or not calls:
         return []
-    text = f"{_per_cent(took / run)} is what {plural(calls, 'compiled call')} cost beside the kernels that were timed"
+    text = f"{_part(took, run)} is what {plural(calls, 'compiled call')} cost beside the kernels that were timed"
     gpu = any(k.language in ("triton", "cuda") for k in r.kernels)
     if gpu and r.options.get("mode", "default") in ("default", "max-autotune-no-cudagraphs"):
         return [
@@ -202,7 +216,7 @@ def _outside(r: Any, run: float) -> list[s.Answer]:
     if took / run < _LEAST:
         return []
     names = ", ".join(f"`{p.name}`" for p in parts[:3])
-    text = f"{_per_cent(took / run)} is torch's operators outside of compiled code ({names})"
+    text = f"{_part(took, run)} is torch's operators outside of compiled code ({names})"
     files = {p.file for p in parts}
     told = [
         (i, b)
@@ -231,18 +245,19 @@ def _is_library(r: Any, file: str) -> bool:
 
 
 def _python(r: Any, run: float) -> list[s.Answer]:
-    parts = [p for p in r.wall.parts if p.kind == "python"]
+    parts = [p for p in r.wall.parts if p.kind == "python" and p.name != IMPORTING]
     took = sum(p.seconds for p in parts)
     if took / run < _LEAST:
         return []
-    where = f", most in `{parts[0].name}`" + (f" (line {parts[0].line})" if parts[0].line else "")
+    most = next((p for p in parts if not is_joined(p)), parts[0])
+    where = f", most in `{most.name}`" + (f" (line {most.line})" if most.line else "")
     return [
         s.Answer(
-            f"{_per_cent(took / run)} is Python{where}",
+            f"{_part(took, run)} is Python{where}",
             _bound(run, took),
             "at most",
             share=took / run,
-            line=parts[0].line,
+            line=most.line,
         )
     ]
 
@@ -254,7 +269,7 @@ def _data(r: Any, run: float) -> list[s.Answer]:
     row = next(p for p in r.wall.parts if p.kind == "data")
     return [
         s.Answer(
-            f"{_per_cent(took / run)} is loading data",
+            f"{_part(took, run)} is loading data",
             _bound(run, took),
             "at most",
             share=took / run,
@@ -270,7 +285,7 @@ def _waiting(r: Any, run: float) -> list[s.Answer]:
     if took / run >= _LEAST:
         row = next(p for p in r.wall.parts if p.kind == "waiting")
         what = f" in `{row.name}`" if row.name else ""
-        text = f"{_per_cent(took / run)} is waiting{what}" + (f" (line {row.line})" if row.line else "")
+        text = f"{_part(took, run)} is waiting{what}" + (f" (line {row.line})" if row.line else "")
         out.append(s.Answer(text, _bound(run, took), "at most", share=took / run, line=row.line))
     starved = _sum(r, "starved") / r.wall.seconds
     if starved >= _LEAST:
@@ -307,3 +322,18 @@ def _compiling(r: Any) -> list[s.Answer]:
         )
     )
     return out
+
+
+def _imports(r: Any) -> list[s.Answer]:
+    took = _importing(r)
+    if not r.wall.seconds or took / r.wall.seconds < _LEAST:
+        return []
+    row = next(p for p in r.wall.parts if p.name == IMPORTING)
+    where = f" (line {row.line})" if row.line else ""
+    return [
+        s.Answer(
+            f"importing modules took {seconds(took)} of this run's {seconds(r.wall.seconds)}{where};"
+            " the next run does not pay it",
+            line=row.line,
+        )
+    ]

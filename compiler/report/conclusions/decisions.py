@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import schema as s
-from ...base.labels import frame_words
+from ...base.labels import frame_line, frame_words
 from ..numbers import against, differs, plural
 
 __all__ = ["decisions_of"]
@@ -26,7 +26,14 @@ def decisions_of(r: Any) -> list[s.Decision]:
             decision = "limit" if f.status == "limit" else "skipped"
             out.append(
                 s.Decision(
-                    frame_words(f.name), decision, f.reason, f.seconds or None, None, f.file, f.line, f"frames/{i}"
+                    frame_words(f.name),
+                    decision,
+                    f.reason,
+                    f.seconds or None,
+                    None,
+                    f.file,
+                    frame_line(f.name, f.line),
+                    f"frames/{i}",
                 )
             )
     known = {d.what for d in out}
@@ -67,6 +74,6 @@ def _compiled(r: Any, i: int, f: s.Frame) -> s.Decision:
         f.seconds or None,
         calls or None,
         f.file,
-        f.line,
+        frame_line(f.name, f.line),
         f"frames/{i}",
     )

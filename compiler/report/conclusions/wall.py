@@ -6,13 +6,16 @@ and the number of calls. All else comes from samples of the program's stack (`sh
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
 
 from .. import schema as s
 from ..numbers import plural
 
-__all__ = ["Seen", "KINDS", "by_kind", "graph_calls", "wall_of", "split_compiled"]
+__all__ = ["Seen", "KINDS", "IMPORTING", "by_kind", "graph_calls", "is_joined", "wall_of", "split_compiled"]
+
+IMPORTING = "importing modules"  # the name of that part of Python's time, which the next run does not pay
 
 KINDS = {
     "kernels": "compiled kernels",
@@ -28,7 +31,8 @@ KINDS = {
 }
 _FEWEST = 8  # samples from which a share is told
 _MOST_ROWS = 24
-_LEAST = 0.005  # of the wall time: smaller rows of a kind are joined
+_ROUNDING = 1e-9  # of the wall time: less is what adding up leaves
+_LEAST = 0.005  # of the time without compiling, and without waiting for a core: smaller rows of a kind are joined
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ def wall_of(
             parts.append(s.WallPart("rest", "the rest", rest))
         return s.Wall(total, "counted", 0, parts)
     scale = rest / (sum(found.values()) or 1.0)
-    parts += _rows({seen: t * scale for seen, t in found.items()}, total)
+    starved = scale * sum(t for seen, t in found.items() if seen.kind == "starved")
+    parts += _rows({seen: t * scale for seen, t in found.items()}, rest - starved)
     return s.Wall(total, "sampled", samples, sorted(parts, key=lambda p: -p.seconds))
 
 
@@ -86,18 +91,27 @@ def _rows(found: dict[Seen, float], total: float) -> list[s.WallPart]:
 
 
 def _joined(parts: list[s.WallPart], total: float) -> list[s.WallPart]:
-    """The longest first; of each kind those that took next to nothing become one, if there are several."""
+    """The longest first; of each kind those that took next to nothing become one, if there are several. The longest of
+    a kind keeps its name.
+    """
     ordered = sorted(parts, key=lambda p: -p.seconds)
     small: dict[str, list[s.WallPart]] = {}
+    named: set[str] = set()
     for i, p in enumerate(ordered):
-        if i >= _MOST_ROWS or p.seconds < _LEAST * total:
+        if p.kind in named and (i >= _MOST_ROWS or p.seconds < _LEAST * total):
             small.setdefault(p.kind, []).append(p)
+        named.add(p.kind)
     for kind, few in small.items():
         if len(few) > 1:
             ordered = [p for p in ordered if not any(p is q for q in few)]
             calls = sum(p.count for p in few if p.count) or None
             ordered.append(s.WallPart(kind, plural(len(few), "other"), sum(p.seconds for p in few), calls))
     return ordered
+
+
+def is_joined(p: s.WallPart) -> bool:
+    """Whether a part stands for several whose names are not told."""
+    return re.fullmatch(r"\d+ others?", p.name) is not None
 
 
 def split_compiled(r: Any) -> None:
@@ -117,7 +131,7 @@ def split_compiled(r: Any) -> None:
         p.seconds *= scale
     left = room - took * scale
     parts = [p for p in wall.parts if p not in whole and p.kind != "rest"]
-    known = _joined(known, wall.seconds)
+    known = _joined(known, sum(p.seconds for p in wall.parts if p.kind not in ("compiling", "starved")))
     if wall.how == "sampled":
         lines = max(whole, key=lambda p: p.seconds, default=None)
         rest = s.WallPart("compiled", "guards, launches and the rest of compiled calls", left)
@@ -125,7 +139,9 @@ def split_compiled(r: Any) -> None:
             rest.file, rest.line = lines.file, lines.line
     else:
         rest = s.WallPart("rest", "Python, guards and launches", left)
-    wall.parts = sorted([*parts, *known, *([rest] if left > 0 else [])], key=lambda p: -p.seconds)
+    wall.parts = sorted(
+        [*parts, *known, *([rest] if left > _ROUNDING * wall.seconds else [])], key=lambda p: -p.seconds
+    )
 
 
 def graph_calls(r: Any) -> dict[int, int]:

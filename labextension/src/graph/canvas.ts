@@ -92,7 +92,9 @@ export class GraphCanvas {
   private kernelNames: string[];
   private drag: { x: number; y: number; moved: boolean } | null = null;
   private observer: ResizeObserver;
-  private fitted = false;
+  /** The room that the picture was laid into, and where it lay then. */
+  private fitted = '';
+  private laid = '';
 
   /** `cost`: seconds of what a box stands for, and its share of all that was profiled; null where nothing is known. */
   constructor(kernelNames: string[], private events: CanvasEvents, private cost: (item: Item) => { seconds: number; share: number } | null = () => null) {
@@ -128,7 +130,7 @@ export class GraphCanvas {
     this.touched.clear();
     this.selected = [];
     if (!keep) {
-      this.fitted = false;
+      this.fitted = '';
     }
     this.resize();
   }
@@ -421,12 +423,18 @@ export class GraphCanvas {
     this.height = clientHeight;
     this.element.width = Math.round(clientWidth * ratio);
     this.element.height = Math.round(clientHeight * ratio);
-    if (!this.fitted && this.layout) {
+    const view = `${this.width} ${this.height}`;
+    // Until the reader has moved it, the picture is laid into whatever room there is.
+    const unmoved = this.fitted && this.fitted !== view && this.laid === `${this.tx} ${this.ty} ${this.scale}`;
+    if (this.layout && (!this.fitted || unmoved)) {
       this.theme = readTheme(this.element);
-      this.fitted = true;
+      this.fitted = view;
       this.fit(false);
+      this.draw();
+      this.laid = `${this.tx} ${this.ty} ${this.scale}`;
+    } else {
+      this.draw();
     }
-    this.draw();
   }
 
   private invalidate(): void {

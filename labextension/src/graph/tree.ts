@@ -113,16 +113,16 @@ export function size(group: Group): number {
 }
 
 /** Of a graph larger than that, an overview is shown first. */
-const LARGE = 400;
+const LARGE = 120;
 
-/** Open groups from the top, level by level, for as long as no more than `budget` items are visible. */
-export function initiallyOpen(tree: Tree, budget = tree.leaves.length > LARGE ? 36 : 90): Set<string> {
+/** Open groups from the top, level by level and the largest first, for as long as no more than `budget` items are visible. */
+export function initiallyOpen(tree: Tree, budget = tree.leaves.length > LARGE ? 30 : 90): Set<string> {
   const opened = new Set<string>();
   let visible = tree.root.children.length;
   let level: Group[] = tree.root.children.filter((c): c is Group => c.kind === 'group');
   while (level.length) {
     const next: Group[] = [];
-    for (const group of level) {
+    for (const group of [...level].sort((a, b) => b.last - b.first - (a.last - a.first))) {
       const few = visible <= (tree.leaves.length > LARGE ? 3 : 8) && group.children.length <= 600; // a graph that starts as one closed box says nothing
       if (visible + group.children.length - 1 > budget && !few) {
         continue;

@@ -1,7 +1,7 @@
 /** The graph tab: canvas, search, minimap, details of the chosen node, and a table with the same facts. */
 
 import { append, button, Child, clear, empty, h } from '../dom';
-import { bytes, count, nodeBytes, place, plural, seconds, tensorType } from '../format';
+import { bound, bytes, count, nodeBytes, place, plural, seconds, tensorType } from '../format';
 import { Level, mainGraph, Model, Place } from '../selection';
 import { GraphNode } from '../schema';
 import { kernelColour, onThemeChange } from '../theme';
@@ -56,13 +56,6 @@ interface Values {
 }
 
 const MARK_WORDS: { [mark: string]: string } = words({ nan: 'NaN', inf: 'infinite', large: 'near overflow' });
-
-/** Of a whole number of 64 bits nothing is known. */
-const UNBOUNDED = 2 ** 61;
-
-function bound(n: number | null, none: string): string {
-  return n === null || Math.abs(n) >= UNBOUNDED ? none : String(n);
-}
 
 export class GraphView {
   readonly element: HTMLElement;

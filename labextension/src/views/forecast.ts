@@ -12,6 +12,8 @@ interface Row {
   shape?: string[];
   dtype?: string;
   value?: string;
+  /** It lies within an object, such as a model: asked for on demand. */
+  inner?: boolean;
 }
 
 interface Askable {
@@ -50,14 +52,25 @@ export function forecastForm({ model }: ViewContext): { element: HTMLElement; sh
 
 function form(host: Host, report: string, functions: Askable[], dtypes: string[]): HTMLElement {
   const out = h('div.tc-answer', { 'aria-live': 'polite' });
-  const fields = h('div.tc-form');
+  const fields = h('div');
+  const entries = h('span.tc-muted');
   let readers: (() => [string, any])[] = [];
-  let which = 0;
+  // What checks nothing that a form could change is not asked about, unless there is nothing else.
+  const asked = functions.map((_, i) => i).filter(i => functions[i].rows.length);
+  const offered = asked.length ? asked : functions.map((_, i) => i);
+  let which = offered[0];
   const show = (index: number) => {
     which = index;
     clear(fields);
+    const top = h('div.tc-form');
+    fields.append(top);
     clear(out);
-    readers = functions[index].rows.map(row => {
+    const folded = h('div.tc-form');
+    const { rows } = functions[index];
+    const several = rows.some(r => !r.inner);
+    entries.textContent = plural(functions[index].entries, 'entry', 'entries');
+    readers = rows.map(row => {
+      const fields = several && row.inner ? folded : top;
       if (row.kind === 'value') {
         const value = h('input.tc-input', { type: 'text', value: row.value, 'aria-label': t('Value of {0}', row.name) }) as HTMLInputElement;
         fields.append(h('label', null, h('code', null, row.name)), value);
@@ -74,6 +87,10 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
         return [row.name, { shape: sizes.every(Number.isInteger) ? sizes : words.join() === row.shape!.join() ? null : sizes, dtype: dtype.value }];
       };
     });
+    if (folded.childElementCount) {
+      const inner = rows.filter(r => r.inner).length;
+      fields.append(h('details.tc-fold', null, h('summary', null, t('within objects: {0}', plural(inner, 'more value'))), folded));
+    }
     ask.hidden = !readers.length;
     if (!readers.length) {
       fields.append(h('p.tc-empty', null, t('Its entries check nothing that a form could change.')));
@@ -88,12 +105,12 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
       out.replaceChildren(h('p.tc-error', { role: 'alert' }, error instanceof Error ? error.message : String(error)));
     }
   });
-  show(0);
-  const select = functions.length > 1 ? h('select.tc-select', { 'aria-label': t('Function') }, functions.map((f, i) => h('option', { value: i }, f.function))) as HTMLSelectElement : null;
+  show(which);
+  const select = offered.length > 1 ? h('select.tc-select', { 'aria-label': t('Function') }, offered.map(i => h('option', { value: i }, functions[i].function))) as HTMLSelectElement : null;
   if (select) {
     select.onchange = () => show(Number(select.value));
   }
-  return h('div', null, h('div.tc-toolbar', null, select ?? h('code', null, functions[0].function), h('span.tc-muted', null, plural(functions[0].entries, 'entry', 'entries'))),
+  return h('div', null, h('div.tc-toolbar', null, select ?? h('code', null, functions[which].function), entries),
     fields, h('div', null, ask), out);
 }
 

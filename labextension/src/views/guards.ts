@@ -13,7 +13,8 @@ const CLASS_WORDS: { [name: string]: string } = words({
 
 const KIND_WORDS: { [kind: string]: string } = words({
   TENSOR: 'dtype, shape and device of tensors', EQUALS: 'values', ID: 'the very object', TYPE: 'classes', STATE: 'settings of torch', LEN: 'lengths', CLASS: 'methods of a class',
-  KEYS: 'keys', IS: 'the very object', NONE: 'that it is None', SIZE: 'sizes', DICT: 'dicts'
+  DICT_KEYS: 'keys of a dict', ALIAS: 'one object at two places', NO_ALIAS: 'different objects', NO_OVERLAP: 'memory that tensors do not share', WEAK_ID: 'the very object',
+  HASATTR: 'that an attribute is there', LACKS: 'that a name is not there', FUNCTION: 'code of functions', CODE: 'code of functions', PREDICATE: 'relations of sizes'
 });
 const CLASS_NAMES: { [name: string]: string } = words({ watched: 'watched', checked: 'checked', once: 'once' });
 const EVENT_WORDS: { [name: string]: string } = words({
@@ -27,6 +28,8 @@ const LEGEND_WORDS: { [name: string]: string } = words({
 const FOLD_FROM = 24;
 const LEAST_FOLDED = 3;
 const LONGEST = 70;
+/** A guard on many places names the first of them. */
+const LONGEST_TEXT = 160;
 
 const isBenign = (r: Recompile | undefined) => !!r && /^no change is needed/.test(r.suggestion);
 
@@ -64,8 +67,18 @@ function costs(report: Report): HTMLElement | null {
   return measured.length ? h('p.tc-muted', null, t('All guards of an entry together, per call: {0}{1}', measured.slice(0, 12).join(', '), measured.length > 12 ? ', …' : '')) : null;
 }
 
+/** The words of a guard; of a list that is long its beginning, and the rest as a hint. */
+function guardWords(text: string): Child {
+  const cut = text.length > LONGEST_TEXT ? text.lastIndexOf(', ', LONGEST_TEXT) : -1;
+  return cut < 0 ? prose(text) : h('span', { title: text }, ...prose(text.slice(0, cut)), h('span.tc-muted', null, t(' and {0} more', text.slice(cut).split(', ').length - 1)));
+}
+
 export function flash(target: HTMLElement | null | undefined): void {
   if (target) {
+    const fold = target.closest('details');
+    if (fold) {
+      fold.open = true;
+    }
     target.scrollIntoView({ block: 'nearest' });
     target.classList.add('tc-selected');
     target.focus?.({ preventScroll: true });
@@ -155,7 +168,7 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
     clear(body);
     const all = [
       { title: t('guard'), cell: r => [r.guard.failed ? h('span.tc-failed', { title: t('failed first {0}', plural(r.guard.failed, 'time')) }, `✕ ${r.guard.failed}`) : null,
-        ...prose(r.guard.text || r.guard.source), r.guard.count > 1 && !r.guard.text.startsWith(String(r.guard.count)) ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
+        guardWords(r.guard.text || r.guard.source), r.guard.count > 1 && !r.guard.text.startsWith(String(r.guard.count)) ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
       { title: t('expected'), cell: r => h('code', { title: r.guard.expected.length > LONGEST ? r.guard.expected : null },
         r.guard.expected.length > LONGEST ? `${r.guard.expected.slice(0, LONGEST)}…` : r.guard.expected) },
       { title: t('because'), cell: r => [r.guard.why, r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null] },

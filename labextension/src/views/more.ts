@@ -1,7 +1,7 @@
 /** What is left: breaks in full, functions, fallbacks, sizes, numerics, cache, environment, the report as a file. */
 
 import { button, Child, download, empty, h, prose, section, table } from '../dom';
-import { count, frameWords, place, plural, rate, seconds } from '../format';
+import { bound, count, frameWords, place, plural, rate, seconds } from '../format';
 import { Break, CacheLookup, CellSource, Frame } from '../schema';
 import { fixElement } from './fix';
 import { hostOf } from '../host';
@@ -51,13 +51,17 @@ export function moreView(context: ViewContext): View {
     }
   };
   const symbols = report.graphs.flatMap(g => g.symbols.map(s => ({ graph: g.name, ...s })));
+  // What needs no change stands behind one line, unless it is all there is to say and short.
+  const told = breaks.filter((_, i) => !report.graph_breaks[i].harmless);
+  const quiet = breaks.filter((_, i) => report.graph_breaks[i].harmless);
   const element = h('div', null,
-    section(t('Graph breaks {0}', breaks.length || ''), breaks.length ? breaks : empty(t('None: every function that was captured is one graph.'))),
+    section(t('Graph breaks {0}', breaks.length || ''), breaks.length ? told : empty(t('None: every function that was captured is one graph.')),
+      quiet.length > 1 ? h('details.tc-fold', null, h('summary', null, t('{0} that need no change', quiet.length)), quiet) : quiet),
     section(t('Functions'), frames),
     section(t('Ran as eager code'), fallbacks),
     symbols.length ? section(t('Dynamic sizes'), table([
       { title: t('size'), cell: s => h('code', null, s.name) }, { title: t('graph'), cell: s => s.graph }, { title: t('of'), cell: s => h('code', null, s.source) },
-      { title: t('range'), cell: s => `${s.lo ?? 0} … ${s.hi ?? '∞'}` }, { title: t('first call'), number: true, cell: s => s.hint ?? '–' },
+      { title: t('range'), cell: s => `${bound(s.lo, '−∞')} … ${bound(s.hi, '∞')}` }, { title: t('first call'), number: true, cell: s => s.hint ?? '–' },
       { title: t('why'), cell: s => [s.why, s.line ? h('span.tc-muted', null, ` ${place(s.file, s.line, here)}`) : null] }
     ], symbols, { label: t('Dynamic sizes') })) : null,
     numbers.element,
@@ -132,12 +136,12 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
   const code = single
     ? [line.slice(0, b.col!).trimStart(), h('u.tc-culprit', null, line.slice(b.col!, b.end_col!)), line.slice(b.end_col!)]
     : [line.trim()];
-  return h(b.harmless ? 'article.tc-card' : 'article.tc-card.tc-card-break', { tabindex: -1 },
+  return h(b.harmless ? 'article.tc-card.tc-card-quiet' : 'article.tc-card.tc-card-break', { tabindex: -1 },
     h('h4', null, h(`span.tc-mark.tc-mark-${b.harmless ? 'eager' : 'break'}`, { 'aria-hidden': 'true' }), ' ', place(b.file, b.line, here), h('span.tc-muted', null, t(' in {0}', frameWords(b.function))),
       b.count > 1 ? h('span.tc-muted', null, `, ${plural(b.count, 'time')}`) : null),
     b.code ? h('button.tc-code-link', { type: 'button', onclick: act, 'aria-label': t('Line {0}: {1}', b.line, b.code.trim()) }, h('code', null, ...code)) : null,
     h('p', null, ...prose(b.reason)),
-    b.remedy ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(b.remedy))) : null,
+    b.remedy && b.harmless ? h('p.tc-muted', null, ...prose(b.remedy)) : b.remedy ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(b.remedy))) : null,
     b.fix ? fixElement(b.fix, b.fix.file === here ? source.cell : null) : null,
     b.call_chain.length > 1 ? h('details', null, h('summary', null, t('how the code got here')), h('ol', null, b.call_chain.map(f =>
       h('li', null, h('code', null, f.function), t(' {0} line {1}', f.file, f.line))))) : null);

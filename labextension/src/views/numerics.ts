@@ -25,8 +25,11 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
   if (rows.length) {
     const measured = rows.map((row, i) => ({ row, i })).filter(({ row }) => row.rms_vs_float64 !== null);
     const bad = rows.filter(r => r.verdict === 'diverges').length;
-    parts.push(h('p', null, bad ? t('{0} of {1} values differ from eager’s beyond rounding; the first of them is where to look.', bad, rows.length)
-      : t('{0} values: none differs from eager’s beyond rounding.', rows.length)));
+    const compared = rows.filter(r => r.verdict !== 'random').length;
+    const skipped = rows.length - compared;
+    parts.push(h('p', null, bad ? t('{0} of {1} compared values differ from eager’s beyond rounding; the first of them is where to look.', bad, compared)
+      : compared ? t('{0} values were compared: none differs from eager’s beyond rounding.', compared) : t('No value could be compared.'),
+    compared && skipped ? h('span.tc-muted', null, t(' {0} were not compared: the table says why.', skipped)) : null));
     if (measured.length > 1) {
       // Zero has no logarithm: exact values are drawn below the smallest error there is.
       const errors = measured.flatMap(({ row }) => [row.rms_vs_float64!, row.eager_rms_vs_float64 ?? 0]).filter(e => e > 0);

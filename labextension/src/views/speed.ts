@@ -21,7 +21,7 @@ const CACHED = 1.3;
 /** Kernels whose names fit beside their points. */
 const MOST_NAMED = 6;
 const MEASURED_WORDS: { [measured: string]: string } = words({
-  call: 'timed end to end', graphs: 'graphs alone, without the code around them: the call has side effects', cell: 'the whole cell was repeated'
+  call: 'timed end to end', graphs: 'its graphs alone, without the code around them: the call has side effects', cell: 'the whole cell was repeated'
 });
 
 export function speedView(context: ViewContext): View {
@@ -77,20 +77,26 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
   let chooser: Child = null;
   if (speedups.calls.length > 1) {
     const select = h('select.tc-select', { 'aria-label': t('Call') }, speedups.calls.map((c, i) =>
-      h('option', { value: i, selected: c === mainCall(report) }, `${c.name}${whereOf(c, line => t(' · line {0}', line))}`))) as HTMLSelectElement;
+      h('option', { value: i, selected: i === first }, `${c.name}${whereOf(c, line => t(' · line {0}', line))}`))) as HTMLSelectElement;
     select.onchange = () => show(Number(select.value));
     chooser = h('div.tc-toolbar', null, select);
   }
   const main = mainCall(report);
-  const first = main ? speedups.calls.indexOf(main) : 0;
+  const longest = speedups.calls.reduce((best, c, i) => (weight(c) > weight(speedups.calls[best]) ? i : best), 0);
+  const first = main ? speedups.calls.indexOf(main) : longest;
   show(first);
-  return section(t('Engines'), chooser, speedups.status !== 'measured' && speedups.reason ? h('p.tc-muted', null, speedups.reason) : null,
+  return section(t('Engines'), chooser, speedups.status !== 'measured' && speedups.reason && !speedups.calls.some(c => c.measured) ? h('p.tc-muted', null, speedups.reason) : null,
     speedups.note ? h('p.tc-muted', null, speedups.note) : null, body,
     h('p.tc-muted', null, t('Measured in turn for {0}', seconds(speedups.spent_seconds)) +
       (!speedups.budget_seconds ? '' : speedups.spent_seconds > 1.5 * speedups.budget_seconds && speedups.engines.includes('torch')
         ? t(' with what stock took to compile, which does not count to the {0} allowed', seconds(speedups.budget_seconds))
         : speedups.spent_seconds > 1.5 * speedups.budget_seconds ? t(', more than the {0} allowed: each engine runs a few times at least', seconds(speedups.budget_seconds))
           : t(' of the {0} allowed', seconds(speedups.budget_seconds))) + t('; intervals hold with 95 % confidence.')));
+}
+
+/** Seconds of a call, as far as it was timed. */
+function weight(call: CallTiming): number {
+  return Math.max(0, ...call.engines.map(e => e.median ?? 0));
 }
 
 /** Where a function begins; the name of a cell's own code says it already. */
@@ -101,7 +107,8 @@ function whereOf(call: CallTiming, words: (line: number) => string): string {
 function callFigures(call: CallTiming, own: (p: { element: HTMLElement; dispose: () => void }) => HTMLElement): Child[] {
   const timed = call.engines.filter(e => e.median !== null);
   const heading = h('p', null, h('code', null, call.name), whereOf(call, line => t(' at line {0}', line)), ', ',
-    MEASURED_WORDS[call.measured] ?? t('not run again: {0}', call.why_not || t('not safe to repeat')));
+    MEASURED_WORDS[call.measured] ?? t('not run again: {0}', call.why_not || t('not safe to repeat')),
+    call.measured === 'graphs' && call.why_not ? h('span.tc-muted', null, ` (${call.why_not})`) : null);
   if (!timed.length) {
     return [heading, table([{ title: t('engine'), cell: e => engineLabel(e) }, { title: t('why there is no figure'), cell: e => e.reason || e.status }],
       call.engines, { label: t('Engines that were not measured') })];
@@ -203,8 +210,13 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
   const copy = Number(report.environment.copy_bytes_per_second) || 0;
   const best = copy || Math.max(...report.kernels.map(k => (k.bytes && k.seconds ? k.bytes / k.seconds : 0)));
   const against = copy ? t('compared with a copy on this machine') : t('compared with the fastest kernel here');
+  // The one that takes most comes first.
+  const took = (k: Kernel) => (k.seconds ?? -1) * k.launches;
+  const ordered = report.kernels.map((_, i) => i).sort((a, b) => took(report.kernels[b]) - took(report.kernels[a]));
+  const again = new Set(report.kernels.map(k => k.name)).size < report.kernels.length;
   return table([
     { title: t('kernel'), short: true, cell: k => h('span.tc-chip', { style: { '--tc-chip': kernelColour(report.kernels.indexOf(k)) } }, k.name) },
+    ...(again ? [{ title: t('graph'), short: true, cell: (k: Kernel) => (k.graph === null ? '' : report.graphs[k.graph]?.name ?? '') }] : []),
     { title: t('operations'), cell: k => h('span', { title: k.fused_because.join('\n') }, k.origins.slice(0, 6).join(', ') + (k.origins.length > 6 ? ` + ${k.origins.length - 6}` : '')) },
     { title: t('time'), number: true, cell: k => (k.seconds === null ? '–' : seconds(k.seconds)), hint: t('one launch') },
     { title: t('launches'), number: true, cell: k => count(k.launches), hint: t('per call') },
@@ -219,7 +231,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
     ] : [{ title: t('compiled in'), number: true, cell: (k: Kernel) => seconds(k.compile_seconds) }]),
     { title: t('choices'), cell: k => Object.entries(k.choices).filter(([, v]) => v !== null && v !== false)
       .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ') }
-  ], report.kernels, { label: t('Kernels'), onRow: (_, i) => onKernel(i), rowAttributes: (_, i) => ({ 'data-kernel': i }), limit: 100 });
+  ], ordered.map(i => report.kernels[i]), { label: t('Kernels'), onRow: (_, i) => onKernel(ordered[i]), rowAttributes: (_, i) => ({ 'data-kernel': ordered[i] }), limit: 100 });
 }
 
 /**

@@ -26,6 +26,8 @@ const COLOURS: { [kind: string]: string } = {
 };
 const KINDS = ['kernels', 'library', 'compiled', 'torch', 'python', 'data', 'waiting', 'starved', 'compiling', 'rest'];
 const ROWS = 8;
+/** What stands for several small parts, or for what has no name in the program. */
+const JOINED = /^(\d+ others?|importing modules|loading data)$/;
 
 /** Null where the wall time is not known: a report of an earlier version, or of a program. */
 export function whereView(report: Report, go: (ref: string) => void): HTMLElement | null {
@@ -40,7 +42,7 @@ export function whereView(report: Report, go: (ref: string) => void): HTMLElemen
   const rows = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved' && p.kind !== 'rest');
   return section(t('Where the {0} of the run went', seconds(wall.seconds)), stackedBar(parts, t('Where the wall time went')),
     rows.length ? table<WallPart>([
-      { title: t('what'), cell: p => [h('span.tc-swatch', { style: { background: COLOURS[p.kind] } }), p.kind === 'compiled' ? p.name : h('code', null, p.name)] },
+      { title: t('what'), cell: p => [h('span.tc-swatch', { style: { background: COLOURS[p.kind] } }), p.kind === 'compiled' || JOINED.test(p.name) ? p.name : h('code', null, p.name)] },
       { title: t('is'), cell: p => KIND_WORDS[p.kind] ?? p.kind },
       { title: t('time'), number: true, cell: p => seconds(p.seconds) },
       { title: t('share'), number: true, cell: share },
