@@ -464,6 +464,8 @@ class ReportBuilder:
                     m.get("steps") or 0,
                     buffers,
                     list(m.get("live") or ()),
+                    peak_at=m.get("peak_at") or "",
+                    peak_line=list(m.get("peak_line") or ()),
                 )
             )
 

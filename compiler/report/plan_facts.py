@@ -37,7 +37,7 @@ def partition_facts(p: Any, graph: int | None) -> Partition:
 def plan_facts(schedule: Any) -> dict[str, Any]:
     """`externs` (op, reason, lines), `unfused`, and `memory` with bytes at the sizes of the
     first call and buffers in steps of the plan."""
-    from ..fusion.schedule import Alloc, Extern, Free
+    from ..fusion.schedule import Alloc, Extern, Free, Launch
 
     hints = schedule.hints
     start: dict[str, int] = {}
@@ -71,6 +71,9 @@ def plan_facts(schedule: Any) -> dict[str, Any]:
         )
         for name, b in buffers.items()
     ]
+    live = plan_live(rows, last)
+    peak = live.index(max(live)) if live else 0
+    at = next((step for step in schedule.steps[peak:] if isinstance(step, (Launch, Extern))), None)
     return {
         "externs": externs,
         "unfused": schedule.unfused,
@@ -78,10 +81,17 @@ def plan_facts(schedule: Any) -> dict[str, Any]:
             "peak_bytes": _value(schedule.peak_bytes, hints),
             "without_reuse_bytes": sum(r.bytes for r in rows),
             "steps": last,
-            "live": thinned(plan_live(rows, last)),
+            "live": thinned(live),
+            "peak_at": at.kernel.name if isinstance(at, Launch) else at.shown_name() if at is not None else "",
+            "peak_line": _line(at.kernel.lines if isinstance(at, Launch) else at.lines if at is not None else ()),
             "buffers": rows,
         },
     }
+
+
+def _line(lines: Any) -> list:
+    """`[file, line]` of the first of a step's lines of the user's code; empty where it has none."""
+    return next(([label(str(x[0])), int(x[1])] for x in lines), [])
 
 
 def buffer_bytes(buffer: Any, hints: dict[str, int]) -> int:

@@ -379,6 +379,8 @@ class Memory:
     eager_live: list[int] = field(
         default_factory=list
     )  # the same over eager's operators, as little as it can be; empty where unknown
+    peak_at: str = ""  # the kernel or library call that runs where most is alive
+    peak_line: list = field(default_factory=list)  # [file, line], or empty
 
 
 @dataclass

@@ -632,7 +632,7 @@ def _memory(r: Any, share: float) -> str:
     for m in r.memory:
         name = r.graphs[m.graph].name if m.graph is not None and m.graph < len(r.graphs) else "graph"
         facts = (
-            [f"peak {size(m.peak_bytes)}"]
+            [f"peak {size(m.peak_bytes)}" + (f" in {m.peak_at}" if m.peak_at else "")]
             + ([f"{size(m.without_reuse_bytes)} without reuse"] if m.without_reuse_bytes else [])
             + ([f"eager {size(m.eager_peak_bytes)} at best"] if m.eager_peak_bytes else [])
         )

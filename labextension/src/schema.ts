@@ -281,6 +281,9 @@ export interface Memory {
   /** Bytes alive over the plan's steps, and over eager's operators. */
   plan_live?: number[];
   eager_live?: number[];
+  /** The kernel or library call that runs where most is alive, and its line. */
+  peak_at?: string;
+  peak_line?: [string, number] | [];
   buffers: MemoryBuffer[];
 }
 

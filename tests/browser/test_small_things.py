@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -97,4 +98,35 @@ def test_what_needs_no_change_has_no_warning(browser: Any, tmp_path: Path) -> No
         assert panel.locator("button.tc-event-harmless").count() == 2
         assert "no change needed" in panel.locator(".tc-legend").inner_text()
         assert "what to change" not in panel.inner_text()
+        assert not problems
+
+
+def test_what_costs_most_comes_first_and_long_lists_stay_short(browser: Any, tmp_path: Path) -> None:
+    report = sample()
+    for i, k in enumerate(report.kernels):
+        k.seconds, k.launches = (i + 1) * 1e-3, 1
+    report.guards.append(
+        s.GuardRow(0, "", "NO_OVERLAP", "different memory: " + ", ".join(f"p[{i}]" for i in range(90)))
+    )
+    report.graph_breaks = [dataclasses.replace(report.graph_breaks[0], harmless=True) for _ in range(3)]
+    row = s.NumericError("mul", node="mul", graph=0, op="aten.mul.Tensor", dtype="float32", line=3, rms_vs_float64=1e-8)
+    most = dataclasses.replace(row, name="half", rms_vs_float64=2e-4, line=5)
+    drawn = s.NumericError(
+        "rand", node="rand", graph=0, op="aten.rand", dtype="float32", verdict="random", why="random"
+    )
+    report.numerics = [drawn, row, most]
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        panel = page.locator(".tc-panel-root:not([hidden])")
+        show(page, "speed")
+        names = panel.locator("table[aria-label=Kernels] tbody tr td:first-child").all_inner_texts()
+        assert names == [k.name for k in reversed(report.kernels)]
+        show(page, "guards")
+        panel.locator("input[type=search]").fill("different memory")
+        assert "p[21] and 68 more" in panel.locator("[data-guard] td").first.inner_text()
+        show(page, "more")
+        text = panel.inner_text()
+        assert "3 that need no change" in text and "s.item()" not in text.split("Functions")[0]
+        assert "2 values were compared" in text and "Not compared: 1" in text
+        assert "first differ from float64 at mul, line 3 (by 1.0e-8), and most at half, line 5 (by 2.0e-4)" in text
+        assert page.locator(".tc-tab:has-text('more') .tc-count").count() == 0
         assert not problems

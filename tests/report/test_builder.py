@@ -277,6 +277,23 @@ def test_memory_over_the_call_against_eager() -> None:
     assert trained.memory[0].eager_live[-1] >= kept, "what autograd keeps is alive when forward has run"
 
 
+def test_the_peak_of_memory_says_what_runs_there() -> None:
+    import tcompile
+    import torch
+
+    def f(x, w):
+        h = x @ w
+        wide = h.repeat(1, 16).sort(-1).values  # the most that is alive at once: sort's two results
+        return wide.sum(-1)
+
+    r = tcompile.explain(f)(torch.randn(64, 64), torch.randn(64, 64))
+    m = r.memory[0]
+    assert m.peak_at and "sort" in m.peak_at, m
+    assert m.peak_line[1] == f.__code__.co_firstlineno + 2
+    again = tcompile.CompileReport.from_json(r.to_json()).memory[0]
+    assert (again.peak_at, again.peak_line) == (m.peak_at, m.peak_line)
+
+
 def test_curves_are_thinned_and_keep_their_peaks() -> None:
     from tcompile.compiler.report.memory_timeline import plan_live, thinned
     from tcompile.compiler.report.schema import MemoryBuffer

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import schema as s
+from ...base.labels import frame_words
 from ..numbers import differs, plural, seconds
 from .wall import IMPORTING, graph_calls, is_joined
 
@@ -315,10 +316,15 @@ def _compiling(r: Any) -> list[s.Answer]:
                 line=c.line,
             )
         )
+    waited = max((f for f in r.frames if f.seconds), key=lambda f: f.seconds, default=None)
+    most = ""
+    if waited is not None and len(r.frames) > 1:
+        most = f", most in calls of {frame_words(waited.name)} ({seconds(waited.seconds)})"
     out.append(
         s.Answer(
-            f"compiling took {seconds(took)} of this run's {seconds(total)}; the next run of the cell does not pay it",
-            ref="overview",
+            f"compiling took {seconds(took)} of this run's {seconds(total)}{most}; the next run of the cell does not"
+            " pay it",
+            ref="guards",
         )
     )
     return out

@@ -116,7 +116,7 @@ export function size(group: Group): number {
 const LARGE = 120;
 
 /** Open groups from the top, level by level and the largest first, for as long as no more than `budget` items are visible. */
-export function initiallyOpen(tree: Tree, budget = tree.leaves.length > LARGE ? 30 : 90): Set<string> {
+export function initiallyOpen(tree: Tree, budget = tree.leaves.length > LARGE ? 16 : 90): Set<string> {
   const opened = new Set<string>();
   let visible = tree.root.children.length;
   let level: Group[] = tree.root.children.filter((c): c is Group => c.kind === 'group');

@@ -41,6 +41,7 @@ function nameOf(graph: number | null, report: Report): string {
 function figures(plans: Memory[], report: Report): HTMLElement {
   const element = table([
     { title: t('graph'), cell: m => h('code', null, nameOf(m.graph, report)) }, { title: t('peak'), number: true, cell: m => bytes(m.peak_bytes) },
+    { title: t('reached in'), cell: m => (m.peak_at ? [h('code', null, m.peak_at), m.peak_line?.length ? h('span.tc-muted', null, ` ${place(m.peak_line[0], m.peak_line[1], report.source.file)}`) : null] : '–') },
     { title: t('without reuse'), number: true, cell: m => bytes(m.without_reuse_bytes) },
     { title: t('eager’s peak'), number: true, cell: m => bytes(m.eager_peak_bytes), hint: t('at best: each value freed right after its last use') }
   ], plans, { label: t('Memory of each graph'), limit: 20 });

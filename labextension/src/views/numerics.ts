@@ -22,6 +22,9 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
   const ask = h('div.tc-answer', { 'aria-live': 'polite' });
   let stop: () => void = () => undefined;
   const parts: (HTMLElement | null)[] = [];
+  const named = (r: NumericError) => h('span', null, h('button.tc-link', {
+    type: 'button', onclick: () => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics')
+  }, [r.name, r.line ? place(r.file, r.line, report.source.file) : ''].filter(Boolean).join(', ')), t(' (by {0})', exponent(r.rms_vs_float64)));
   if (rows.length) {
     const measured = rows.map((row, i) => ({ row, i })).filter(({ row }) => row.rms_vs_float64 !== null);
     const bad = rows.filter(r => r.verdict === 'diverges').length;
@@ -29,7 +32,12 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
     const skipped = rows.length - compared;
     parts.push(h('p', null, bad ? t('{0} of {1} compared values differ from eager’s beyond rounding; the first of them is where to look.', bad, compared)
       : compared ? t('{0} values were compared: none differs from eager’s beyond rounding.', compared) : t('No value could be compared.'),
-    compared && skipped ? h('span.tc-muted', null, t(' {0} were not compared: the table says why.', skipped)) : null));
+    compared && skipped ? h('span.tc-muted', null, t(' Not compared: {0}; the table says why.', skipped)) : null));
+    const first = measured.find(({ row }) => row.rms_vs_float64! > 0)?.row;
+    const most = measured.length ? measured.map(m => m.row).reduce((a, b) => (b.rms_vs_float64! > a.rms_vs_float64! ? b : a)) : undefined;
+    if (first && most) {
+      parts.push(h('p', null, t('Results first differ from float64 at '), named(first), t(', and most at '), named(most), '.'));
+    }
     if (measured.length > 1) {
       // Zero has no logarithm: exact values are drawn below the smallest error there is.
       const errors = measured.flatMap(({ row }) => [row.rms_vs_float64!, row.eager_rms_vs_float64 ?? 0]).filter(e => e > 0);
@@ -50,7 +58,7 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
       { title: t('largest difference from eager'), number: true, cell: r => exponent(r.max_abs) },
       { title: t('RMS error'), number: true, cell: r => exponent(r.rms_vs_float64), hint: t('against float64, relative to the RMS of the values') },
       { title: t('eager’s'), number: true, cell: r => exponent(r.eager_rms_vs_float64) },
-      { title: t('verdict'), short: true, cell: r => [VERDICTS[r.verdict] ?? r.verdict, r.why ? h('span.tc-muted', null, ' ', ...prose(r.why)) : null] }
+      { title: t('verdict'), cell: r => [VERDICTS[r.verdict] ?? r.verdict, r.why ? h('span.tc-muted', null, ' ', ...prose(r.why)) : null] }
     ], rows, {
       label: t('Numerics'), limit: 40, onRow: r => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics'),
       rowAttributes: r => ({ class: r.verdict === 'diverges' ? 'tc-clickable tc-bad-row' : 'tc-clickable' })

@@ -74,6 +74,9 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
     clear(body);
     append(body, callFigures(speedups.calls[index], own));
   };
+  const main = mainCall(report);
+  const longest = speedups.calls.reduce((best, c, i) => (weight(c) > weight(speedups.calls[best]) ? i : best), 0);
+  const first = main ? speedups.calls.indexOf(main) : longest;
   let chooser: Child = null;
   if (speedups.calls.length > 1) {
     const select = h('select.tc-select', { 'aria-label': t('Call') }, speedups.calls.map((c, i) =>
@@ -81,9 +84,6 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
     select.onchange = () => show(Number(select.value));
     chooser = h('div.tc-toolbar', null, select);
   }
-  const main = mainCall(report);
-  const longest = speedups.calls.reduce((best, c, i) => (weight(c) > weight(speedups.calls[best]) ? i : best), 0);
-  const first = main ? speedups.calls.indexOf(main) : longest;
   show(first);
   return section(t('Engines'), chooser, speedups.status !== 'measured' && speedups.reason && !speedups.calls.some(c => c.measured) ? h('p.tc-muted', null, speedups.reason) : null,
     speedups.note ? h('p.tc-muted', null, speedups.note) : null, body,
@@ -229,8 +229,8 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
       { title: t('shared'), number: true, cell: (k: Kernel) => bytes(k.shared ?? null), hint: t('memory that the threads of a program share') },
       { title: t('occupancy'), number: true, cell: (k: Kernel) => k.occupancy ? [meter(k.occupancy, t('share of the threads that can be at work at once')), ` ${Math.round(100 * k.occupancy)} %`] : '–', hint: t('share of the threads that can be at work at once') }
     ] : [{ title: t('compiled in'), number: true, cell: (k: Kernel) => seconds(k.compile_seconds) }]),
-    { title: t('choices'), cell: k => Object.entries(k.choices).filter(([, v]) => v !== null && v !== false)
-      .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ') }
+    { title: t('choices'), cell: k => h('span.tc-choices', null, Object.entries(k.choices).filter(([, v]) => v !== null && v !== false)
+      .map(([n, v]) => `${n}=${typeof v === 'object' ? JSON.stringify(v) : v}`).join(' ')) }
   ], ordered.map(i => report.kernels[i]), { label: t('Kernels'), onRow: (_, i) => onKernel(ordered[i]), rowAttributes: (_, i) => ({ 'data-kernel': ordered[i] }), limit: 100 });
 }
 
