@@ -17,7 +17,7 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labexten
                labextension/package.json labextension/tsconfig.json labextension/yarn.lock
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
-.PHONY: help setup demo test test-torch suite lab labs labs-graders labs-instructor lint format optable gradients fuzz sanitize cpython stock-suite leak replay bench wheel wheels labextension docs browser constraints clean distclean
+.PHONY: help setup demo test test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite leak replay bench wheel wheels labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -26,6 +26,7 @@ help:
 	@echo "make lab      open JupyterLab on the quick start"
 	@echo "make labs     every course lab: solutions pass, students' versions fail, hostile submissions end; all notebooks run"
 	@echo "make labs-graders  the same labs under nbgrader and otter-grader, in an environment of their own"
+	@echo "make gallery  run the notebooks and store them with what they show; THREADS=1 on a busy machine"
 	@echo "make labs-instructor  the instructor's package (solutions, hidden tests) in dist/"
 	@echo "make lint     ruff (rules and format) and mypy; make format lays the sources out"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
@@ -97,6 +98,10 @@ $(STAMPS)/graders: | $(STAMPS)/install
 	@touch $@
 labs-graders: setup $(STAMPS)/graders
 	TCOMPILE_LABS_GRADERS=$(abspath $(GRADERS)) $(PY) -m pytest tests/labs/test_other_graders.py $(PYTEST_ARGS)
+
+# The notebooks as they are stored: run here, with pictures of their reports. THREADS=1 where other work shares the machine.
+gallery: setup browser
+	$(PY) tools/gallery.py $(if $(THREADS),--threads $(THREADS))
 
 labs-instructor: setup
 	$(PY) tools/labs.py instructor dist

@@ -24,11 +24,13 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     lab = commands.add_parser("lab", help="the course's labs: list, start, check, grade")
     lab.add_argument("--lang", choices=LANGUAGES, default="", help="language of texts (default: the environment's)")
     what = lab.add_subparsers(dest="what", metavar="what", required=True)
-    what.add_parser("list", help="the labs, and how far you are")
+    listing = what.add_parser("list", help="the labs, and how far you are")
     start = what.add_parser("start", help="write the notebook of a lab into this folder")
     check = what.add_parser("check", help="run the public tests on your notebook")
     solution = what.add_parser("solution", help="write the solution's notebook (instructor's package)")
     grading = what.add_parser("grade", help="grade all notebooks below a folder")
+    for parser in (listing, start, check, solution, grading):  # before or behind the command: both are typed
+        parser.add_argument("--lang", choices=LANGUAGES, default=argparse.SUPPRESS, help="language of texts")
     for parser in (start, check, solution):
         parser.add_argument("number", type=int, help="of the lab")
     for parser in (start, solution):

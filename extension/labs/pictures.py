@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-__all__ = ["Picture", "bars", "graph", "kernels"]
+__all__ = ["Picture", "bars", "graph", "kernels", "timeline"]
 
 COLOURS = ("#2f7de1", "#d0703a", "#2aa198", "#8a63c9", "#6f9d3c", "#c4547c")
 GREY = "#808690"
@@ -54,7 +54,7 @@ def short(value: float) -> str:
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.3g} {unit}"
-    return f"{value:g}"
+    return f"{value:.4g}"
 
 
 def bars(rows: Mapping[str, Mapping[str, float]], unit: str = "") -> Picture:
@@ -63,11 +63,12 @@ def bars(rows: Mapping[str, Mapping[str, float]], unit: str = "") -> Picture:
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(series)}
     most = max((v for values in rows.values() for v in values.values()), default=0) or 1
     left = 16 + 7 * max((len(name) for name in rows), default=0)
-    width, y, shapes, words = left + 420, 24.0, [], []
+    y, shapes, words = 24.0, [], []
     x = float(left)
     for name in series:
         shapes += [rect(x, 6, 10, 10, colours[name]), text(x + 14, 15, name)]
         x += 30 + 7 * len(name)
+    width = max(left + 420, x)
     for label, values in rows.items():
         shapes.append(text(left - 8, y + 8 * len(values) + 4, label, anchor="end"))
         for name, value in values.items():
@@ -112,3 +113,24 @@ def graph(fx_graph: Any) -> Picture:
         shapes.append(text(114, y + 4, f"{n.name} = {target}({reads})" if n.op != "placeholder" else n.name))
         words.append(f"{n.name}: {n.op} {target}({reads})")
     return Picture(svg(560, 20 + 24 * len(nodes), shapes), "\n".join(words))
+
+
+def timeline(rows: Mapping[str, Sequence[bool]], calls: Sequence[Any]) -> Picture:
+    """A row a function, a block a call: whether it compiled, or was served by what is there. `calls` labels them."""
+    left = 16 + 7 * max((len(name) for name in rows), default=0)
+    shapes, words = [], []
+    x = float(left)
+    for name, colour in (("compiled", COLOURS[1]), ("served", COLOURS[0])):
+        shapes += [rect(x, 6, 10, 10, colour), text(x + 14, 15, name)]
+        x += 30 + 7 * len(name)
+    for i, call in enumerate(calls):
+        shapes.append(text(left + 44 * i + 20, 36, call, anchor="middle"))
+    for j, (label, compiled) in enumerate(rows.items()):
+        y = 44 + 30 * j
+        shapes.append(text(left - 8, y + 15, label, anchor="end"))
+        for i, new in enumerate(compiled):
+            state = "compiled" if new else "served"
+            shapes.append(rect(left + 44 * i, y, 40, 22, COLOURS[1 if new else 0], f"{label}, {calls[i]}: {state}"))
+        new_ones = ", ".join(str(call) for call, new in zip(calls, compiled) if new)
+        words.append(f"{label}: {sum(map(bool, compiled))} compilations ({new_ones})")
+    return Picture(svg(left + 44 * len(calls) + 8, 48 + 30 * len(rows), shapes), "\n".join(words))

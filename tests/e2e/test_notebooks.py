@@ -18,10 +18,11 @@ NOTEBOOKS = sorted(p for p in FOLDER.glob("*.ipynb") if not p.name.startswith("0
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    for cell in (
-        notebook.cells
-    ):  # stock torch.compile takes ten seconds for each function: its comparison is tried in other tests
+    for cell in notebook.cells:  # stock torch.compile takes ten seconds a function: other tests try its comparison
+        cell.outputs = []
         cell.source = cell.source.replace("compare=eager,torch", "compare=eager time=200ms")
+        cell.source = cell.source.replace('    "torch.compile": torch.compile(rms_norm),\n', "")
+        cell.source = cell.source.replace("seconds=4.0", "seconds=0.3")
     client = nbclient.NotebookClient(
         notebook,
         timeout=120,

@@ -31,6 +31,14 @@ def test_a_lab_is_started_once(capsys: pytest.CaptureFixture) -> None:
     assert json.loads(before)["metadata"]["tcompile_lab"]["number"] == 9
 
 
+def test_the_language_stands_before_or_behind_the_command(capsys: pytest.CaptureFixture) -> None:
+    for words in (("--lang", "zh", "start", "3"), ("start", "3", "--lang", "zh")):
+        assert main(["lab", *words]) == 0
+        notebook = Path("lab03.ipynb")
+        assert json.loads(notebook.read_text())["metadata"]["tcompile_lab"]["language"] == "zh"
+        notebook.unlink()
+
+
 def test_a_solution_has_no_blanks(capsys: pytest.CaptureFixture) -> None:
     assert said(capsys, "solution", "9", "--into", "some/folder")[0] == 0
     text = Path("some/folder/lab09.solution.ipynb").read_text()
