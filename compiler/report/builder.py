@@ -452,22 +452,9 @@ class ReportBuilder:
             self.r.graphs[graph].unfused = [
                 [str(p) for p in u] for u in facts.get("unfused") or e.facts.get("unfused") or ()
             ]
-        m = {**(e.facts.get("memory") or {}), **facts.get("memory", {})}
-        if m:
-            buffers = [b if isinstance(b, s.MemoryBuffer) else s.MemoryBuffer(**b) for b in m.get("buffers") or ()]
-            self.r.memory.append(
-                s.Memory(
-                    graph,
-                    _int(m.get("peak_bytes")),
-                    _int(m.get("without_reuse_bytes")),
-                    _int(m.get("eager_peak_bytes")),
-                    m.get("steps") or 0,
-                    buffers,
-                    list(m.get("live") or ()),
-                    peak_at=m.get("peak_at") or "",
-                    peak_line=list(m.get("peak_line") or ()),
-                )
-            )
+        memory = {**(e.facts.get("memory") or {}), **facts.get("memory", {})}
+        if memory:
+            self.r.memory.append(_memory(graph, memory))
 
     def _on_library(self, e: events.Event) -> None:
         file, line = e.facts.get("file") or "", e.facts.get("line")
@@ -856,6 +843,22 @@ def _ir_text(kernel: Any) -> str:
     from ..lowering.print_loops import print_kernel
 
     return print_kernel(kernel, kernel.name, origins=True)
+
+
+def _memory(graph: int | None, facts: dict[str, Any]) -> s.Memory:
+    """The memory plan of a graph, from what its schedule stated."""
+    buffers = [b if isinstance(b, s.MemoryBuffer) else s.MemoryBuffer(**b) for b in facts.get("buffers") or ()]
+    return s.Memory(
+        graph,
+        _int(facts.get("peak_bytes")),
+        _int(facts.get("without_reuse_bytes")),
+        _int(facts.get("eager_peak_bytes")),
+        facts.get("steps") or 0,
+        buffers,
+        list(facts.get("live") or ()),
+        peak_at=facts.get("peak_at") or "",
+        peak_line=list(facts.get("peak_line") or ()),
+    )
 
 
 def _int(x: Any) -> int | None:
