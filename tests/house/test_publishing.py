@@ -39,6 +39,11 @@ def test_a_workflow_calls_make_targets_and_may_only_read(path):
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
 
 
+def test_the_course_is_tested_whole():
+    steps = load(ROOT / ".github" / "workflows" / "tests.yml")["jobs"]["labs"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == ["make labs", "make labs-graders"]
+
+
 def test_the_matrix_is_what_is_supported():
     jobs = load(ROOT / ".github" / "workflows" / "tests.yml")["jobs"]
     assert jobs["python"]["strategy"]["matrix"]["python"] == pythons()
