@@ -17,7 +17,7 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labexten
                labextension/package.json labextension/tsconfig.json labextension/yarn.lock
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
-.PHONY: help setup demo test test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite leak replay bench wheel wheels labextension docs browser constraints clean distclean
+.PHONY: help setup demo test test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite leak replay bench dashboard wheel wheels labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -38,6 +38,7 @@ help:
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
 	@echo "make replay   kernel text, plans, guards and reports of known programs against a snapshot (SAVE=1 makes it anew)"
 	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
+	@echo "make dashboard  models of transformers, timm and torchvision beside eager and stock (NAMES=bert,timm: MODES=inference DEVICE=cpu SIZE=tiny); page in build/dashboard.html"
 	@echo "make docs     write the pages of docs/ that are made from the compiler's tables, run the notebooks, and build the site in build/site"
 	@echo "make wheel    sdist and wheel in dist/"
 	@echo "make wheels   the sdist, and a manylinux wheel for each Python by cibuildwheel (needs docker), in dist/wheels"
@@ -165,6 +166,10 @@ replay: setup
 
 bench: setup
 	$(PY) -m tests.benchmarks.run
+
+# Public models beside eager and stock; NAMES="bert,timm:" MODES=inference DEVICE=cpu SIZE=tiny choose. Rows are kept, the page is build/dashboard.html.
+dashboard: setup
+	$(PY) -m tests.benchmarks.dashboard $(if $(NAMES),--names "$(NAMES)") $(if $(MODES),--modes "$(MODES)") $(if $(DEVICE),--device $(DEVICE)) $(if $(SIZE),--size $(SIZE))
 
 # The generator is installed beside the environment, so that this one's packages stay as they are.
 SITE := $(VENV)/site
