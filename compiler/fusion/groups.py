@@ -65,6 +65,10 @@ class Group:
     extern: Any = None  # an Extern or View step alone in its place
     _maps: dict[Any, dict[str, Expr] | None] = field(default_factory=dict)
 
+    def is_open(self, floor: int) -> bool:
+        """Whether something that must not run before group `floor` may join it, as far as its kind goes."""
+        return self.number >= floor and self.extern is None and not self.alone
+
     @property
     def product(self) -> bool:
         """Whether the kernel is a matrix product with what follows it."""
@@ -210,53 +214,31 @@ class _Grouping:
             return []  # (what writes over others' results comes after all of them)
         if nest.scan:  # (values and positions of a running maximum)
             last = self.groups[-1] if self.groups else None
-            return (
-                [last]
-                if last is not None
-                and last.number >= floor
-                and last.nests
-                and last.nests[0].scan
-                and last.nests[0].domain == nest.domain
-                and last.nests[0].value is nest.value
-                else []
-            )
-        out = []
-        if floor >= 0:
-            latest = self.groups[floor]
-            if latest.extern is None and (
-                not latest.alone or latest.nests[0].scan and nest.reduce_op is None and nest.on_gpu
-            ):
-                out.append(
-                    latest
-                )  # (a GPU's scans have their pieces of a row in registers: what follows is computed there)
-            elif latest.extern is None:
-                self.unfused.append(
-                    (_name(latest.nests[0]), _name(nest), "its elements are known when all of them have been written")
-                )
-            else:
-                step = latest.extern
-                name = getattr(step, "origin", "") or (step.buffer.name if hasattr(step, "buffer") else "")
-                if not hasattr(step, "base"):
-                    self.unfused.append((name, _name(nest), f"{name} is a library call ({step.reason})"))
+            return [last] if last is not None and last.number >= floor and _same_scan(last, nest) else []
+        out = self.latest(self.groups[floor], nest) if floor >= 0 else []
         for g in self.products_beside(nest):
             if g.number >= floor and g not in out:
                 out.insert(0, g)
         seen = set(out)
         for b, _ in loads:
             for g in reversed(self.readers.get(b, ())):
-                if g.number >= floor and g not in seen and g.extern is None and not g.alone:
+                if g not in seen and g.is_open(floor):
                     seen.add(g)
                     out.append(g)
         del out[5:]
         if self.limits.wishes:
             self.wished(nest, floor, out)
+        return out + self.unrelated(nest, floor, seen)
+
+    def unrelated(self, nest: LoopNest, floor: int, seen: set[Group]) -> list[Group]:
+        """Groups that share nothing with the nest, and whose kernel still costs less with it: the last one, and the
+        latest small one over as many elements."""
+        out = []
         last = self.groups[-1] if self.groups else None
         if (
             last is not None
             and last not in seen
-            and last.number >= floor
-            and last.extern is None
-            and not last.alone
+            and last.is_open(floor)
             and (self.alike(last, nest) or self.meets(last, nest))
         ):
             out.append(last)
@@ -271,6 +253,21 @@ class _Grouping:
         ):
             out.append(small)
         return out
+
+    def latest(self, g: Group, nest: LoopNest) -> list[Group]:
+        """The latest group that the nest reads from, where it may be joined; else what keeps them apart is noted."""
+        if g.extern is None:
+            # (a GPU's scans have their pieces of a row in registers: what follows is computed there)
+            if not g.alone or g.nests[0].scan and nest.reduce_op is None and nest.on_gpu:
+                return [g]
+            self.unfused.append(
+                (_name(g.nests[0]), _name(nest), "its elements are known when all of them have been written")
+            )
+        elif not hasattr(g.extern, "base"):
+            step = g.extern
+            name = getattr(step, "origin", "") or (step.buffer.name if hasattr(step, "buffer") else "")
+            self.unfused.append((name, _name(nest), f"{name} is a library call ({step.reason})"))
+        return []
 
     def wished(self, nest: LoopNest, floor: int, out: list[Group]) -> None:
         """The group of an operator that is wanted beside the nest comes first; where it runs too early, that is the
@@ -343,6 +340,30 @@ class _Grouping:
         if apart:
             raise Refusal(f"kept apart by force_split={apart}")
         wanted = bool(wishes) and bool(wishes.together(g.names, nest.origins))
+        self.check_kernel(g, nest, loads, wanted)
+        last: Refusal | None = None
+        for level, factors in self.spaces(g, nest):
+            try:
+                self.check_reads(g, nest, loads, level, factors)
+                if factors is not g.factors:
+                    self.check_elements(g, factors)
+                if not wanted:
+                    self.check_sharing(g, nest, loads, level, factors)
+                    self.check_cost(g, nest, level, factors)
+            except Refusal as e:
+                last = last or e
+                continue
+            because = self.why(g, loads)
+            if factors is not g.factors:
+                g.refactor(factors)
+            self.add(g, nest, loads, level, g.factors, because)
+            return
+        raise last or Refusal(
+            f"the iteration spaces differ: {_space(g.factors)} and {_space(factors_of(nest.domain, nest.reduce_axes))}"
+        )
+
+    def check_kernel(self, g: Group, nest: LoopNest, loads: list, wanted: bool) -> None:
+        """What a kernel may hold, whatever the iteration space in which the nest would join it."""
         if len(g.nests) >= self.limits.nests and not wanted:
             raise Refusal(f"the kernel has {len(g.nests)} operators already (max_fusion_size)")
         reads = {b for b, _ in loads}
@@ -368,26 +389,6 @@ class _Grouping:
                 "what its elements are made of is too costly to compute in a second pass over rows that no processor"
                 " holds"
             )
-        last: Refusal | None = None
-        for level, factors in self.spaces(g, nest):
-            try:
-                self.check_reads(g, nest, loads, level, factors)
-                if factors is not g.factors:
-                    self.check_elements(g, factors)
-                if not wanted:
-                    self.check_sharing(g, nest, loads, level, factors)
-                    self.check_cost(g, nest, level, factors)
-            except Refusal as e:
-                last = last or e
-                continue
-            because = self.why(g, loads)
-            if factors is not g.factors:
-                g.refactor(factors)
-            self.add(g, nest, loads, level, g.factors, because)
-            return
-        raise last or Refusal(
-            f"the iteration spaces differ: {_space(g.factors)} and {_space(factors_of(nest.domain, nest.reduce_axes))}"
-        )
 
     def costly_again(self, g: Group, nest: LoopNest, loads: list) -> bool:
         """Whether a nest would have its group compute elements again that take many loads each (gradients of pools)."""
@@ -625,6 +626,12 @@ def _with_outer(factors: Sequence[Factor], outer: Sequence[Factor]) -> list[Fact
 
 def _same_total(a: Sequence[Factor], b: Sequence[Factor]) -> bool:
     return mul_all(f.size for f in a) is mul_all(f.size for f in b)
+
+
+def _same_scan(g: Group, nest: LoopNest) -> bool:
+    """Whether the group begins with a scan of the same values over the same space."""
+    first = g.nests[0] if g.nests else None
+    return first is not None and bool(first.scan) and first.domain == nest.domain and first.value is nest.value
 
 
 def _name(nest: LoopNest) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -95,72 +95,95 @@ def verify_schedule(s: Schedule) -> None:
     """Every buffer is allocated and written before it is read, and not used after it was released or its memory given
     away.
     """
-    ready = {b for b in s.inputs if isinstance(b, Buffer)}
-    allocated: set[Buffer] = set()
-    gone: set[Buffer] = set()
-    base: dict[Buffer, Buffer] = {}
-
-    def readable(b: Buffer, who: str) -> None:
-        require(b in ready or b.kind == "constant", f"{who} reads {b!r}, which is not there yet")
-        while b in base:
-            b = base[b]
-        require(b not in gone, f"{who} reads {b!r} after its memory was released")
-
-    def written(b: Buffer) -> None:
-        ready.add(b)
-        while b in base:
-            b = base[b]
-            ready.add(b)
-
+    memory = _Memory(s)
     for step in s.steps:
-        if isinstance(step, Alloc):
-            allocated.add(step.buffer)
-            if step.reuse is not None:
-                require(
-                    step.reuse not in gone and step.reuse.kind not in ("input", "constant"),
-                    f"{step} takes memory that is not there",
-                )
-        elif isinstance(step, Free):
-            require(step.buffer in ready and step.buffer not in gone, f"free of {step.buffer!r}, which is not there")
-            gone.add(step.buffer)
-        elif isinstance(step, View):
-            base[step.buffer] = step.base
-            if step.base in allocated and step.base not in ready:
-                continue  # a name under which the next call writes it
-            readable(step.base, f"view {step.buffer.name}")
-            ready.add(step.buffer)
-        elif isinstance(step, Launch):
-            k = step.kernel
-            verify_kernel(k)
-            pairs: list[tuple[Any, Any]] = [
-                (k.inputs, step.inputs),
-                (k.outputs, step.outputs),
-                (k.sizes, step.sizes),
-                (k.params, step.params),
-            ]
-            require(all(len(a) == len(b) for a, b in pairs), f"{k.name}: arguments do not fit its parameters")
-            for formal, b in zip(k.inputs, step.inputs):
-                readable(b, k.name)
-                require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
-            for formal, b in zip(k.outputs, step.outputs):
-                require(b in allocated or b in base, f"{k.name} writes {b!r}, which has no memory")
-                require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
-                written(b)
-        elif isinstance(step, Extern):
-            for b in buffers_read(step):
-                readable(b, str(step.op))
-            for b in step.outputs:
-                if b is not None:
-                    require(
-                        step.out_variant is None or b in allocated or b in base,
-                        f"{step.op} writes {b!r}, which has no memory",
-                    )
-                    written(b)
-        else:
-            require(False, f"unknown step {step!r}")
+        known = [check for kind, check in _STEPS.items() if isinstance(step, kind)]
+        require(bool(known), f"unknown step {step!r}")
+        known[0](memory, step)
     for o in s.outputs:
         b = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
         if isinstance(b, Buffer):
-            readable(b, "the graph's output")
+            memory.readable(b, "the graph's output")
     for _, b in s.mutations:
-        readable(b, "a mutation")
+        memory.readable(b, "a mutation")
+
+
+class _Memory:
+    """What is known of buffers after some steps of a schedule."""
+
+    def __init__(self, s: Schedule):
+        self.ready = {b for b in s.inputs if isinstance(b, Buffer)}
+        self.allocated: set[Buffer] = set()
+        self.gone: set[Buffer] = set()
+        self.base: dict[Buffer, Buffer] = {}
+
+    def readable(self, b: Buffer, who: str) -> None:
+        require(b in self.ready or b.kind == "constant", f"{who} reads {b!r}, which is not there yet")
+        while b in self.base:
+            b = self.base[b]
+        require(b not in self.gone, f"{who} reads {b!r} after its memory was released")
+
+    def written(self, b: Buffer) -> None:
+        self.ready.add(b)
+        while b in self.base:
+            b = self.base[b]
+            self.ready.add(b)
+
+    def has_memory(self, b: Buffer) -> bool:
+        return b in self.allocated or b in self.base
+
+    def alloc(self, step: Alloc) -> None:
+        self.allocated.add(step.buffer)
+        if step.reuse is not None:
+            require(
+                step.reuse not in self.gone and step.reuse.kind not in ("input", "constant"),
+                f"{step} takes memory that is not there",
+            )
+
+    def free(self, step: Free) -> None:
+        there = step.buffer in self.ready and step.buffer not in self.gone
+        require(there, f"free of {step.buffer!r}, which is not there")
+        self.gone.add(step.buffer)
+
+    def view(self, step: View) -> None:
+        self.base[step.buffer] = step.base
+        if step.base in self.allocated and step.base not in self.ready:
+            return  # a name under which the next call writes it
+        self.readable(step.base, f"view {step.buffer.name}")
+        self.ready.add(step.buffer)
+
+    def launch(self, step: Launch) -> None:
+        k = step.kernel
+        verify_kernel(k)
+        pairs: list[tuple[Any, Any]] = [
+            (k.inputs, step.inputs),
+            (k.outputs, step.outputs),
+            (k.sizes, step.sizes),
+            (k.params, step.params),
+        ]
+        require(all(len(a) == len(b) for a, b in pairs), f"{k.name}: arguments do not fit its parameters")
+        for formal, b in zip(k.inputs, step.inputs):
+            self.readable(b, k.name)
+            require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
+        for formal, b in zip(k.outputs, step.outputs):
+            require(self.has_memory(b), f"{k.name} writes {b!r}, which has no memory")
+            require(formal.dtype == b.dtype and formal.bits == b.bits, f"{k.name}: {formal!r} gets {b!r}")
+            self.written(b)
+
+    def extern(self, step: Extern) -> None:
+        for b in buffers_read(step):
+            self.readable(b, str(step.op))
+        for b in step.outputs:
+            if b is not None:
+                given = step.out_variant is None or self.has_memory(b)
+                require(given, f"{step.op} writes {b!r}, which has no memory")
+                self.written(b)
+
+
+_STEPS: dict[type, Callable[[_Memory, Any], None]] = {
+    Alloc: _Memory.alloc,
+    Free: _Memory.free,
+    View: _Memory.view,
+    Launch: _Memory.launch,
+    Extern: _Memory.extern,
+}

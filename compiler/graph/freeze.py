@@ -83,38 +83,13 @@ def fold_batch_norms(a: AtenGraph) -> None:
 
 
 def _fold(a: AtenGraph, n: Node, frozen: dict[Node, int], results: set[Node]) -> None:
-    args = list(n.args)
-    conv, weight, bias, mean, var = args[:5]
-    eps = args[-1]
-    if n.target is aten.native_batch_norm.default and args[5]:
+    """A convolution's weight and bias take in the batch norm that follows it."""
+    if not _foldable(n, frozen, results):
         return
-    if (
-        any(u.target is not operator.getitem or u.args[1] != 0 and (u.users or u in results) for u in n.users)
-        or n in results
-        or n.kwargs
-    ):
-        return
-    if (
-        not isinstance(conv, Node)
-        or conv.target is not aten.convolution.default
-        or len(conv.users) != 1
-        or conv in results
-        or conv.kwargs
-    ):
-        return
+    conv, weight, bias, mean, var = n.args[:5]
+    eps = n.args[-1]
     w, b = conv.args[1], conv.args[2]
-    transposed, groups = conv.args[6], conv.args[8]
-    given = [x for x in (w, b, weight, bias, mean, var) if x is not None]
-    if (
-        mean is None
-        or var is None
-        or any(x not in frozen for x in given)
-        or len({x.meta["val"].dtype for x in given}) != 1
-        or not w.meta["val"].dtype.is_floating_point
-        or transposed
-        and groups != 1
-    ):
-        return
+    transposed = conv.args[6]
     build = Builder(a.graph)
     build.where_meta = {k: v for k, v in n.meta.items() if k != "val"}
     with a.graph.inserting_before(conv):
@@ -131,6 +106,42 @@ def _fold(a: AtenGraph, n: Node, frozen: dict[Node, int], results: set[Node]) ->
     for u in list(n.users):
         if u.args[1] == 0:
             u.replace_all_uses_with(folded)
+
+
+def _foldable(n: Node, frozen: dict[Node, int], results: set[Node]) -> bool:
+    """Whether a batch norm is that of a convolution alone, and all its numbers are frozen."""
+    args = list(n.args)
+    conv, weight, bias, mean, var = args[:5]
+    if n.target is aten.native_batch_norm.default and args[5]:
+        return False
+    if (
+        any(u.target is not operator.getitem or u.args[1] != 0 and (u.users or u in results) for u in n.users)
+        or n in results
+        or n.kwargs
+    ):
+        return False
+    if (
+        not isinstance(conv, Node)
+        or conv.target is not aten.convolution.default
+        or len(conv.users) != 1
+        or conv in results
+        or conv.kwargs
+    ):
+        return False
+    w, b = conv.args[1], conv.args[2]
+    transposed, groups = conv.args[6], conv.args[8]
+    given = [x for x in (w, b, weight, bias, mean, var) if x is not None]
+    if (
+        mean is None
+        or var is None
+        or any(x not in frozen for x in given)
+        or len({x.meta["val"].dtype for x in given}) != 1
+        or not w.meta["val"].dtype.is_floating_point
+        or transposed
+        and groups != 1
+    ):
+        return False
+    return True
 
 
 # ---- what is made of parameters alone

@@ -218,104 +218,137 @@ def _defined_again(old: Any, new: Any) -> bool:
 
 def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
     """The words for a value that is no tensor and does not fit."""
-    kind, expected = guard.kind, guard.expected
-    f = GuardFailure(guard, _plain_value(value), kind.lower())
-    if kind in ("ID", "WEAK_ID"):
-        wanted = expected() if kind == "WEAK_ID" and isinstance(expected, weakref.ref) else present(expected)
-        if wanted is None and expected is not None:
-            f.expected_text, f.got_text = f"`{name}` was an object that is gone", f"`{name}` is {brief(value)}"
-            f.suggestion = "keep one object and change its contents, instead of making a new one for each call"
-        elif type(wanted) in (bool, type(None)) or type(value) in (bool, type(None)):
-            f.expected_text, f.got_text = f"`{name}` was {brief(wanted)}", f"`{name}` is {brief(value)}"
-            f.suggestion = "each value has its own entry; pass it as a tensor if it changes often"
-        else:
-            f.expected_text = f"`{name}` was {brief(wanted)}"
-            same = type(wanted) is type(value)
-            f.got_text = (
-                f"`{name}` is another {type(value).__qualname__} object" if same else f"`{name}` is {brief(value)}"
-            )
-            f.suggestion = (
-                DEFINED_AGAIN.format("function" if callable(value) and not isinstance(value, type) else "class")
-                if _defined_again(wanted, value)
-                else "compile the object's own method, or pass what differs as arguments"
-                if same
-                else "do not rebind it between calls"
-            )
-    elif kind == "TYPE":
-        f.expected_text, f.got_text = f"`{name}` was a {brief(expected)}", f"`{name}` is a {brief(type(value))}"
-        f.suggestion = "pass one type at every call"
-        if _defined_again(present(expected), type(value)):
-            f.got_text = f"`{name}` is a {brief(type(value))} of a later definition"
-            f.suggestion = DEFINED_AGAIN.format("class")
-    elif kind == "EQUALS":
-        f.expected_text, f.got_text = f"`{name}` was {brief(expected)}", f"`{name}` is {brief(value)}"
-        if type(expected) is int:
-            f.suggestion = f"make it a tensor (torch.tensor({name})), or compile with dynamic=True"
-        elif type(expected) is float:
-            f.suggestion = f"make it a 0-dim tensor: torch.tensor({name})"
-        else:
-            f.suggestion = "each value has its own entry; keep it constant, or compute with tensors"
-    elif kind == "LEN":
-        f.got = _length(value)
-        f.expected_text, f.got_text = f"len(`{name}`) was {expected}", f"len(`{name}`) is {f.got}"
-        f.suggestion = "keep the length the same, or stack the items into one tensor"
-    elif kind == "DICT_KEYS":
-        try:
-            keys: Any = dict_keys(value)
-        except Unreachable:
-            keys = None
-        f.expected_text, f.got_text = (
-            f"`{name}` had the keys {brief(tuple(expected))}",
-            f"`{name}` has the keys {brief(keys)}",
-        )
-        f.suggestion = "keep the same keys in the same order"
-    elif kind == "LACKS":
-        f.expected_text, f.got_text = f"`{name}` had no {brief(expected)}", f"`{name}` has {brief(expected)}"
-        f.suggestion = "set attributes before the first call"
-    elif kind == "HASATTR":
-        had, has = ("had", "has no") if expected[1] else ("had no", "has")
-        f.expected_text, f.got_text = (
-            f"`{name}` {had} attribute {expected[0]!r}",
-            f"`{name}` {has} attribute {expected[0]!r}",
-        )
-        f.suggestion = "set attributes before the first call"
-    elif kind == "INT_SYMBOL":
-        f.expected_text, f.got_text = (
-            f"`{name}` was an int" + ("" if is_signed(expected.name) else " of 2 or more"),
-            f"`{name}` is {brief(value)}",
-        )
-        f.suggestion = (
-            f"pass int({name})" if type(value) is not int else "ints below 2 are compiled apart from larger ones"
-        )
-    elif kind == "FLOAT" and type(value) is float:
-        op, c, outcome = next((f for f in expected or () if not float_holds(value, (f,))), ("", 0.0, True))
-        sign = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.get(op, "")
-        f.expected_text = f"`{name} {sign} {c}` was {outcome}"
-        f.got_text = f"`{name}` is {brief(value)}"
-        f.suggestion = "a branch of the code depends on this number; each side has its own entry"
-    elif kind == "FLOAT":
-        f.expected_text, f.got_text = f"`{name}` was a float", f"`{name}` is {brief(value)}"
-        f.suggestion = f"pass float({name})"
-    elif kind == "FUNCTION":
-        if not isinstance(value, types.FunctionType):
-            f.expected_text, f.got_text = f"`{name}` was a function", f"`{name}` is {brief(value)}"
-        elif same_code(value.__code__, expected.code):
-            f.expected_text = f"`{name}` was a function of the same module as before"
-            f.got_text = f"`{name}` has the same code and other globals"
-        else:
-            f.expected_text = f"`{name}` was {expected.code.co_qualname}, line {expected.code.co_firstlineno}"
-            f.got_text = f"`{name}` is {brief(value)}, line {value.__code__.co_firstlineno}, of other code"
-        f.suggestion = "define the function once; each body that it gets has its own entry"
-    elif kind == "CLASS":
-        other = next((n for n, wanted in expected if not class_holds(value, ((n, wanted),))), "")
-        f.got, f.detail = None, other
-        f.expected_text = f"`{name}.{other}` was as captured"
-        f.got_text = f"`{name}.{other}` is another, or is gone"
-        f.suggestion = "complete the class before the first call"
-    elif kind == "CODE":
-        f.expected_text, f.got_text = f"the code of `{name}` was as captured", f"the code of `{name}` is another"
-        f.suggestion = "define the function once; redefining it compiles anew"
+    f = GuardFailure(guard, _plain_value(value), guard.kind.lower())
+    words = _WORDS.get(guard.kind)
+    if words is not None:
+        f.expected_text, f.got_text, f.suggestion = words(f, name, value, guard.expected)
     return f
+
+
+Words = tuple[str, str, str]  # expected, got, suggestion
+
+
+def _object_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    weak = f.guard.kind == "WEAK_ID" and isinstance(expected, weakref.ref)
+    wanted = expected() if weak else present(expected)
+    if wanted is None and expected is not None:
+        return (
+            f"`{name}` was an object that is gone",
+            f"`{name}` is {brief(value)}",
+            "keep one object and change its contents, instead of making a new one for each call",
+        )
+    was = f"`{name}` was {brief(wanted)}"
+    if type(wanted) in (bool, type(None)) or type(value) in (bool, type(None)):
+        hint = "each value has its own entry; pass it as a tensor if it changes often"
+        return was, f"`{name}` is {brief(value)}", hint
+    same = type(wanted) is type(value)
+    if _defined_again(wanted, value):
+        hint = DEFINED_AGAIN.format("function" if callable(value) and not isinstance(value, type) else "class")
+    elif same:
+        hint = "compile the object's own method, or pass what differs as arguments"
+    else:
+        hint = "do not rebind it between calls"
+    got = f"`{name}` is another {type(value).__qualname__} object" if same else f"`{name}` is {brief(value)}"
+    return was, got, hint
+
+
+def _type_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    was, got = f"`{name}` was a {brief(expected)}", f"`{name}` is a {brief(type(value))}"
+    if _defined_again(present(expected), type(value)):
+        return was, f"{got} of a later definition", DEFINED_AGAIN.format("class")
+    return was, got, "pass one type at every call"
+
+
+def _constant_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    if type(expected) is int:
+        hint = f"make it a tensor (torch.tensor({name})), or compile with dynamic=True"
+    elif type(expected) is float:
+        hint = f"make it a 0-dim tensor: torch.tensor({name})"
+    else:
+        hint = "each value has its own entry; keep it constant, or compute with tensors"
+    return f"`{name}` was {brief(expected)}", f"`{name}` is {brief(value)}", hint
+
+
+def _length_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    f.got = _length(value)
+    hint = "keep the length the same, or stack the items into one tensor"
+    return f"len(`{name}`) was {expected}", f"len(`{name}`) is {f.got}", hint
+
+
+def _keys_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    try:
+        keys: Any = dict_keys(value)
+    except Unreachable:
+        keys = None
+    had, has = f"`{name}` had the keys {brief(tuple(expected))}", f"`{name}` has the keys {brief(keys)}"
+    return had, has, "keep the same keys in the same order"
+
+
+def _lacks_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    had, has = f"`{name}` had no {brief(expected)}", f"`{name}` has {brief(expected)}"
+    return had, has, "set attributes before the first call"
+
+
+def _attribute_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    had, has = ("had", "has no") if expected[1] else ("had no", "has")
+    which = f"attribute {expected[0]!r}"
+    return f"`{name}` {had} {which}", f"`{name}` {has} {which}", "set attributes before the first call"
+
+
+def _int_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    was = f"`{name}` was an int" + ("" if is_signed(expected.name) else " of 2 or more")
+    hint = f"pass int({name})" if type(value) is not int else "ints below 2 are compiled apart from larger ones"
+    return was, f"`{name}` is {brief(value)}", hint
+
+
+def _float_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    got = f"`{name}` is {brief(value)}"
+    if type(value) is not float:
+        return f"`{name}` was a float", got, f"pass float({name})"
+    op, c, outcome = next((fact for fact in expected or () if not float_holds(value, (fact,))), ("", 0.0, True))
+    sign = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.get(op, "")
+    hint = "a branch of the code depends on this number; each side has its own entry"
+    return f"`{name} {sign} {c}` was {outcome}", got, hint
+
+
+def _function_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    hint = "define the function once; each body that it gets has its own entry"
+    if not isinstance(value, types.FunctionType):
+        return f"`{name}` was a function", f"`{name}` is {brief(value)}", hint
+    if same_code(value.__code__, expected.code):
+        was = f"`{name}` was a function of the same module as before"
+        return was, f"`{name}` has the same code and other globals", hint
+    was = f"`{name}` was {expected.code.co_qualname}, line {expected.code.co_firstlineno}"
+    return was, f"`{name}` is {brief(value)}, line {value.__code__.co_firstlineno}, of other code", hint
+
+
+def _class_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    other = next((n for n, wanted in expected if not class_holds(value, ((n, wanted),))), "")
+    f.got, f.detail = None, other
+    was, got = f"`{name}.{other}` was as captured", f"`{name}.{other}` is another, or is gone"
+    return was, got, "complete the class before the first call"
+
+
+def _code_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
+    was, got = f"the code of `{name}` was as captured", f"the code of `{name}` is another"
+    return was, got, "define the function once; redefining it compiles anew"
+
+
+_WORDS: dict[str, Callable[[GuardFailure, str, Any, Any], Words]] = {
+    "ID": _object_words,
+    "WEAK_ID": _object_words,
+    "TYPE": _type_words,
+    "EQUALS": _constant_words,
+    "LEN": _length_words,
+    "DICT_KEYS": _keys_words,
+    "LACKS": _lacks_words,
+    "HASATTR": _attribute_words,
+    "INT_SYMBOL": _int_words,
+    "FLOAT": _float_words,
+    "FUNCTION": _function_words,
+    "CLASS": _class_words,
+    "CODE": _code_words,
+}
 
 
 def _length(value: Any) -> int | None:

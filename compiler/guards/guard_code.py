@@ -104,29 +104,6 @@ class _Lowering:
         _, index, kind, where, payload = s
         many = isinstance(where, tuple)
         common: dict[str, Any] = dict(guard=index, base=-1 if many or where < 0 else self.slot[where])
-        slots = tuple(self.slot[w] for w in where) if many else ()
-        if kind in ("TYPE", "CODE") and type(payload) is not Weak:
-            payload = Weak(payload)
-        if kind in ("ID", "WEAK_ID", "TYPE", "EQUALS", "CODE"):
-            return self._make("C_" + kind, obj=payload, **common)
-        if kind == "FUNCTION":
-            return self._make(
-                "C_FUNCTION",
-                obj=payload.code,
-                data=(payload.globals, payload.original() or payload.code),
-                ask=same_code,
-                **common,
-            )
-        if kind == "CLASS":
-            return self._make("C_CLASS", obj=tuple(part for pair in payload for part in pair), ask=same_found, **common)
-        if kind == "LACKS":
-            return self._make("C_LACKS", obj=payload, hash_=hash(payload) if plain_key(payload) else -1, **common)
-        if kind == "LEN":
-            return self._make("C_LEN", n=payload, **common)
-        if kind == "DICT_KEYS":
-            return self._make("C_DICT_KEYS", obj=tuple(payload), **common)
-        if kind == "HASATTR":
-            return self._make("C_HASATTR", obj=payload[0], flag=bool(payload[1]), **common)
         if kind == "TENSOR":
             return self._tensor(payload, common)
         if kind == "SIZES":
@@ -139,20 +116,13 @@ class _Lowering:
                 ask=_sizes_asker(payload) if code else _sizes_asker_swapped(payload),
                 **common,
             )
-        if kind == "INT_SYMBOL":
-            return self._make("C_INT", n=payload[0], flag=is_signed(payload[1]), **common)
-        if kind == "FLOAT":
-            facts = tuple((COMPARISONS.index(op), c, outcome) for op, c, outcome in payload or ())
-            return self._make("C_FLOAT", data=facts, **common)
         if kind == "PREDICATE":
             return self._make("C_EXPR", data=self._expr(payload), ask=_expr_asker(payload), **common)
-        if kind in ("ALIAS", "NO_ALIAS", "NO_OVERLAP"):
+        if many:  # ALIAS, NO_ALIAS, NO_OVERLAP
             from .python_program import no_overlap
 
-            return self._make("C_" + kind, data=slots, ask=no_overlap, **common)
-        if kind == "STATE":
-            return self._make("C_STATE", data=_state(payload), **common)
-        raise AssertionError(kind)
+            return self._make("C_" + kind, data=tuple(self.slot[w] for w in where), ask=no_overlap, **common)
+        return self._make(_NAMES.get(kind, "C_" + kind), **_OPERANDS[kind](payload), **common)
 
     def _tensor(self, spec: TensorSpec, common: dict) -> tuple:
         ask = _tensor_asker(spec)
@@ -285,3 +255,31 @@ def _fields_asker(expected: dict[str, Any]) -> Callable[[], bool] | None:
         return torch._C._len_torch_dispatch_stack() if name == "torch_dispatch_modes" else read_field(name)
 
     return lambda: all(read(name) == value for name, value in expected.items())
+
+
+def _held(payload: Any) -> dict[str, Any]:
+    return {"obj": payload}
+
+
+def _weakly(payload: Any) -> dict[str, Any]:
+    return {"obj": payload if type(payload) is Weak else Weak(payload)}
+
+
+# kind of guard -> the operands of its instruction
+_OPERANDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "ID": _held,
+    "WEAK_ID": _held,
+    "EQUALS": _held,
+    "TYPE": _weakly,
+    "CODE": _weakly,
+    "FUNCTION": lambda p: {"obj": p.code, "data": (p.globals, p.original() or p.code), "ask": same_code},
+    "CLASS": lambda p: {"obj": tuple(part for pair in p for part in pair), "ask": same_found},
+    "LACKS": lambda p: {"obj": p, "hash_": hash(p) if plain_key(p) else -1},
+    "LEN": lambda p: {"n": p},
+    "DICT_KEYS": lambda p: {"obj": tuple(p)},
+    "HASATTR": lambda p: {"obj": p[0], "flag": bool(p[1])},
+    "INT_SYMBOL": lambda p: {"n": p[0], "flag": is_signed(p[1])},
+    "FLOAT": lambda p: {"data": tuple((COMPARISONS.index(op), c, outcome) for op, c, outcome in p or ())},
+    "STATE": lambda p: {"data": _state(p)},
+}
+_NAMES = {"INT_SYMBOL": "C_INT"}  # of instructions that are not named after their kind

@@ -153,63 +153,70 @@ def make_plan(guards: Sequence[Guard], n_locals: int) -> Plan:
     return plan
 
 
-def _emit(plan: Plan, checks: list[_Check]) -> None:
-    by_source: dict[Source, int] = {}  # the highest cost of a check on the very source
-    pins: dict[Source, tuple[str, Any]] = {}
-    has_tensor: set[Source] = set()
-    for c in checks:
-        if len(c.sources) == 1:
-            s = c.sources[0]
-            by_source[s] = max(by_source.get(s, 0), c.cost)
-            if c.kind in _PINNING:
-                pins.setdefault(s, ("const" if c.kind == "ID" else "weak", c.payload))
-            if c.kind == "TENSOR":
-                has_tensor.add(s)
+class _Placing:
+    """Where each check runs: first, with what is watched, or last; and in which order."""
 
-    watched: dict[Source, bool] = {}
+    def __init__(self, checks: list[_Check]):
+        self.costs: dict[Source, int] = {}  # the highest cost of a check on the very source
+        self.pins: dict[Source, tuple[str, Any]] = {}
+        self.has_tensor: set[Source] = set()
+        self.watched: dict[Source, bool] = {}
+        for c in checks:
+            if len(c.sources) == 1:
+                s = c.sources[0]
+                self.costs[s] = max(self.costs.get(s, 0), c.cost)
+                if c.kind in _PINNING:
+                    self.pins.setdefault(s, ("const" if c.kind == "ID" else "weak", c.payload))
+                if c.kind == "TENSOR":
+                    self.has_tensor.add(s)
 
-    def is_root(s: Source) -> bool:
-        """A parameter: what hangs from it is watched as long as the same object comes in."""
-        return s.kind in ("local", "closure")
-
-    def is_watched(s: Source) -> bool:
-        known = watched.get(s)
+    def is_watched(self, s: Source) -> bool:
+        known = self.watched.get(s)
         if known is None:
             if s.base is None:
                 known = s.kind in ("const", "global", "builtin")
             else:
-                fixed = s.base in pins or is_watched(s.base) or is_root(s.base)
-                known = fixed and s.base not in has_tensor and s.kind in _WATCHED_STEPS
-            watched[s] = known
+                fixed = s.base in self.pins or self.is_watched(s.base) or _is_root(s.base)
+                known = fixed and s.base not in self.has_tensor and s.kind in _WATCHED_STEPS
+            self.watched[s] = known
         return known
 
-    def after_watched(s: Source) -> bool:
+    def after_watched(self, s: Source | None) -> bool:
         """Whether loading `s` reads a slot of the watched list."""
         while s is not None:
-            if is_watched(s):
+            if self.is_watched(s):
                 return True
             s = s.base
         return False
 
-    def cost_of(c: _Check) -> int:
+    def cost(self, c: _Check) -> int:
         cost = c.cost
         for s in c.sources:
             p = s.base
             while p is not None:
-                if p in by_source and (is_watched(p) == is_watched(s)):
-                    cost = max(cost, min(by_source[p], 3))
+                if p in self.costs and (self.is_watched(p) == self.is_watched(s)):
+                    cost = max(cost, min(self.costs[p], 3))
                 p = p.base
         return cost
 
-    def place(c: _Check) -> int:
-        if c.sources and all(is_watched(s) for s in c.sources) and c.kind not in _NEVER_WATCHED:
+    def place(self, c: _Check) -> int:
+        if c.sources and all(self.is_watched(s) for s in c.sources) and c.kind not in _NEVER_WATCHED:
             return 1
-        if c.cost >= 4 or any(after_watched(s) for s in c.sources):
+        if c.cost >= 4 or any(self.after_watched(s) for s in c.sources):
             return 2
         return 0
 
+
+def _is_root(s: Source) -> bool:
+    """A parameter: what hangs from it is watched as long as the same object comes in."""
+    return s.kind in ("local", "closure")
+
+
+def _emit(plan: Plan, checks: list[_Check]) -> None:
+    placing = _Placing(checks)
+    is_watched, pins = placing.is_watched, placing.pins
     lists = (plan.first, plan.watched, plan.last)
-    ordered = sorted((place(c), cost_of(c), _depth(c), c.index, n) for n, c in enumerate(checks))
+    ordered = sorted((placing.place(c), placing.cost(c), _depth(c), c.index, n) for n, c in enumerate(checks))
     slots: dict[Any, int] = {}
 
     def new_slot(key: Any) -> int:

@@ -149,64 +149,70 @@ class PythonGuardProgram:
                     continue
                 _, index, kind, where, payload = s
                 value = [slots[i] for i in where] if isinstance(where, tuple) else slots[where] if where >= 0 else None
-                if not self._holds(kind, value, payload, bindings, func):
+                if not _HOLDS[kind](value, payload, bindings, func):
                     return index
             except Unreachable:
                 return self._needed_by[n]
         return -1
 
-    def _holds(self, kind: str, value: Any, expected: Any, bindings: dict[str, int], func: Any) -> bool:
-        if kind == "ID":
-            return value is expected
-        if kind == "WEAK_ID":
-            known = expected()
-            return known is not None and value is known
-        if kind == "TYPE":
-            return type(value) is present(expected)
-        if kind == "EQUALS":
-            return const_equal(value, expected)
-        if kind == "LEN":
-            return length(value) == expected
-        if kind == "DICT_KEYS":
-            keys = dict_keys(value)
-            return len(keys) == len(expected) and all(map(key_equal, keys, expected))
-        if kind == "LACKS":
-            return isinstance(value, dict) and not dict_has(value, expected)
-        if kind == "HASATTR":
-            return _has_attr(value, expected)
-        if kind == "TENSOR":
-            return tensor_mismatch(value, expected, bindings) is None
-        if kind == "SIZES":
-            return all(step(what, value, d) == e.eval(bindings) for what, d, e in expected)
-        if kind == "INT_SYMBOL":
-            name = expected[1]
-            if type(value) is not int or not -INT_LIMIT <= value < INT_LIMIT:
-                return False
-            if name in bindings:
-                return bindings[name] == value
-            bindings[name] = value
-            return value >= 2 or is_signed(name)
-        if kind == "FLOAT":
-            return float_holds(value, expected or ())
-        if kind == "PREDICATE":
-            try:
-                return bool(expected.eval(bindings)) if hasattr(expected, "eval") else bool(expected)
-            except ZeroDivisionError:
-                return False
-        if kind == "ALIAS":
-            return value[0] is value[1]
-        if kind == "NO_ALIAS":
-            return _no_alias(value)
-        if kind == "NO_OVERLAP":
-            return no_overlap(value)
-        if kind == "STATE":
-            return all(read_field(f) == wanted for f, wanted in expected.items())
-        if kind == "FUNCTION":
-            wanted = func.__globals__ if expected.globals is None else expected.globals
-            same = type(value) is types.FunctionType and value.__globals__ is wanted
-            return same and same_code(value.__code__, expected.code)
-        if kind == "CLASS":
-            return class_holds(value, expected)
-        if kind == "CODE":
-            return type(value) is types.FunctionType and value.__code__ is present(expected)
-        raise AssertionError(kind)
+
+def _is_weakly(value: Any, expected: Any, bindings: dict[str, int], func: Any) -> bool:
+    known = expected()
+    return known is not None and value is known
+
+
+def _has_keys(value: Any, expected: Any, bindings: dict[str, int], func: Any) -> bool:
+    keys = dict_keys(value)
+    return len(keys) == len(expected) and all(map(key_equal, keys, expected))
+
+
+def _binds_int(value: Any, expected: Any, bindings: dict[str, int], func: Any) -> bool:
+    name = expected[1]
+    if type(value) is not int or not -INT_LIMIT <= value < INT_LIMIT:
+        return False
+    if name in bindings:
+        return bindings[name] == value
+    bindings[name] = value
+    return value >= 2 or is_signed(name)
+
+
+def _predicate_holds(value: Any, expected: Any, bindings: dict[str, int], func: Any) -> bool:
+    try:
+        return bool(expected.eval(bindings)) if hasattr(expected, "eval") else bool(expected)
+    except ZeroDivisionError:
+        return False
+
+
+def _same_function(value: Any, expected: Any, bindings: dict[str, int], func: Any) -> bool:
+    wanted = func.__globals__ if expected.globals is None else expected.globals
+    same = type(value) is types.FunctionType and value.__globals__ is wanted
+    return same and same_code(value.__code__, expected.code)
+
+
+# kind of guard -> whether it holds: of the value, what is expected, the symbols bound so far, the function called
+_HOLDS: dict[str, Callable[[Any, Any, dict[str, int], Any], bool]] = {
+    "ID": lambda value, expected, bindings, func: value is expected,
+    "WEAK_ID": _is_weakly,
+    "TYPE": lambda value, expected, bindings, func: type(value) is present(expected),
+    "EQUALS": lambda value, expected, bindings, func: const_equal(value, expected),
+    "LEN": lambda value, expected, bindings, func: length(value) == expected,
+    "DICT_KEYS": _has_keys,
+    "LACKS": lambda value, expected, bindings, func: isinstance(value, dict) and not dict_has(value, expected),
+    "HASATTR": lambda value, expected, bindings, func: _has_attr(value, expected),
+    "TENSOR": lambda value, expected, bindings, func: tensor_mismatch(value, expected, bindings) is None,
+    "SIZES": lambda value, expected, bindings, func: all(
+        step(what, value, d) == e.eval(bindings) for what, d, e in expected
+    ),
+    "INT_SYMBOL": _binds_int,
+    "FLOAT": lambda value, expected, bindings, func: float_holds(value, expected or ()),
+    "PREDICATE": _predicate_holds,
+    "ALIAS": lambda value, expected, bindings, func: value[0] is value[1],
+    "NO_ALIAS": lambda value, expected, bindings, func: _no_alias(value),
+    "NO_OVERLAP": lambda value, expected, bindings, func: no_overlap(value),
+    "STATE": lambda value, expected, bindings, func: all(read_field(f) == wanted for f, wanted in expected.items()),
+    "FUNCTION": _same_function,
+    "CLASS": lambda value, expected, bindings, func: class_holds(value, expected),
+    "CODE": lambda value, expected, bindings, func: (
+        type(value) is types.FunctionType and value.__code__ is present(expected)
+    ),
+}

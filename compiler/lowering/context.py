@@ -529,6 +529,27 @@ class Lowering:
         return tuple((s[0], s[1]) for s in stack[-1:])
 
     # ---- calls of torch's kernels
+    def _results_of_call(self, name: str, vals: list, rows: bool) -> tuple[list[Buffer | None], list[Any]]:
+        """(a buffer for each tensor that a library call gives, what stands for each of its results). `rows`: rows of a
+        matrix begin where the library reads fastest."""
+        outs: list[Buffer | None] = []
+        result: list[Any] = []
+        for k, m in enumerate(vals):
+            if _is_tensor(m):
+                b = self._buffer(
+                    name if len(vals) == 1 else f"{name}_{k}",
+                    shape_of(m.shape),
+                    m.dtype,
+                    (rows and aligned_rows(m.dtype, m.shape, strides_of(m))) or strides_of(m),
+                    m.device,
+                )
+                outs.append(b)
+                result.append(ref_of_buffer(b))
+            else:
+                outs.append(None)
+                result.append(m if m is None or isinstance(m, (bool, float)) else _size(m))
+        return outs, result
+
     def extern(self, node: torch.fx.Node, args: tuple, kwargs: dict, reason: str) -> Any:
         """Call the operator itself on realised arguments."""
         op = node.target
@@ -562,24 +583,7 @@ class Lowering:
         cargs = tuple(conv(a, m) for a, m in zip(args, originals[0]))
         ckwargs = {k: conv(a, originals[1].get(k)) for k, a in kwargs.items()}
         val = node.meta["val"]
-        vals = list(val) if isinstance(val, (tuple, list)) else [val]
-        outs: list[Buffer | None] = []
-        result: list[Any] = []
-        for k, m in enumerate(vals):
-            if _is_tensor(m):
-                name = node.name if len(vals) == 1 else f"{node.name}_{k}"
-                b = self._buffer(
-                    name,
-                    shape_of(m.shape),
-                    m.dtype,
-                    (rows and aligned_rows(m.dtype, m.shape, strides_of(m))) or strides_of(m),
-                    m.device,
-                )
-                outs.append(b)
-                result.append(ref_of_buffer(b))
-            else:
-                outs.append(None)
-                result.append(m if m is None or isinstance(m, (bool, float)) else _size(m))
+        outs, result = self._results_of_call(node.name, list(val) if isinstance(val, (tuple, list)) else [val], rows)
         variant, names = None, ()
         if packet in OUT_VARIANTS and len(outs) == 1:
             variant = _out_variant(op)

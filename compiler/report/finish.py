@@ -320,6 +320,23 @@ def _findings(r: Any) -> list[s.Finding]:
     return out[:_MAX_FINDINGS]
 
 
+def _breaks_told(r: Any) -> str:
+    """How many breaks, and where: those that nobody has to change are counted apart."""
+    told = [b for b in r.graph_breaks if not b.harmless]
+    lines = list(dict.fromkeys(b.line for b in told))
+    at = ""
+    if len(told) == 1:
+        at = f" (line {told[0].line}: {_code_word(told[0])})"
+    elif told:
+        at = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:4]))}{', …' if len(lines) > 4 else ''})"
+    rest = r.summary.breaks - len(told)
+    if rest and told:
+        at += f" + {rest} harmless"
+    elif rest:
+        at = " (no change needed)"
+    return plural(len(told) or r.summary.breaks, "break") + at
+
+
 def closed_line(r: Any) -> str:
     """The one line under a cell: did it compile, was it faster, what did it cost."""
     m = r.summary
@@ -330,19 +347,7 @@ def closed_line(r: Any) -> str:
         )
     stock = r.options.get("engine") == "torch.compile"
     facts = [("under torch.compile: " if stock else "") + plural(m.graphs, "graph")]
-    told = [b for b in r.graph_breaks if not b.harmless]
-    lines = list(dict.fromkeys(b.line for b in told))
-    at = ""
-    if len(told) == 1:
-        at = f" (line {told[0].line}: {_code_word(told[0])})"
-    elif told:
-        at = f" (line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:4]))}{', …' if len(lines) > 4 else ''})"
-    rest = m.breaks - len(told)
-    if rest and told:
-        at += f" + {rest} harmless"
-    elif rest:
-        at = " (no change needed)"
-    facts.append(plural(len(told) or m.breaks, "break") + at)
+    facts.append(_breaks_told(r))
     if (m.kernels or not m.externs) and not stock:
         facts.append(plural(m.kernels, "kernel"))
     if m.externs:

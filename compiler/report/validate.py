@@ -46,6 +46,8 @@ _REFERENCES: dict[str, dict[str, str]] = {
     "NumericError": {"graph": "graphs"},
     "TimelineEvent": {"frame": "frames", "entry": "entries"},
 }
+# Fields that are one of these words.
+_CHOICES = {("Mark", "kind"): s.MARK_KINDS, ("Summary", "status"): s.STATUSES}
 _FIX = {"file": str, "start": int, "end": int, "old": str, "new": str, "note": str}
 _NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # as JSON has them
 _WORDS = {
@@ -127,34 +129,11 @@ def _object(cls: Any, value: Any, where: str, skip: frozenset[str] | set[str]) -
     if type(value) is not dict:
         raise _refuse(where, f"an object ({cls.__name__})", value)
     found: dict[str, Any] = {}
-    references = _REFERENCES.get(cls.__name__, {})
     for name, hint in _fields(cls):
-        if name not in value or name in skip:
-            continue
-        at = f"{where}.{name}" if where else name
-        made = found[name] = build(hint, value[name], at, skip)
-        row = _ROWS.get((cls.__name__, name))
-        if row is not None:
-            for i, r in enumerate(made):
-                if len(r) != len(row) or not all(isinstance(x, t) and not isinstance(x, bool) for x, t in zip(r, row)):
-                    raise _refuse(
-                        f"{at}[{i}]", "a file and a line" if row is _LINE else f"a row of {len(row)} texts", r
-                    )
-        if name in references:
-            for i in made if isinstance(made, list) else [made]:
-                if i is not None and i < 0:
-                    raise _refuse(at, f"a position in {references[name]}", i)
-        if (
-            cls is s.Break
-            and name == "fix"
-            and made is not None
-            and any(type(made.get(k)) is not t for k, t in _FIX.items())
-        ):
-            raise _refuse(at, f"an object with {', '.join(_FIX)}", made)
-        if cls is s.Mark and name == "kind" and made not in s.MARK_KINDS:
-            raise _refuse(at, f"one of {', '.join(s.MARK_KINDS)}", made)
-        if cls is s.Summary and name == "status" and made not in s.STATUSES:
-            raise _refuse(at, f"one of {', '.join(s.STATUSES)}", made)
+        if name in value and name not in skip:
+            at = f"{where}.{name}" if where else name
+            found[name] = build(hint, value[name], at, skip)
+            _check_form(cls.__name__, name, found[name], at)
     missing = [
         f.name
         for f in dataclasses.fields(cls)
@@ -163,6 +142,26 @@ def _object(cls: Any, value: Any, where: str, skip: frozenset[str] | set[str]) -
     if missing:
         raise ValueError(f"report: {where}: {', '.join(missing)} is missing")
     return cls(**found)
+
+
+def _check_form(cls: str, name: str, made: Any, at: str) -> None:
+    """What the type of a field does not say: rows of a fixed form, positions, words of a list."""
+    row = _ROWS.get((cls, name))
+    for i, r in enumerate(made if row is not None else ()):
+        assert row is not None
+        if len(r) != len(row) or not all(isinstance(x, t) and not isinstance(x, bool) for x, t in zip(r, row)):
+            raise _refuse(f"{at}[{i}]", "a file and a line" if row is _LINE else f"a row of {len(row)} texts", r)
+    list_name = _REFERENCES.get(cls, {}).get(name)
+    if list_name is not None:
+        for i in made if isinstance(made, list) else [made]:
+            if i is not None and i < 0:
+                raise _refuse(at, f"a position in {list_name}", i)
+    if (cls, name) == ("Break", "fix") and made is not None:
+        if any(type(made.get(k)) is not t for k, t in _FIX.items()):
+            raise _refuse(at, f"an object with {', '.join(_FIX)}", made)
+    words = _CHOICES.get((cls, name))
+    if words is not None and made not in words:
+        raise _refuse(at, f"one of {', '.join(words)}", made)
 
 
 def mend_references(report: Any) -> None:

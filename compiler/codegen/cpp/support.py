@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Callable, NamedTuple
 
 from ...symbolic.expr import C_HELPERS, Expr
 from .math.convert import conversions
@@ -274,62 +275,11 @@ class Support:
         self._helpers = True
 
     def _builtin(self, key: str) -> str:
-        if key == "access":
-            return _ACCESS
-        if key == "each":
-            self.need("access")
-            return _EACH.replace("GATHER", _GATHER.replace("LANES", ", ".join(f"lane({k})" for k in range(self.lanes))))
-        if key == "gather_at":
-            self.need("each")
-            self.vector("i64")
-            return _GATHER_AT
-        if key == "keep":
-            self.need("access")
-            return _KEEP
-        if key == "fold":
-            return _FOLD
-        if key == "bf16":
-            return _BF16
-        if key == "f16":
-            return _F16
-        if key == "within":
-            self.need("access")
-            return _WITHIN
-        if key == "lanes":
-            self.need("access")
-            return _LANES
-        if key == "masked":
-            self.need("lanes"), self.need("any")
-            return _MASKED
-        if key == "convert":
-            return ""  # see text(): it depends on all types of the kernel
-        if key == "masks":
-            self.need("convert")
-            return _MASKS
-        if key == "bf16.vector":
-            self.need("bf16"), self.need("convert")
-            self.vector("f32", "u16", "u32", "i32")
-            native = {"avx512_bf16", "avx512dq"} <= self.target.features and self.bytes_of("f32") == 64
-            return _BF16_VECTOR.replace("NARROW", _BF16_NARROW_X86 if native else _BF16_NARROW)
-        if key == "f16.vector":
-            self.need("f16")
-            self.vector("f32", "u16")
-            n = self.bytes_of("f32")
-            native = (n == 64 and "avx512f" in self.target.features) or (n == 32 and "f16c" in self.target.features)
-            return (_F16_X86[n] if native else _F16_LANES) + _F16_ROUND
-        if key == "bool.vector":
-            self.vector("u8")
-            self.need("convert")
-            return _BOOL_VECTOR
-        if key == "any":
-            self.need("fold"), self.need("convert")
-            self.vector("f64" if self.mask_bytes == 8 else "f32")
-            special = _ANY_X86.get((self.mask_bytes * self.lanes, self.mask_bytes))
-            native = special and ("avx512dq" if self.mask_bytes * self.lanes == 64 else "avx2") in self.target.features
-            return (special if native else "") + _ANY
-        if key == "atomic":
-            return _ATOMIC
-        raise KeyError(key)
+        part = _PARTS[key]
+        for other in part.needs:
+            self.need(other)
+        self.vector(*part.vectors)
+        return part.text(self) if callable(part.text) else part.text
 
     def _masked_loads(self) -> str:
         """`load_if` by one instruction where the machine has such reads."""
@@ -456,6 +406,57 @@ class Support:
         if self._helpers:
             lines += ["", C_HELPERS.replace("long long", "i64").rstrip("\n")]
         return "\n".join(lines) + "\n"
+
+
+class _Part(NamedTuple):
+    """A piece of what each kernel's text may begin with."""
+
+    text: str | Callable[[Support], str]
+    needs: tuple[str, ...] = ()
+    vectors: tuple[str, ...] = ()
+
+
+def _each(s: Support) -> str:
+    return _EACH.replace("GATHER", _GATHER.replace("LANES", ", ".join(f"lane({k})" for k in range(s.lanes))))
+
+
+def _bf16_vector(s: Support) -> str:
+    native = {"avx512_bf16", "avx512dq"} <= s.target.features and s.bytes_of("f32") == 64
+    return _BF16_VECTOR.replace("NARROW", _BF16_NARROW_X86 if native else _BF16_NARROW)
+
+
+def _f16_vector(s: Support) -> str:
+    n = s.bytes_of("f32")
+    native = (n == 64 and "avx512f" in s.target.features) or (n == 32 and "f16c" in s.target.features)
+    return (_F16_X86[n] if native else _F16_LANES) + _F16_ROUND
+
+
+def _any(s: Support) -> str:
+    s.vector("f64" if s.mask_bytes == 8 else "f32")
+    special = _ANY_X86.get((s.mask_bytes * s.lanes, s.mask_bytes))
+    native = special and ("avx512dq" if s.mask_bytes * s.lanes == 64 else "avx2") in s.target.features
+    return (special if native else "") + _ANY
+
+
+_PARTS = {
+    "access": _Part(_ACCESS),
+    "each": _Part(_each, ("access",)),
+    "gather_at": _Part(_GATHER_AT, ("each",), ("i64",)),
+    "keep": _Part(_KEEP, ("access",)),
+    "fold": _Part(_FOLD),
+    "bf16": _Part(_BF16),
+    "f16": _Part(_F16),
+    "within": _Part(_WITHIN, ("access",)),
+    "lanes": _Part(_LANES, ("access",)),
+    "masked": _Part(_MASKED, ("lanes", "any")),
+    "convert": _Part(""),  # see text(): it depends on all types of the kernel
+    "masks": _Part(_MASKS, ("convert",)),
+    "bf16.vector": _Part(_bf16_vector, ("bf16", "convert"), ("f32", "u16", "u32", "i32")),
+    "f16.vector": _Part(_f16_vector, ("f16",), ("f32", "u16")),
+    "bool.vector": _Part(_BOOL_VECTOR, ("convert",), ("u8",)),
+    "any": _Part(_any, ("fold", "convert")),
+    "atomic": _Part(_ATOMIC),
+}
 
 
 def vector_type(support: Support, ct: CType) -> str:

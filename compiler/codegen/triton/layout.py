@@ -290,10 +290,22 @@ def _row_values(kernel: Kernel, n: int) -> tuple[tuple[Axis, ...], tuple[Axis, .
 
 
 # ---- with one
+@dataclass(frozen=True)
+class _Rows:
+    """What a layout of reductions is decided by."""
+
+    kernel: Kernel
+    target: GpuTarget
+    x: int  # results
+    r: int  # elements of each
+    rows: int  # r as a power of two
+    passes: int
+    x_fast: bool  # what lies side by side in memory are results, not elements of one
+
+
 def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tuple[Axis, ...]) -> Layout:
     hints = kernel.hints
     x, r = at_hints(numel(kernel.outer), hints), at_hints(numel(reduced), hints)
-    static = numel(reduced).is_const
     passes = sum(1 for s in kernel.stages if s.axes)
     x_fast = _along_x(kernel, reduced)
     rows = _pow2(r)
@@ -305,65 +317,77 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
         shared > 1 and choices.kind is None
     ):  # several vectors times one matrix: what they read again is shared by a few rows of it
         return Layout("looped", kernel.outer, xblock=min(8, _pow2(x)), rblock=min(512, rows), warps=8)
+    on = _Rows(kernel, target, x, r, rows, passes, x_fast)
     kind = choices.kind
     if kind is None:
-        if few:
-            kind = "split"
-        elif (
-            static
-            and rows <= (64 if x_fast else MOST_PERSISTENT if passes > 1 else SMALL_PERSISTENT)
-            and rows * _live_rows(kernel) <= MOST_PERSISTENT * 4
-        ):
-            kind = "persistent"
-        else:
-            kind = "looped"
+        kind = "split" if few else "persistent" if numel(reduced).is_const and _fits(on) else "looped"
     lay = Layout(kind, kernel.outer)
     if kind == "persistent":
-        lay.rblock = rows
-        crowded = _row_loads(kernel) > 8  # many rows are live at once: fewer elements of each to a thread
-        want = 4096 if x_fast else 1024 if crowded else 2048
-        xblock = _floor_pow2(max(1, want // rows))
-        if x_fast:
-            xblock = max(xblock, 32)
-        while xblock > 1 and -(-x // xblock) < 4 * target.processors and not (x_fast and xblock <= 32):
-            xblock //= 2
-        lay.xblock = min(xblock, _pow2(x))
-        each = 4 if crowded else 8 if draws(kernel) or _reads_bits(kernel) else 16
-        lay.warps = min(32, max(1, _floor_pow2(lay.xblock * rows // (32 * each))))
-        if rows >= 1024:
-            lay.warps = max(lay.warps, 4)
+        _whole_rows(lay, on)
     elif x_fast:
-        small, loads = x * r < 1 << 23, _row_loads(kernel)
-        lay.xblock = min(32 if small else 128 if kind == "split" and loads > 3 else 64, _pow2(x))
-        lay.rblock = min(64 if kind == "split" and loads == 1 and not small else 32, rows)
-        lay.warps = 4 if small else 8
-        while kind == "looped" and lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
-            lay.xblock //= 2
-        if (
-            kind == "looped" and -(-x // lay.xblock) < target.processors
-        ):  # (what is left of sums that many programs made)
-            lay.rblock, lay.warps = min(128, rows), 8
+        _columns(lay, on)
     else:
-        lay.rblock = min(4096 if r >= 16384 else 2048, rows)
-        lay.xblock = 1 if lay.rblock >= 1024 else min(_pow2(x), 1024 // lay.rblock)
-        lay.warps = min(16, max(2, lay.xblock * lay.rblock // (32 * 8)))
-        if (
-            kind == "looped" and r >= 16384 and _row_bytes(kernel) <= 2
-        ):  # (a piece of a row is folded in each step: fewer warps wait for each other)
-            lay.rblock, lay.warps = 2048, 4
+        _pieces_of_rows(lay, on)
     if kind == "split":
-        lay.columns = x_fast
-        blocks = -(-x // lay.xblock)
-        pieces = max(1, -(-r // lay.rblock))
-        programs = (8 if x_fast and passes == 1 and x * r < 1 << 23 else 4) * target.processors
-        lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), _pow2(-(-pieces // 2))))
-        if (
-            x_fast and passes == 1 and _stores_rows(kernel)
-        ):  # what is computed beside the sums needs warps that go on while others wait
-            lay.split = max(
-                lay.split, min(MOST_SPLIT, _floor_pow2(16 * target.processors // blocks), _floor_pow2(pieces // 8))
-            )
+        _split(lay, on)
     return lay
+
+
+def _fits(on: _Rows) -> bool:
+    """Whether whole rows fit the registers of a program."""
+    most = 64 if on.x_fast else MOST_PERSISTENT if on.passes > 1 else SMALL_PERSISTENT
+    return on.rows <= most and on.rows * _live_rows(on.kernel) <= MOST_PERSISTENT * 4
+
+
+def _whole_rows(lay: Layout, on: _Rows) -> None:
+    lay.rblock = on.rows
+    crowded = _row_loads(on.kernel) > 8  # many rows are live at once: fewer elements of each to a thread
+    want = 4096 if on.x_fast else 1024 if crowded else 2048
+    xblock = _floor_pow2(max(1, want // on.rows))
+    if on.x_fast:
+        xblock = max(xblock, 32)
+    while xblock > 1 and -(-on.x // xblock) < 4 * on.target.processors and not (on.x_fast and xblock <= 32):
+        xblock //= 2
+    lay.xblock = min(xblock, _pow2(on.x))
+    each = 4 if crowded else 8 if draws(on.kernel) or _reads_bits(on.kernel) else 16
+    lay.warps = min(32, max(1, _floor_pow2(lay.xblock * on.rows // (32 * each))))
+    if on.rows >= 1024:
+        lay.warps = max(lay.warps, 4)
+
+
+def _columns(lay: Layout, on: _Rows) -> None:
+    """Results lie side by side: a block of them goes down the rows."""
+    small, loads, looped = on.x * on.r < 1 << 23, _row_loads(on.kernel), lay.kind == "looped"
+    lay.xblock = min(32 if small else 128 if lay.kind == "split" and loads > 3 else 64, _pow2(on.x))
+    lay.rblock = min(64 if lay.kind == "split" and loads == 1 and not small else 32, on.rows)
+    lay.warps = 4 if small else 8
+    while looped and lay.xblock > 16 and -(-on.x // lay.xblock) < 2 * on.target.processors:
+        lay.xblock //= 2
+    if looped and -(-on.x // lay.xblock) < on.target.processors:  # (what is left of sums that many programs made)
+        lay.rblock, lay.warps = min(128, on.rows), 8
+
+
+def _pieces_of_rows(lay: Layout, on: _Rows) -> None:
+    lay.rblock = min(4096 if on.r >= 16384 else 2048, on.rows)
+    lay.xblock = 1 if lay.rblock >= 1024 else min(_pow2(on.x), 1024 // lay.rblock)
+    lay.warps = min(16, max(2, lay.xblock * lay.rblock // (32 * 8)))
+    # (a piece of a row is folded in each step: fewer warps wait for each other)
+    if lay.kind == "looped" and on.r >= 16384 and _row_bytes(on.kernel) <= 2:
+        lay.rblock, lay.warps = 2048, 4
+
+
+def _split(lay: Layout, on: _Rows) -> None:
+    """Several programs for one result, each with a part of its elements."""
+    lay.columns = on.x_fast
+    processors = on.target.processors
+    blocks = -(-on.x // lay.xblock)
+    pieces = max(1, -(-on.r // lay.rblock))
+    programs = (8 if on.x_fast and on.passes == 1 and on.x * on.r < 1 << 23 else 4) * processors
+    lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), _pow2(-(-pieces // 2))))
+    if on.x_fast and on.passes == 1 and _stores_rows(on.kernel):
+        # what is computed beside the sums needs warps that go on while others wait
+        more = min(MOST_SPLIT, _floor_pow2(16 * processors // blocks), _floor_pow2(pieces // 8))
+        lay.split = max(lay.split, more)
 
 
 def _scan(kernel: Kernel, target: GpuTarget, x: int, rows: int, x_fast: bool) -> Layout:

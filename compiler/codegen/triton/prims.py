@@ -276,6 +276,9 @@ def _narrowed(text: str, t: TType) -> str:
     return f"({text}).to({t.held})" if not t.is_float and t.kind != "bool" and t.size < 4 else text
 
 
+Written = Callable[[TType, list[Operand], list[str], Need], str]
+
+
 def _function(op: str, t: TType, args: list[Operand], need: Need) -> str:
     a = args[0]
     m = [materialised(x) for x in args]
@@ -288,48 +291,62 @@ def _function(op: str, t: TType, args: list[Operand], need: Need) -> str:
         return f"({m[0]} {'<<' if op == 'bitwise_left_shift' else '>>'} {args[1].text}).to({t.held})"
     if not t.is_float and not (op in ("fmod",) and a.t.is_float):
         return _int_function(op, t, m, need)
-    single = t.held == "tl.float32"
     if op in _LIBDEVICE:
         return f"libdevice.{_LIBDEVICE[op]}({', '.join(m)})"
-    if op == "abs":
-        return f"tl.abs({m[0]})"
-    if op == "sqrt":
-        return f"tl.sqrt_rn({m[0]})" if single else f"tl.sqrt({m[0]})"
-    if op == "rsqrt":
-        return f"libdevice.rsqrt({m[0]})"
-    if op == "reciprocal":
-        return _float_div(Operand("1.0", t, is_literal=True), a)
-    if op == "div":
-        return _float_div(*args)
-    if op == "sigmoid":
-        e = Operand(f"(1.0 + libdevice.exp(-{m[0]}))", t)
-        return _float_div(Operand("1.0", t, is_literal=True), e)
-    if op == "sign":
-        return f"({m[0]} > 0).to({t.held}) - ({m[0]} < 0).to({t.held})"
-    if op == "frac":
-        return f"{m[0]} - libdevice.trunc({m[0]})"
-    if op == "fma":
-        return f"tl.fma({', '.join(m)})"
-    if op in ("maximum", "minimum"):
-        if single:
+    if op not in _ON_FLOATS:
+        raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
+    return _ON_FLOATS[op](t, args, m, need)
+
+
+def _one(t: TType) -> Operand:
+    return Operand("1.0", t, is_literal=True)
+
+
+def _extreme(op: str, helper: str) -> Written:
+    """The larger, or the smaller, of two; NaN where either is."""
+
+    def written(t: TType, args: list[Operand], m: list[str], need: Need) -> str:
+        if t.held == "tl.float32":
             return f"tl.{op}({m[0]}, {m[1]}, propagate_nan=tl.PropagateNan.ALL)"
-        name = "_max64" if op == "maximum" else "_min64"
+        need(helper)
+        return f"{helper}({m[0]}, {m[1]})"
+
+    return written
+
+
+def _by_helper(name: str) -> Written:
+    def written(t: TType, args: list[Operand], m: list[str], need: Need) -> str:
         need(name)
-        return f"{name}({m[0]}, {m[1]})"
-    if op in ("fmax", "fmin"):
-        sign = ">" if op == "fmax" else "<"
-        return f"tl.where(({m[0]} {sign} {m[1]}) | ({m[1]} != {m[1]}), {m[0]}, {m[1]})"
-    if op == "div_trunc":
-        return f"libdevice.trunc({_float_div(*args)})"
-    if op == "div_floor":
-        need("_float_floordiv")
-        return f"_float_floordiv({', '.join(m)})"
-    if op == "remainder":
-        need("_float_remainder")
-        return f"_float_remainder({', '.join(m)})"
-    if op == "pow":
-        return _power(a, args[1], t, m)
-    raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
+        return f"{name}({', '.join(m)})"
+
+    return written
+
+
+def _number(sign: str) -> Written:
+    """The larger (`>`), or the smaller, of two; the number where one is NaN."""
+    return lambda t, args, m, need: f"tl.where(({m[0]} {sign} {m[1]}) | ({m[1]} != {m[1]}), {m[0]}, {m[1]})"
+
+
+# primitive on floating-point numbers -> its text, of the result's type, the operands, their texts
+_ON_FLOATS: dict[str, Written] = {
+    "abs": lambda t, args, m, need: f"tl.abs({m[0]})",
+    "sqrt": lambda t, args, m, need: f"tl.sqrt_rn({m[0]})" if t.held == "tl.float32" else f"tl.sqrt({m[0]})",
+    "rsqrt": lambda t, args, m, need: f"libdevice.rsqrt({m[0]})",
+    "reciprocal": lambda t, args, m, need: _float_div(_one(t), args[0]),
+    "div": lambda t, args, m, need: _float_div(*args),
+    "sigmoid": lambda t, args, m, need: _float_div(_one(t), Operand(f"(1.0 + libdevice.exp(-{m[0]}))", t)),
+    "sign": lambda t, args, m, need: f"({m[0]} > 0).to({t.held}) - ({m[0]} < 0).to({t.held})",
+    "frac": lambda t, args, m, need: f"{m[0]} - libdevice.trunc({m[0]})",
+    "fma": lambda t, args, m, need: f"tl.fma({', '.join(m)})",
+    "maximum": _extreme("maximum", "_max64"),
+    "minimum": _extreme("minimum", "_min64"),
+    "fmax": _number(">"),
+    "fmin": _number("<"),
+    "div_trunc": lambda t, args, m, need: f"libdevice.trunc({_float_div(*args)})",
+    "div_floor": _by_helper("_float_floordiv"),
+    "remainder": _by_helper("_float_remainder"),
+    "pow": lambda t, args, m, need: _power(args[0], args[1], t, m),
+}
 
 
 def _power(a: Operand, b: Operand, t: TType, m: list[str]) -> str:
