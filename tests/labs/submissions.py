@@ -1,4 +1,4 @@
-"""A class of fifty: generated notebooks, from right answers to hostile ones, with what each of them deserves."""
+"""A class of fifty and more: generated notebooks, from right answers to hostile ones, with what each of them deserves."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _odd() -> list[Submission]:
 
 
 def everybody() -> list[Submission]:
-    """All fifty."""
+    """The whole class."""
     numbers = [lab.number for lab in labs()]
     found = [make(n) for make in (_solution, _blank) for n in numbers]
     return [*found, *_hostile(), *_odd(), *(_half(n) for n in (3, 9))]

@@ -58,11 +58,16 @@ def test_a_small_class(tmp_path: Path) -> None:
     assert "SIGSEGV" in told and "✗ traffic: 0 of 11 points" in told
 
 
+def test_the_large_class_has_fifty_and_more() -> None:
+    """A right answer and a blank of every lab, and those that are odd or hostile."""
+    names = [s.name for s in everybody()]
+    assert len(names) == len(set(names)) >= 50
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not BIG, reason="make labs runs it")
 def test_fifty_submissions(tmp_path: Path) -> None:
     chosen = everybody()
-    assert len(chosen) == len({s.name for s in chosen}) == 50
     began = time.monotonic()
     sheet = graded(tmp_path, chosen, "grades.csv")
     print(f"{time.monotonic() - began:.0f} s for {len(chosen)} submissions")
