@@ -14,7 +14,7 @@ from .. import stages
 from ..backends import resolve
 from ..capture.entry.capture import CaptureOptions, capture_frame
 from ..capture.entry.result import CaptureResult, SkipFrame
-from ..capture.machine.world import ATOMS
+from ..capture.machine.stack_values import ATOMS
 from ..errors import ExportError
 from ..graph.higher_order import HigherOrderCall
 from ..graph.tensor import TraceTensor

@@ -21,9 +21,8 @@ from ..tensors import tensor_calls
 from .array_value import Array, array_class, array_dtype, holds_array, make_array
 from .numpy_samples import try_beside
 from ..kinds.callables import PYTHON_FUNCTIONS
-from ..kinds.calls import call_python
 from ..machine.signals import Break, Raised
-from ..machine.world import ATOMS, constant_only
+from ..machine.stack_values import ATOMS, constant_only
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -211,7 +210,7 @@ def call_numpy(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         args[0] = from_tensor(m, args[0])
     name = _names().get(id(fn), (None, ""))[1]
     if isinstance(fn, types.FunctionType) and not name and not holds_array(args) and not holds_array(kwargs):
-        return call_python(m, fn, args, kwargs)  # Python like any other: numpy.iinfo's properties
+        return m.call_python(fn, args, kwargs)  # Python like any other: numpy.iinfo's properties
     shown = getattr(fn, "__name__", type(fn).__name__)
     if not holds_array(args) and not holds_array(kwargs):
         return _constant(m, fn, shown, args, kwargs)
@@ -635,3 +634,6 @@ def _method(name: str) -> types.FunctionType:
     method.__name__, method.__qualname__, method.__module__ = name, f"Array.{name}", __name__
     PYTHON_FUNCTIONS[(__name__, f"Array.{name}")] = run
     return cast(types.FunctionType, method)
+
+
+tensor_calls.CONVERSIONS.update(numpy=from_tensor, tensor=to_tensor)

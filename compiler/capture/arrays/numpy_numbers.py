@@ -11,7 +11,7 @@ from .array_value import Array
 from ..kinds.callables import CLASSES, FUNCTIONS
 from .numpy_arrays import call_numpy
 from ..machine.signals import Break
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -11,7 +11,7 @@ from ..bytecode.opset import CONDITIONAL_JUMPS, JUMPS
 from ..machine.frame import Frame
 from ..machine.machine import Machine
 from ..numbers.tensor_reads import check, condition, is_read
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 __all__ = ["asserted"]
 

@@ -52,14 +52,16 @@ from ..machine.generators import InlineGenerator, PythonIterator
 from ..numbers.late_text import in_words
 from ..kinds.lookups import class_guards, recording
 from ..machine.native_loops import enclosing_loop
-from ..machine.machine import RETURN, Machine, StopAt, Unread, root_frame
+from ..machine.frame import Unread
+from ..machine.machine import Machine, StopAt, root_frame
+from ..machine.programs import RETURN
 from ..machine.nesting import Step, path_of
 from .result import CaptureResult, GraphBreak, SkipFrame
 from ..machine.signals import Break, CaptureBug, Plainly, Raised, Skip, Unrebuildable
 from ..tensors.tensor_errors import refuses_view
 from ..tensors.tensor_subclasses import PLAIN_TENSORS
 from ..library.torch_marks import is_allowed_in_graph
-from ..machine.world import MISSING, NULL
+from ..machine.stack_values import MISSING, NULL
 
 __all__ = ["CaptureOptions", "capture_frame", "runs_natively"]
 

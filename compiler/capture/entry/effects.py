@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 from ...guards.source import attr
 from ..kinds import lifetimes
-from ..machine.world import ATOMS, MISSING
+from ..machine.stack_values import ATOMS, MISSING
 
 if TYPE_CHECKING:
     from ..machine.frame import GlobalScope

@@ -39,7 +39,8 @@ from ..kinds.outside_iterators import OutsideIterator
 from ..machine.signals import Break, Unrebuildable
 from ..tensors.tensor_subclasses import Subclassed
 from ..library.training import freed_result, without_history
-from ..machine.world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor, is_numpy_constant, native_owner
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, is_numpy_constant, native_owner, specialize
 
 if TYPE_CHECKING:
     from ..machine.frame import GlobalScope
@@ -337,8 +338,6 @@ class EntryWriter:
         if isinstance(v, torch.SymFloat) and isinstance(v.node, FloatNode):
             return self.load(v.node.source)
         if not isinstance(v, torch.SymInt):
-            from ..kinds.operators import specialize
-
             return repr(specialize(v))
         return self._integer(self.machine.env.to_expr(v))
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 
@@ -25,12 +25,13 @@ from ..numbers.late_text import LateText, settled
 from .lookups import class_attribute
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed, SuperOf
-from ..machine.world import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, specialize
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute", "in_class_dict"]
+__all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute", "in_class_dict", "Access", "TENSORS"]
 
 _NATIVE_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CALLABLE_NATIVE = (
@@ -51,7 +52,6 @@ _GETATTRIBUTES = (
 )
 _module_getattr = torch.nn.Module.__getattr__
 _module_setattr = torch.nn.Module.__setattr__
-_module_tables = ("_parameters", "_buffers", "_modules")
 _REGISTRATION_HOOKS = {
     "_parameters": "_global_parameter_registration_hooks",
     "_buffers": "_global_buffer_registration_hooks",
@@ -61,6 +61,20 @@ _HEAP_TYPE = 1 << 9
 _NATIVE_MADE = (BaseException, tuple, type, types.FunctionType, str, int, float)
 _MADE_TYPES = (types.FunctionType, BaseException, types.SimpleNamespace, functools.partial)
 _property_types = (property, functools.cached_property)
+
+
+class Access(NamedTuple):
+    """How attributes of a kind of tensor are read and set."""
+
+    get: Callable  # (machine, object, name)
+    set: Callable  # (machine, object, name, value)
+    store: Callable | None = None  # the same, past what its class says; None: as for any object
+
+
+# Type of a stack value -> its row. tensors/subclass_calls.py, which needs this module, adds its own.
+TENSORS: dict[type, Access] = {
+    TraceTensor: Access(tensor_attributes.get_attribute, tensor_attributes.set_attribute),
+}
 
 
 _lookup = class_attribute
@@ -84,15 +98,9 @@ def has_attribute(m: Machine, obj: Any, name: str) -> bool:
 def get_attribute(m: Machine, obj: Any, name: str) -> Any:
     """`obj.name`. Raises Raised(AttributeError)."""
     t = type(obj)
-    if t is TraceTensor:
-        return tensor_attributes.get_attribute(m, obj, name)
-    if t is Subclassed:
-        from ..tensors.subclass_calls import get_attribute as get
-
-        return get(m, obj, name)
+    if (access := TENSORS.get(t)) is not None:
+        return access.get(m, obj, name)
     if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)) and name != "node":
-        from .operators import specialize
-
         obj = specialize(obj)  # methods of numbers ask for the number itself
     if t is LateText:
         obj = settled(obj)
@@ -730,7 +738,7 @@ def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
 def _module_member(m: Machine, module: torch.nn.Module, t: type, name: str) -> Any:
     """A parameter, buffer or submodule of an nn.Module."""
     own, source = module.__dict__, m.world.source_of(module)
-    for table in _module_tables:
+    for table in containers.MODULE_TABLES:
         members = _module_table(m, module, table)
         if members is None:
             continue
@@ -766,30 +774,12 @@ def _store(m: Machine, obj: Any, name: str, value: Any) -> None:
     m.effects.set_attribute(obj, name, value)
 
 
-def set_in_dict(m: Machine, obj: Any, own: dict, name: Any, value: Any) -> None:
-    """`obj.__dict__[name] = value`: past __setattr__ and descriptors, which read it from there."""
-    if (
-        type(name) is not str
-        or isinstance(obj, (type, types.ModuleType, types.FunctionType))
-        or name in _module_tables
-        or isinstance(_lookup(type(obj), name), _NATIVE_DATA)
-    ):
-        raise Break("mutation", f"`{name}` is written to the __dict__ of a {type(obj).__name__}")
-    m.world.pending.setdefault(id(obj), {})[name] = value
-    m.effects.method(own, dict, "__setitem__", [name, value], {})
-
-
 def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`."""
     t = type(obj)
     world = m.world
-    if t is TraceTensor:
-        tensor_attributes.set_attribute(m, obj, name, value)
-        return
-    if t is Subclassed:
-        from ..tensors.subclass_calls import set_attribute as set_
-
-        set_(m, obj, name, value)
+    if (access := TENSORS.get(t)) is not None:
+        access.set(m, obj, name, value)
         return
     if isinstance(obj, types.ModuleType):
         world.anchor(obj)
@@ -821,10 +811,8 @@ def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
 def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
     """object.__setattr__(obj, name, value)."""
     t = type(obj)
-    if t is Subclassed:
-        from ..tensors.subclass_calls import store_attribute
-
-        store_attribute(m, obj, name, value)
+    if (access := TENSORS.get(t)) is not None and access.store is not None:
+        access.store(m, obj, name, value)
         return
     raw = _lookup(t, name)
     if raw is not MISSING:
@@ -844,7 +832,7 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
         isinstance(obj, torch.nn.Module)
         and m.world.is_outside(obj)
         and "_parameters" in obj.__dict__
-        and any(_is_member(m, obj, name, table) for table in _module_tables)
+        and any(_is_member(m, obj, name, table) for table in containers.MODULE_TABLES)
     ):
         raise Break("mutation", f"`{name}` of a module is set past its __setattr__")
     if m.world.is_outside(obj) and raw is MISSING and _instance_dict(obj) is None:
@@ -869,7 +857,7 @@ def _set_module_attribute(m: Machine, module: torch.nn.Module, name: str, value:
         if isinstance(value, torch.nn.Module)
         else None
     )
-    table = next((table for table in _module_tables if _is_member(m, module, name, table)), None)
+    table = next((table for table in containers.MODULE_TABLES if _is_member(m, module, name, table)), None)
     if wanted is None and table is None and not isinstance(real, torch.nn.Buffer):
         generic_set(m, module, name, value)
         return

@@ -25,23 +25,30 @@ import torch
 
 from ...guards.state import AUTOCAST_DEVICES, flag_name, read_field
 from ...guards.source_values import is_constant
-from . import containers
-from .callables import FUNCTIONS, KEEPS_TEXTS, function, python_function, own_class_method
+from . import attributes, containers
+from .callables import FUNCTIONS, KEEPS_TEXTS, function, own_class_method, python_function, run_handler
 from ..tensors import tensor_calls
 from ..machine.generators import InlineGenerator
 from .identity import subclasses
-from ..numbers.late_text import LateText, join_texts, made_late, settled
+from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import answers_calls
 from ..library.watched_warnings import keeps_warnings
-from ..machine.world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING
+from .builtin_types import base_of, python_method
+from .elements import as_index, as_key, as_number, items, search, settle_keys, spelled
+from .classes import construct, new_object
+from .inline_policy import is_of_torch
+from .operators import get_item, native_operation, to_text
+from .containers import as_mapping
+from ..arrays.numpy_arrays import call_numpy
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
 __all__ = [
     "made_by_native",
-    "search",
     "call_native",
     "call_native_method",
     "is_logging",
@@ -90,16 +97,6 @@ def _is_pure(fn: Any) -> bool:
         return False
 
 
-def is_of_torch(fn: Any, owner: Any) -> bool:
-    module = getattr(fn, "__module__", None) or ""
-    if module.partition(".")[0] == "torch":
-        return True
-    name = (
-        owner.__module__ if isinstance(owner, type) else owner.__name__ if isinstance(owner, types.ModuleType) else ""
-    )
-    return (name or "").partition(".")[0] == "torch"
-
-
 _QUERY_PREFIXES = (
     "_get_",
     "get_",
@@ -123,18 +120,6 @@ _QUERY_PREFIXES = (
     "_mps_is",
     "_parse_to",
 )
-
-
-def run_handler(handler: Callable, m: Machine, args: list, kwargs: dict) -> Any:
-    """A builtin as its handler does it. Arguments that the handler has no place for are for the builtin itself to
-    refuse or to take.
-    """
-    try:
-        return handler(m, *args, **kwargs)
-    except TypeError as e:
-        if e.__traceback__ is None or e.__traceback__.tb_next is not None:  # raised inside, not by the call
-            raise
-    raise Break("c_call", "a builtin is called with arguments that capture does not know")
 
 
 _HOLDING = frozenset(
@@ -185,8 +170,6 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
             "_ctypes": "c_call",
         }.get(module.partition(".")[0], "c_call")
         if kind == "numpy" or type(fn).__module__ == "numpy":
-            from ..arrays.numpy_arrays import call_numpy
-
             return call_numpy(m, fn, args, kwargs)
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
         where = f"the native function {module + '.' if module else ''}{name} is called"
@@ -211,9 +194,6 @@ def lacks_arguments(fn: Any, args: list, kwargs: dict) -> bool:
 
 
 def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
-    from .elements import as_index, as_number
-    from .operators import native_operation, python_method
-
     if tensor_calls.holds_tensor(args):
         raise Break(
             "item",
@@ -240,8 +220,6 @@ def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 
 
 def _getter(m: Machine, fn: Any, args: list) -> Any:
-    from .operators import get_item
-
     if (source := m.world.source_of(fn)) is not None:
         m.world.guard(source, "ID", fn, "which items or attributes are taken")
     _, parts = fn.__reduce__()[:2]
@@ -271,8 +249,6 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
     """Static and class methods of native classes: dict.fromkeys, str.maketrans, chain.from_iterable, object.__new__,
     ...
     """
-    from .elements import settle_keys
-
     name = fn.__name__
     if (own := own_class_method(fn, owner)) is not None:
         return run_handler(own, m, [owner, *args], kwargs)
@@ -286,8 +262,6 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
     if owner in (datetime.date, datetime.datetime) and name != "__new__":
         raise Break("time")
     if name == "__new__":
-        from .classes import new_object
-
         if not args or not isinstance(args[0], type):
             raise Raised(TypeError(f"{owner.__name__}.__new__(X): X is not a type object"))
         if owner is object or args[0].__new__ is object.__new__:
@@ -518,8 +492,6 @@ _ITERATORS = (
 
 def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
     """A method that a C class defines, on `owner`."""
-    from . import attributes
-
     name = fn.__name__
     world = m.world
     if m.late_texts:
@@ -536,7 +508,7 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         )
     if (
         world.is_outside(owner)
-        and containers.base_of(owner) is not None
+        and base_of(owner) is not None
         and not isinstance(owner, torch.Size)
         and name not in ("__setattr__", "__getattribute__", "__init__")
     ):
@@ -551,8 +523,6 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
             raise Raised(KeyError(args[0]))
         return found if found is not MISSING else args[1] if len(args) > 1 else None
     if name == "__call__" and isinstance(owner, type):
-        from .classes import construct
-
         return construct(m, owner, args, kwargs)
     if name == "__setattr__":
         attributes.generic_set(m, owner, *args)
@@ -567,8 +537,6 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
     if name in ("__instancecheck__", "__subclasscheck__") and isinstance(owner, type):
         return world.is_instance(args[0], owner) if name == "__instancecheck__" else issubclass(args[0], owner)
     if isinstance(owner, _SYMBOLIC):
-        from .operators import native_operation
-
         return native_operation(m, functools.partial(_bound(fn, owner), **kwargs), *args)
     if isinstance(owner, InlineGenerator):
         return m.native(getattr(owner, name), *args, **kwargs)
@@ -646,9 +614,6 @@ _TAKES_ITERABLE = frozenset(
 
 def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwargs: dict) -> Any:
     """A method of a container made inside, or of an immutable value."""
-    from .elements import as_index, as_key, items, settle_keys, spelled
-    from .operators import hashed
-
     if (
         name in ("format", "join")
         and type(owner) is str
@@ -662,8 +627,6 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
         if name == "get" and len(args) >= 1:
             return owner[args[0]] if m.native(lambda: args[0] in owner) else (args[1] if len(args) > 1 else None)
         if name in ("update", "__init__", "__ior__"):
-            from ..machine.handlers_data import as_mapping
-
             source = args[0] if args else {}
             value = m.plain(source)
             if not isinstance(value, dict):
@@ -681,9 +644,7 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
     elif name == "__init__":
         args = [list(m.iterate(a)) for a in args]
     elif name == "sort" and isinstance(owner, list):
-        from .builtin_functions import sorted_
-
-        owner[:] = sorted_(m, owner, **kwargs)
+        owner[:] = FUNCTIONS[sorted](m, owner, **kwargs)
         return None
     elif name in ("index", "count", "remove", "__contains__", "__eq__", "__ne__", "__add__", "__lt__"):
         if (
@@ -717,37 +678,6 @@ def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwarg
 _TAKES_KEY = frozenset(
     ("get", "pop", "setdefault", "__contains__", "__getitem__", "__setitem__", "add", "discard", "remove")
 )
-
-
-def search(m: Machine, owner: Any, name: str, args: list, missing: str = "") -> Any:
-    """index, remove, count and `in` of an inside sequence: elements are compared one by one. `missing` is the error's
-    text, if it is not that of the method."""
-    from .elements import as_index
-    from .operators import compare
-
-    wanted = args[0]
-    where: Any = range(len(owner))
-    if name == "index" and len(args) > 1:
-        bounds = [as_index(m, a) for a in args[1:]]
-        where = range(*m.native(slice(bounds[0], bounds[1] if len(bounds) > 1 else None).indices, len(owner)))
-    found = 0
-    for i in where:
-        if i >= len(owner):
-            break
-        v = owner[i]
-        if v is wanted or m.truth(compare(m, "==", v, wanted)):
-            if name == "remove":
-                del owner[i]
-                return None
-            if name != "count":
-                return True if name == "__contains__" else i
-            found += 1
-    if name in ("count", "__contains__"):
-        return found if name == "count" else False
-    if missing:
-        raise Raised(ValueError(missing))
-    base = next(b for b in (list, tuple, collections.deque) if isinstance(owner, b))
-    return m.native(getattr(base(), name), wanted)  # the error, in the words of an empty one
 
 
 def _bound(fn: Any, owner: Any) -> Any:
@@ -843,8 +773,6 @@ def filters_mutated(m: Machine) -> None:
 
 @function(print)
 def print_(m: Machine, *args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
-    from .operators import to_text
-
     streams = [s for s in (sys.stdout, sys.stderr) if s is file]
     if file is not None and (not streams or m.world.source_of(file) is None):
         raise Break("io", "print to a file")

@@ -19,12 +19,12 @@ from ...graph.known_values import known
 from ..numbers import tensor_reads, size_floats
 from ..tensors import tensor_calls
 from .choices import Fold
-from .builtin_calls import made_by_native
+from .builtin_calls import made_by_native, pure
 from .callables import CLASSES, KEEPS_TEXTS, cls, function
 from .inline_policy import is_trusted_module
 from .elements import as_index, as_number, hint_length, items, settle_keys
 from .identity import address
-from ..numbers.late_text import settled
+from ..numbers.late_text import hashed, settled
 from .lookups import class_attribute
 from ..numbers.tensor_reads import is_read
 from .outside_iterators import is_native_iterator, outside_iterator
@@ -32,7 +32,15 @@ from ..machine.signals import Break, Raised
 from ..machine.generators import InlineGenerator
 from ..tensors.subclass_calls import operate
 from ..tensors.tensor_subclasses import Subclassed, SuperOf
-from ..machine.world import ATOMS, MISSING, NULL, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS, MISSING, NULL, specialize
+from .builtin_types import base_of, python_method
+from .operators import binary, compare, format_text, native_operation, own_length, to_text
+from ..machine.frame import Unread, read_cell
+from .parameters import interpret
+from .containers import as_mapping
+from .classes import check_class, make_class
+from .attributes import delete_attribute, has_attribute
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -43,8 +51,6 @@ __all__ = ["sorted_"]
 # --- builtins
 @function(len)
 def len_(m: Machine, value: Any) -> Any:
-    from .operators import own_length, python_method
-
     t = type(value)
     if t is TraceTensor:
         if value.dim() == 0:
@@ -55,7 +61,7 @@ def len_(m: Machine, value: Any) -> Any:
     method = python_method(t, "__len__")
     if method is not None:
         return own_length(m, method, value)
-    if m.world.is_outside(value) and containers.base_of(value) is not None:
+    if m.world.is_outside(value) and base_of(value) is not None:
         return containers.length(m, value)
     containers.refuse_class_dict(m, value)
     if isinstance(value, types.MappingProxyType) and m.world.is_outside(value):
@@ -69,9 +75,6 @@ def len_(m: Machine, value: Any) -> Any:
 
 @function(hash)
 def hash_(m: Machine, value: Any) -> int:
-    from .builtin_calls import pure
-    from .operators import hashed, python_method
-
     method = python_method(type(value), "__hash__")
     if method is None:
         return pure(m, hash, [hashed(value)], {})
@@ -144,8 +147,6 @@ def getattr_(m: Machine, obj: Any, name: str, default: Any = MISSING) -> Any:
 
 @function(hasattr)
 def hasattr_(m: Machine, obj: Any, name: str) -> bool:
-    from .attributes import has_attribute
-
     return has_attribute(m, obj, name)
 
 
@@ -156,8 +157,6 @@ def setattr_(m: Machine, obj: Any, name: str, value: Any) -> None:
 
 @function(delattr)
 def delattr_(m: Machine, obj: Any, name: str) -> None:
-    from .attributes import delete_attribute
-
     delete_attribute(m, obj, name)
 
 
@@ -166,16 +165,12 @@ def iter_(m: Machine, value: Any, sentinel: Any = MISSING) -> Any:
     if m.world.is_outside(value) and is_native_iterator(value):
         return value
     if sentinel is not MISSING:
-        from .calls import interpret
-
         return interpret(m, polyfills.call_until, [value, sentinel], {})
     return m.iterate(value)
 
 
 @function(next)
 def next_(m: Machine, iterator: Any, default: Any = MISSING) -> Any:
-    from .operators import python_method
-
     try:
         if python_method(type(iterator), "__next__") is not None:
             return m.call(m.getattr(iterator, "__next__"), [])
@@ -197,8 +192,6 @@ def next_(m: Machine, iterator: Any, default: Any = MISSING) -> Any:
 
 @function(abs)
 def abs_(m: Machine, value: Any) -> Any:
-    from .operators import native_operation, python_method
-
     if type(value) is TraceTensor:
         return tensor_calls.call_operator(m, operator.abs, [value])
     method = python_method(type(value), "__abs__")
@@ -207,8 +200,6 @@ def abs_(m: Machine, value: Any) -> Any:
 
 @function(pow)
 def pow_(m: Machine, base: Any, exponent: Any, modulus: Any = None) -> Any:
-    from .operators import binary, python_method
-
     if modulus is None:
         return binary(m, "**", base, exponent)
     method = python_method(type(base), "__pow__")
@@ -219,8 +210,6 @@ def pow_(m: Machine, base: Any, exponent: Any, modulus: Any = None) -> Any:
 
 @function(divmod)
 def divmod_(m: Machine, a: Any, b: Any) -> Any:
-    from .operators import native_operation, python_method
-
     for owner, other, name in ((a, b, "__divmod__"), (b, a, "__rdivmod__")):
         method = python_method(type(owner), name) if type(owner) is not TraceTensor else None
         result = m.call(method, [owner, other]) if method is not None else NotImplemented
@@ -236,8 +225,6 @@ def divmod_(m: Machine, a: Any, b: Any) -> Any:
 
 @function(round)
 def round_(m: Machine, value: Any, digits: Any = None) -> Any:
-    from .operators import native_operation, python_method, specialize
-
     if type(value) is TraceTensor and hasattr(torch.Tensor, "__round__"):
         return tensor_calls.call_method(m, value, "round", [], {} if digits is None else {"decimals": digits})
     method = python_method(type(value), "__round__")
@@ -252,8 +239,6 @@ def round_(m: Machine, value: Any, digits: Any = None) -> Any:
 
 @function(sum)
 def sum_(m: Machine, iterable: Any, start: Any = 0) -> Any:
-    from .operators import binary
-
     total = start
     for v in _native_iter(m, iterable):
         total = binary(m, "+", total, v)
@@ -291,8 +276,6 @@ def _drawn(m: Machine, iterator: Any) -> Any:
 def sorted_(m: Machine, iterable: Any, *, key: Any = None, reverse: Any = False) -> list:
     elements = items(m, iterable)
     keys = elements if key is None else [m.call(key, [v]) for v in elements]
-    from .operators import compare, python_method
-
     reverse = m.truth(reverse)
     if any(
         type(k) not in ATOMS and (type(k) is TraceTensor or python_method(type(k), "__lt__") is not None) for k in keys
@@ -308,8 +291,6 @@ def sorted_(m: Machine, iterable: Any, *, key: Any = None, reverse: Any = False)
 
 
 def _extreme(m: Machine, fn: Callable, args: tuple, key: Any, default: Any) -> Any:
-    from .operators import compare, native_operation
-
     if (
         len(args) > 1
         and key is None
@@ -343,22 +324,16 @@ def max_(m: Machine, *args: Any, key: Any = None, default: Any = MISSING) -> Any
 
 @function(repr)
 def repr_(m: Machine, value: Any) -> str:
-    from .operators import to_text
-
     return to_text(m, value, "repr")
 
 
 @function(ascii)
 def ascii_(m: Machine, value: Any) -> str:
-    from .operators import to_text
-
     return to_text(m, value, "ascii")
 
 
 @function(format)
 def format_(m: Machine, value: Any, spec: str = "") -> str:
-    from .operators import format_text
-
     return format_text(m, value, spec)
 
 
@@ -375,9 +350,6 @@ def vars_(m: Machine, *args: Any) -> Any:
 @function(locals)
 def locals_(m: Machine) -> dict:
     """The variables of the interpreted frame, as a dict of its own. A class body and a module have theirs as it is."""
-    from ..machine.handlers_data import read_cell
-    from ..machine.machine import Unread
-
     frame = m.frames[-1]
     if frame.names is not None:
         return frame.names
@@ -431,8 +403,6 @@ def reduce_(m: Machine, fn: Any, iterable: Any, initial: Any = MISSING) -> Any:
 def type_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     if len(args) == 1:
         return m.world.type_of(args[0])
-    from .classes import check_class, make_class
-
     if len(args) != 3 or not isinstance(args[1], tuple) or not isinstance(m.plain(args[2]), dict):
         raise Break("class_definition", "a class is made by type()")
     check_class(m, type, args[1])
@@ -448,9 +418,6 @@ def super_(m: Machine, *args: Any) -> Any:
     cell = next((frame.slots[i] for i, s in enumerate(slots) if s.name == "__class__" and (s.free or s.cell)), None)
     if cell is None:
         raise Raised(RuntimeError("super(): no arguments"))
-    from ..machine.handlers_data import read_cell
-    from ..machine.machine import Unread
-
     first = frame.slots[0]
     if isinstance(first, types.CellType) and slots[0].cell:
         first = read_cell(m, first)
@@ -465,8 +432,6 @@ def _super(m: Machine, *args: Any) -> Any:
 
 @cls(int)
 def int_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
-    from .operators import python_method
-
     if args and type(args[0]) is TraceTensor:
         if (
             len(args) == 1
@@ -489,8 +454,6 @@ def int_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
 
 @cls(float)
 def float_(m: Machine, *args: Any) -> Any:
-    from .operators import python_method, specialize
-
     if args and type(args[0]) is TraceTensor:
         if len(args) == 1 and (number := tensor_reads.item(m, args[0])) is not NotImplemented:
             if not tensor_reads.is_read(number):
@@ -510,8 +473,6 @@ def float_(m: Machine, *args: Any) -> Any:
 
 @cls(complex)
 def complex_(m: Machine, *args: Any, **kwargs: Any) -> Any:
-    from .operators import python_method
-
     if tensor_calls.holds_tensor(args):
         raise Break("item", "complex() reads the value of a tensor into Python")
     if len(args) == 1 and python_method(type(args[0]), "__complex__") is not None:
@@ -526,8 +487,6 @@ def bool_(m: Machine, value: Any = False) -> bool:
 
 @cls(str)
 def str_(m: Machine, /, *args: Any, **kwargs: Any) -> str:
-    from .operators import to_text
-
     if len(args) == 1 and not kwargs:
         return to_text(m, args[0], "str")
     return m.native(str, *args, **kwargs)
@@ -573,8 +532,6 @@ def _pairs(m: Machine, args: tuple) -> Any:
         return {}
     value = m.plain(args[0])
     if isinstance(value, dict) or hasattr(type(value), "keys"):
-        from ..machine.handlers_data import as_mapping
-
         return as_mapping(m, value)
     pairs = []
     for i, pair in enumerate(_native_iter(m, value)):
@@ -641,16 +598,12 @@ def filter_(m: Machine, fn: Any, iterable: Any) -> Any:
 
 @cls(reversed)
 def reversed_(m: Machine, value: Any) -> Any:
-    from .operators import python_method
-
     method = python_method(type(value), "__reversed__")
     if method is not None:
         return m.call(method, [value])
     if type(value) is TraceTensor:
         return reversed(list(m.iterate(value)))
     if python_method(type(value), "__getitem__") is not None:
-        from .calls import interpret
-
         made = interpret(m, polyfills.items_backwards, [value, m.call(len, [value])], {})
         made.measured = value
         return made
@@ -694,8 +647,6 @@ def device_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _bytes(m: Machine, *args: Any, c: type, **kwargs: Any) -> Any:
-    from .operators import python_method
-
     if len(args) == 1 and not kwargs and type(args[0]) not in ATOMS:
         if c is bytes and python_method(type(args[0]), "__bytes__") is not None:
             return m.call(m.getattr(args[0], "__bytes__"), [])

@@ -19,7 +19,7 @@ from . import builtin_calls
 from .inline_policy import is_trusted_module
 from .operators import hashed
 from ..machine.signals import Break, Raised
-from ..machine.world import ATOMS, constant_only
+from ..machine.stack_values import ATOMS, constant_only
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import inspect
 import types
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
+
+from ..machine.signals import Break
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
 
 __all__ = [
     "FUNCTIONS",
@@ -19,6 +24,7 @@ __all__ = [
     "python_function",
     "class_method",
     "own_class_method",
+    "run_handler",
 ]
 
 FUNCTIONS: dict[Any, Callable] = {}  # native function -> handler(machine, *args, **kwargs)
@@ -106,3 +112,15 @@ def own_class_method(fn: Any, owner: type) -> Callable | None:
         if native is not None and issubclass(owner, native.__objclass__) and native.__get__(None, owner) == fn
         else None
     )
+
+
+def run_handler(handler: Callable, m: Machine, args: list, kwargs: dict) -> Any:
+    """A builtin as its handler does it. Arguments that the handler has no place for are for the builtin itself to
+    refuse or to take.
+    """
+    try:
+        return handler(m, *args, **kwargs)
+    except TypeError as e:
+        if e.__traceback__ is None or e.__traceback__.tb_next is not None:  # raised inside, not by the call
+            raise
+    raise Break("c_call", "a builtin is called with arguments that capture does not know")

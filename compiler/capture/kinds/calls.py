@@ -36,14 +36,16 @@ from .inline_policy import (
 from ..machine.nesting import passes_on
 from ..machine.signals import Break, Plainly, Raised
 from ..library.torch_marks import is_allowed_in_graph, marked_call
-from ..machine.world import ATOMS, BOUND_NATIVE, MISSING, TraceTensor, native_owner
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import BOUND_NATIVE, MISSING, native_owner
+from ..arrays.numpy_arrays import call_numpy
+from .parameters import bind
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["call", "call_python", "interpret", "bind"]
+__all__ = ["call", "call_python"]
 
-_CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
 _TRANSFORMS = torch.func.jacrev.__code__.co_filename
 _LRU = type(functools.lru_cache(lambda: None))
 _OPTIMIZERS = optimizers.OWNERS
@@ -148,7 +150,7 @@ def call_higher_order(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     handler = callables.PYTHON_FUNCTIONS.get(("torch.ops.higher_order", fn.name()))
     if handler is None:
         raise Break("higher_order", f"torch.ops.higher_order.{fn.name()} is called")
-    return builtin_calls.run_handler(handler, m, args, kwargs)
+    return callables.run_handler(handler, m, args, kwargs)
 
 
 @passes_on
@@ -219,9 +221,7 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         return named
     replaced = callables.PYTHON_FUNCTIONS.get((module, fn.__qualname__))
     if replaced is not None:
-        return builtin_calls.run_handler(
-            replaced, m, [fn, *args] if replaced in callables.TAKES_FUNCTION else args, kwargs
-        )
+        return callables.run_handler(replaced, m, [fn, *args] if replaced in callables.TAKES_FUNCTION else args, kwargs)
     if fn.__code__.co_filename == _TRANSFORMS and (transformed := jacobian_wrapper(m, fn)) is not None:
         return call_object(m, transformed, args, kwargs)
     if fn.__dict__ and (result := marked_call(m, fn, args, kwargs)) is not NotImplemented:
@@ -250,8 +250,6 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
     elif fn.__name__ in ("warning_once", "info_once"):
         return builtin_calls.log_effect(m, fn, args, kwargs)
     elif module.partition(".")[0] == "numpy":
-        from ..arrays.numpy_arrays import call_numpy
-
         return call_numpy(m, fn, args, kwargs)
     elif (
         module.startswith("triton.runtime.")
@@ -311,114 +309,6 @@ def _has_tensor(values: Iterable[Any]) -> bool:
         if isinstance(v, TraceTensor) or any(isinstance(x, TraceTensor) for x in itertools.islice(inside, 16)):
             return True
     return False
-
-
-def interpret(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
-    """Interpret a function of capture's own, or of a module that is taken to stay as it is: nothing is guarded."""
-    return m.call_code(fn.__code__, m.scope_of(fn.__globals__), fn, bind(m, fn, args, kwargs))
-
-
-def _default(m: Machine, fn: types.FunctionType, index: int) -> Any:
-    defaults = fn.__defaults__
-    assert defaults is not None
-    value = defaults[index]
-    source = m.world.source_of(fn)
-    if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
-        return value
-    return m.world.load(value, S.default(source, index), "default argument")
-
-
-def _kwdefault(m: Machine, fn: types.FunctionType, name: str) -> Any:
-    value = fn.__kwdefaults__[name]
-    source = m.world.source_of(fn)
-    if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
-        return value
-    return m.world.load(value, S.kwdefault(source, name), "default argument")
-
-
-def _too_many(fn: types.FunctionType, given: int, keyword_only: int) -> str:
-    """CPython's message for too many positional arguments."""
-    n, optional = fn.__code__.co_argcount, len(fn.__defaults__ or ())
-    takes = f"from {n - optional} to {n}" if optional else str(n)
-    also = (
-        f" positional argument{'s' * (given != 1)} (and {keyword_only} keyword-only"
-        f" argument{'s' * (keyword_only != 1)})"
-        if keyword_only
-        else ""
-    )
-    return (
-        f"{fn.__qualname__}() takes {takes} positional argument{'s' * (optional > 0 or n != 1)} but {given}{also} "
-        f"{'was' if given == 1 and not keyword_only else 'were'} given"
-    )
-
-
-def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[int, Any]:
-    """Arguments to local slots, as CPython binds them. TypeError of the program where they do not fit."""
-    code = fn.__code__
-    n, nkw = code.co_argcount, code.co_kwonlyargcount
-    names = code.co_varnames
-    slots: dict[int, Any] = {}
-    given = len(args)
-    flags = code.co_flags
-    total = n + nkw
-    for i in range(min(given, n)):
-        slots[i] = args[i]
-    if flags & _CO_VARARGS:
-        slots[total] = tuple(args[n:])
-    elif given > n:
-        raise Raised(TypeError(_too_many(fn, given, sum(name in kwargs for name in names[n:total]))))
-    extra: dict[str, Any] = {}
-    if kwargs:
-        posonly = code.co_posonlyargcount
-        params = names[:total]
-        for k, v in kwargs.items():
-            try:
-                i = params.index(k, posonly)
-            except ValueError:
-                if not flags & _CO_VARKEYWORDS:
-                    raise Raised(TypeError(f"{fn.__qualname__}() got an unexpected keyword argument '{k}'")) from None
-                extra[k] = v
-                continue
-            if i in slots:
-                raise Raised(TypeError(f"{fn.__qualname__}() got multiple values for argument '{k}'"))
-            slots[i] = v
-    if flags & _CO_VARKEYWORDS:
-        slots[total + (1 if flags & _CO_VARARGS else 0)] = extra
-    if len(slots) < total + bool(flags & _CO_VARARGS) + bool(flags & _CO_VARKEYWORDS):
-        defaults = fn.__defaults__ or ()
-        first = n - len(defaults)
-        missing: list[str] = []
-        missing_keywords: list[str] = []
-        for i in range(n):
-            if i not in slots:
-                if i < first:
-                    missing.append(names[i])
-                else:
-                    slots[i] = _default(m, fn, i - first)
-        kwdefaults = fn.__kwdefaults__ or {}
-        for i in range(n, total):
-            if i not in slots:
-                if names[i] in kwdefaults:
-                    slots[i] = _kwdefault(m, fn, names[i])
-                else:
-                    missing_keywords.append(names[i])
-        for kind, absent in (("positional", missing), ("keyword-only", missing_keywords)):
-            if absent:
-                raise Raised(
-                    TypeError(
-                        f"{fn.__qualname__}() missing {len(absent)} required {kind}"
-                        f" argument{'s' if len(absent) > 1 else ''}: " + _listed(absent)
-                    )
-                )
-    return slots
-
-
-def _listed(names: list[str]) -> str:
-    """'a', 'b', and 'c', as CPython writes it."""
-    quoted = [repr(n) for n in names]
-    if len(quoted) <= 2:
-        return " and ".join(quoted)
-    return ", ".join(quoted[:-1]) + ", and " + quoted[-1]
 
 
 callables.FUNCTIONS.update(operators.OPERATOR_FUNCTIONS)

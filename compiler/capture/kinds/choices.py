@@ -95,15 +95,11 @@ def any_of(m: Machine, conditions: list[TraceTensor]) -> Any:
 
 
 def _flat(m: Machine, t: TraceTensor) -> TraceTensor:
-    from ..tensors.tensor_calls import call_method
-
-    return call_method(m, t, "reshape", [()], {}) if t.dim() else t
+    return m.torch_method(t, "reshape", [()], {}) if t.dim() else t
 
 
 def _call(m: Machine, fn: Any, *args: Any) -> Any:
-    from ..tensors.tensor_calls import call_function
-
-    return call_function(m, fn, list(args), {})
+    return m.torch_function(fn, list(args), {})
 
 
 class Fold:
@@ -146,10 +142,8 @@ class Fold:
 
     def _number(self, values: list) -> Any:
         """The key is a tensor's, and what it chooses a number: one that the entry reads."""
-        from ..tensors.tensor_calls import call_factory
-
         dtype = torch.float64 if type(values[0]) in (float, torch.SymFloat) else torch.int64
-        best, *others = [call_factory(self.m, torch.full, [(), v], {"dtype": dtype}) for v in values]
+        best, *others = [self.m.torch_factory(torch.full, [(), v], {"dtype": dtype}) for v in values]
         for (condition, _), value in zip(self.candidates[1:], others):
             best = _call(self.m, torch.where, condition, value, best)
         number = tensor_reads.item(self.m, best)

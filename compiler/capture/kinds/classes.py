@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import builtin_calls, callables
-from ..tensors import tensor_calls
+from ...guards import source as S
+from . import callables
+from ..tensors import subclass_calls, tensor_calls
 from ..machine.generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .lifetimes import refuse_finalizer, refuse_reference
 from .lookups import class_attribute
 from ..machine.signals import Break, Raised
-from ..machine.world import ATOMS, MISSING, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS, MISSING
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -30,25 +32,17 @@ __all__ = ["instantiate", "build_class", "make_class", "made_inside"]
 _lookup = class_attribute
 
 
-def construct_subclass(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
-    from ..tensors.subclass_calls import construct as construct_
-
-    return construct_(m, cls, args, kwargs)
-
-
 def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """cls(*args, **kwargs)."""
     special = callables.CLASSES.get(cls)
     if special is not None:
-        return builtin_calls.run_handler(special, m, args, kwargs)
+        return callables.run_handler(special, m, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
         if len(args) != 1 or kwargs:
             raise Break("unsupported", "an enum is made")
         member = m.native(cls, args[0])
         if not isinstance(member, enum.Enum):  # a flag that lets go of what it does not know gives a number
             return member
-        from ...guards import source as S
-
         by_value = cls._value2member_map_ if type(args[0]) in ATOMS else {}
         if by_value.get(args[0]) is member and id(cls) not in m.world.made:  # (an enum may be told other values)
             return m.world.load(
@@ -82,7 +76,7 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     if issubclass(cls, torch.Tensor):
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
             raise Break("parameter", f"a {cls.__name__} is made")
-        return construct_subclass(m, cls, args, kwargs)
+        return subclass_calls.construct(m, cls, args, kwargs)
     if issubclass(cls, torch.autograd.Function):  # Function().apply(x): an instance that only names its class
         obj = m.world.create(m.native(cls.__new__, cls))
         m.call(_lookup(cls, "__init__"), [obj, *args], kwargs)

@@ -25,7 +25,12 @@ from ..numbers.late_text import LateText, settled
 from .outside_iterators import OutsideIterator, is_native_iterator, outside_iterator
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed
-from ..machine.world import ATOMS, MISSING, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS, MISSING
+from .builtin_types import base_of, python_method
+from .elements import search
+from .lookups import class_attribute
+from .parameters import interpret
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -40,54 +45,12 @@ __all__ = [
     "mutate",
     "call_method",
     "keys_of",
-    "BUILTIN_TYPES",
-    "MUTABLE",
-    "base_of",
+    "as_mapping",
+    "MODULE_TABLES",
 ]
 
-MUTABLE = frozenset((list, dict, set, collections.OrderedDict, collections.defaultdict, collections.deque, bytearray))
-BUILTIN_TYPES = frozenset(
-    (
-        list,
-        dict,
-        tuple,
-        set,
-        frozenset,
-        collections.OrderedDict,
-        collections.defaultdict,
-        collections.deque,
-        str,
-        bytes,
-        bytearray,
-        range,
-        slice,
-        types.FunctionType,
-        types.MethodType,
-        types.ModuleType,
-        types.BuiltinFunctionType,
-        torch.Size,
-        TraceTensor,
-        LateText,
-        InlineGenerator,
-        PythonIterator,
-        OutsideIterator,
-        torch.SymInt,
-        torch.SymFloat,
-        torch.SymBool,
-        type,
-        object,
-        property,
-        staticmethod,
-        classmethod,
-        types.MappingProxyType,
-        types.CodeType,
-        types.CellType,
-    )
-)
-_CONTAINER_BASES = (list, tuple, collections.OrderedDict, dict, set, frozenset, collections.deque)
-
-
 _SEQUENCES = (list, tuple, collections.deque)
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # of nn.Module: what is read through attributes
 
 
 class Shadow:
@@ -100,14 +63,6 @@ class Shadow:
         self.blind: list[tuple[str, list]] = []  # writes done without reading
         self.keys: dict | None = None  # a dict's keys, where they were iterated over without reading the values
         self.changed = False  # written to, so that the container itself is not what the program sees
-
-
-def base_of(obj: Any) -> type | None:
-    """The builtin container type that holds the content of `obj`, or None for other objects."""
-    for base in _CONTAINER_BASES:
-        if isinstance(obj, base):
-            return base
-    return None
 
 
 def _shadow(m: Machine, obj: Any) -> Shadow:
@@ -305,9 +260,7 @@ def iterate(m: Machine, value: Any) -> Any:
     if t is TraceTensor:
         if value.dim() == 0:
             raise Raised(TypeError("iteration over a 0-d tensor"))
-        from ..tensors.tensor_calls import call_method
-
-        return iter(call_method(m, value, "unbind", [0], {}))
+        return iter(m.torch_method(value, "unbind", [0], {}))
     if t is Subclassed:
         if m.call(m.getattr(value, "dim"), []) == 0:
             raise Raised(TypeError("iteration over a 0-d tensor"))
@@ -343,8 +296,6 @@ def iterate(m: Machine, value: Any) -> Any:
         for member in members:
             world.register(member, S.attr(world.anchor(value), member.name))
         return iter(members)
-    from .operators import python_method
-
     method = python_method(t, "__iter__")
     if method is not None:
         result = m.call(method, [value])
@@ -358,8 +309,6 @@ def iterate(m: Machine, value: Any) -> Any:
     if base_of(value) is not None:
         return iterate_subclass(m, value)
     if not hasattr(t, "__iter__") and python_method(t, "__getitem__") is not None:
-        from .calls import interpret
-
         return interpret(m, polyfills.items_by_index, [value], {})
     if id(value) in world.sources and is_native_iterator(value):
         return outside_iterator(m, value)
@@ -408,9 +357,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     if isinstance(key, (torch.SymInt, torch.SymBool)):
         key = int(key)
     if type(key) is TraceTensor:
-        from ..library.optimizers import state_of
-
-        return state_of(m, obj, key)
+        return _state_of(m, obj, key)
     if shadow is None or shadow.value is None and (not shadow.blind or base is dict and _untouched(shadow, key)):
         source = world.sources[id(obj)]
         if base in _SEQUENCES:
@@ -447,8 +394,6 @@ def _lacks(m: Machine, obj: dict, key: Any, why: str) -> None:
 
 
 def _missing(m: Machine, obj: dict, key: Any) -> Any:
-    from .operators import python_method
-
     method = python_method(type(obj), "__missing__")
     if method is not None:
         return m.call(method, [obj, key])
@@ -480,6 +425,56 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
     if base in (set, frozenset):
         return m.native(lambda: item in _read(m, obj))
     return None
+
+
+def _state_of(m: Machine, mapping: Any, key: TraceTensor) -> Any:
+    """optimizer.state[parameter]"""
+    opt, real = m.stepping, m.world.reals.get(id(key))
+    if opt is None or mapping is not opt.state or real is None:
+        raise Break("item", "a tensor is used as an index of a Python container")
+    for g, group in enumerate(opt.param_groups):
+        for i, p in enumerate(group["params"]):
+            if p is real:
+                source = S.optimizer_state(S.attr(m.world.sources[id(opt)], "__dict__"), g, i)
+                return m.world.load(mapping[real], source, "state of a parameter")
+    raise Break(
+        "optimizer",
+        "a tensor that is none of its parameters has state",
+        "no change is needed: the code before and after it is compiled",
+    )
+
+
+def _set_in_dict(m: Machine, obj: Any, own: dict, name: Any, value: Any) -> None:
+    """`obj.__dict__[name] = value`: past __setattr__ and descriptors, which read it from there."""
+    if (
+        type(name) is not str
+        or isinstance(obj, (type, types.ModuleType, types.FunctionType))
+        or name in MODULE_TABLES
+        or isinstance(class_attribute(type(obj), name), (types.GetSetDescriptorType, types.MemberDescriptorType))
+    ):
+        raise Break("mutation", f"`{name}` is written to the __dict__ of a {type(obj).__name__}")
+    m.world.pending.setdefault(id(obj), {})[name] = value
+    m.effects.method(own, dict, "__setitem__", [name, value], {})
+
+
+def as_mapping(m: Machine, value: Any) -> dict:
+    """A mapping argument as a plain dict of stack values."""
+    t = type(value)
+    if isinstance(value, dict) and (
+        t.__iter__ is dict.__iter__
+        or isinstance(value, collections.OrderedDict)
+        and t.__iter__ is collections.OrderedDict.__iter__
+        and t.keys is collections.OrderedDict.keys
+    ):
+        ordered = isinstance(value, collections.OrderedDict)
+        return dict((collections.OrderedDict if ordered else dict).items(m.plain(value)))
+    if t is types.MappingProxyType:
+        refuse_class_dict(m, value)
+        if m.world.is_outside(value):
+            raise Break("unknown_object", "a mappingproxy from outside is read")
+        return dict(value)
+    keys = m.native(list, m.iterate(m.call(m.getattr(value, "keys"), [])))
+    return {k: m.get_item(value, k) for k in keys}
 
 
 # --- methods
@@ -658,9 +653,7 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
     owner = m.world.dict_owners.get(id(obj))
     if owner is not None and name == "__setitem__":
-        from .attributes import set_in_dict
-
-        set_in_dict(m, owner, obj, *args)
+        _set_in_dict(m, owner, obj, *args)
         return None
     if owner is not None and name == "update" and not args and kwargs:
         for key, value in kwargs.items():
@@ -673,8 +666,6 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     if name in ("extend", "extendleft", "__iadd__", "update") and args:
         args = [_native_argument(m, args[0]), *args[1:]]
     if name == "remove" and base in _SEQUENCES:
-        from .builtin_calls import search
-
         missing = (
             "list.remove(x): x not in list"
             if base is list
@@ -777,8 +768,6 @@ def call_method(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> An
         if name == "keys":
             return key_view(m, obj).keys()
     elif name in ("__contains__", "index", "count") and base in _SEQUENCES:
-        from .builtin_calls import search
-
         return search(m, _read(m, obj), name, args)
     args = [deep_plain(m, a) for a in args]
     return m.native(getattr(base, name), _read(m, obj), *args, **kwargs)

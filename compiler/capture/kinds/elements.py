@@ -7,19 +7,23 @@ while capture goes on, and read what no guard then watches.
 
 from __future__ import annotations
 
+import collections
 import functools
 import types
 from typing import TYPE_CHECKING, Any, Iterable
 
 import torch
 
-from . import containers
-from ..machine.generators import InlineGenerator
+from ..machine.generators import InlineGenerator, natively
 from .identity import TEXTS
 from .inline_policy import is_trusted_module
 from ..numbers.late_text import settled
 from ..machine.signals import Break, Raised
-from ..machine.world import ATOMS, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS
+from .builtin_types import base_of, python_method
+from .lookups import class_attribute
+from ..machine.programs import program_of
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -34,6 +38,7 @@ __all__ = [
     "as_key",
     "hint_length",
     "items",
+    "search",
     "with_own_text",
     "Spelled",
     "spelled",
@@ -44,8 +49,6 @@ _KEY_METHODS = ("__hash__", "__eq__")
 
 def _own(value: Any, *names: str) -> bool:
     """Whether the class of `value` defines one of these methods in Python, in a module of the user's."""
-    from .operators import python_method
-
     t = type(value)
     if t in ATOMS or t is TraceTensor:
         return False
@@ -87,9 +90,7 @@ def settle_keys(m: Machine, keys: Iterable, present: Iterable = ()) -> None:
             m.call(m.getattr(key, "__hash__"), [])
         for other in (*others, *special[:i]):
             if other is not key and m.native(hash, other) == m.native(hash, key):
-                from .operators import compare
-
-                m.truth(compare(m, "==", other, key))
+                m.truth(m.compare("==", other, key))
     if (len(m.effects.entries), len(m.graph.graph.nodes)) != before:
         raise Break(
             "unsupported",
@@ -121,6 +122,7 @@ _PURE_CALLS = frozenset(
         "upper",
         "casefold",
         "items",
+        "search",
         "keys",
         "values",
         "__class__",
@@ -148,9 +150,6 @@ def _only_reads(cls: type, name: str) -> bool:
     """Whether a method does nothing but read attributes, compare and hash: native code may run it, and the interpreter
     beforehand.
     """
-    from ..machine.machine import program_of
-    from .operators import python_method
-
     fn = python_method(cls, name)
     if not isinstance(fn, types.FunctionType):
         return False
@@ -181,9 +180,7 @@ def _interpreted(values: Iterable) -> bool:
 
 
 def _same(m: Machine, a: Any, b: Any) -> bool:
-    from .operators import compare
-
-    return a is b or m.truth(compare(m, "==", a, b))
+    return a is b or m.truth(m.compare("==", a, b))
 
 
 def equal_sequences(m: Machine, a: Any, b: Any) -> bool | None:
@@ -196,15 +193,13 @@ def equal_sequences(m: Machine, a: Any, b: Any) -> bool | None:
 
 def order_sequences(m: Machine, text: str, a: Any, b: Any) -> Any:
     """`a < b` and the like of two lists or two tuples, or None where native code can do it."""
-    from .operators import compare
-
     a, b = m.plain(a), m.plain(b)
     if not _interpreted(a) and not _interpreted(b):
         return None
     for x, y in zip(a, b):
         if not _same(m, x, y):
-            return compare(m, text, x, y)
-    return compare(m, text, len(a), len(b))
+            return m.compare(text, x, y)
+    return m.compare(text, len(a), len(b))
 
 
 def equal_dicts(m: Machine, a: Any, b: Any) -> bool | None:
@@ -262,6 +257,34 @@ def as_key(m: Machine, key: Any) -> Any:
     return as_index(m, key)
 
 
+def search(m: Machine, owner: Any, name: str, args: list, missing: str = "") -> Any:
+    """index, remove, count and `in` of an inside sequence: elements are compared one by one. `missing` is the error's
+    text, if it is not that of the method."""
+    wanted = args[0]
+    where: Any = range(len(owner))
+    if name == "index" and len(args) > 1:
+        bounds = [as_index(m, a) for a in args[1:]]
+        where = range(*m.native(slice(bounds[0], bounds[1] if len(bounds) > 1 else None).indices, len(owner)))
+    found = 0
+    for i in where:
+        if i >= len(owner):
+            break
+        v = owner[i]
+        if v is wanted or m.truth(m.compare("==", v, wanted)):
+            if name == "remove":
+                del owner[i]
+                return None
+            if name != "count":
+                return True if name == "__contains__" else i
+            found += 1
+    if name in ("count", "__contains__"):
+        return found if name == "count" else False
+    if missing:
+        raise Raised(ValueError(missing))
+    base = next(b for b in (list, tuple, collections.deque) if isinstance(owner, b))
+    return m.native(getattr(base(), name), wanted)  # the error, in the words of an empty one
+
+
 # --- text
 class Spelled:
     """Stands for an object in `%` and str.format: what it is made into is interpreted."""
@@ -272,8 +295,6 @@ class Spelled:
         self.machine, self.value = machine, value
 
     def _run(self, function: Any, *args: Any) -> Any:
-        from ..machine.generators import natively
-
         return settled(natively(self.machine, self.machine.call, function, [self.value, *args]))
 
     def __str__(self) -> str:
@@ -295,21 +316,14 @@ class Spelled:
         return as_index(self.machine, self.value)
 
     def __getattr__(self, name: str) -> Any:
-        from ..machine.generators import natively
-
         return spelled(self.machine, natively(self.machine, self.machine.getattr, self.value, name))
 
     def __getitem__(self, key: Any) -> Any:
-        from ..machine.generators import natively
-        from .operators import get_item
-
-        return spelled(self.machine, natively(self.machine, get_item, self.machine, self.value, key))
+        return spelled(self.machine, natively(self.machine, self.machine.get_item, self.value, key))
 
 
 def with_own_text(m: Machine, value: Any) -> Any:
     """A container as native repr() may take it: elements whose classes make their text in Python are interpreted."""
-    from .operators import mro_lookup, python_method
-
     t = type(value)
     if t in ATOMS:
         return value
@@ -325,7 +339,7 @@ def with_own_text(m: Machine, value: Any) -> Any:
         return value
     if python_method(t, "__repr__") is not None or t in TEXTS:
         return Spelled(m, value)
-    base = containers.base_of(value)
+    base = base_of(value)
     within = (
         ()
         if base is None or t is torch.Size
@@ -337,7 +351,7 @@ def with_own_text(m: Machine, value: Any) -> Any:
         raise Break("unsupported", f"a {t.__name__} of objects that make their own text is made into text")
     if isinstance(m.world.pin(value), functools.partial) and m.world.is_outside(value):
         raise Break("unknown_object", "the text of a functools.partial from outside is made")
-    if mro_lookup(t, "__repr__") is object.__dict__["__repr__"]:
+    if class_attribute(t, "__repr__") is object.__dict__["__repr__"]:
         return Spelled(m, value)
     return value
 

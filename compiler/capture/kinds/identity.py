@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Callable
 from ...guards import source as S
 from ..arrays.array_value import Array
 from .inline_policy import is_trusted_module
-from ..numbers.late_text import LateText, join_texts, made_late
+from ..numbers.late_text import LateText, made_late
 from ..machine.signals import Break
 from ..tensors.tensor_subclasses import Subclassed
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ...guards.source import Source
@@ -66,17 +66,9 @@ def _function_text(m: Machine, fn: types.FunctionType) -> str | LateText:
     return _with_address(kind, n) if late is None else late
 
 
-def _method_text(m: Machine, method: types.MethodType) -> str | LateText:
-    from .operators import to_text
-
-    name = m.getattr(m.getattr(method, "__func__"), "__qualname__")
-    return join_texts([f"<bound method {name} of ", to_text(m, m.getattr(method, "__self__"), "repr"), ">"])
-
-
 TEXTS: dict[type, Callable[[Any, Any], str | LateText]] = {
     types.FunctionType: _function_text,
-    types.MethodType: _method_text,
-}
+}  # what makes the text of objects that have none of their own; operators.py adds bound methods, which hold others
 
 
 def _with_address(kind: str, n: int) -> str:

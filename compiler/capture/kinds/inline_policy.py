@@ -128,3 +128,13 @@ CONSTANT_BY_NAME: dict[tuple[str, str], Any] = {
     ("transformers.utils.import_utils", "is_fake_tensor"): False,
     ("transformers.utils.import_utils", "is_torch_fx_proxy"): False,
 }
+
+
+def is_of_torch(fn: Any, owner: Any) -> bool:
+    module = getattr(fn, "__module__", None) or ""
+    if module.partition(".")[0] == "torch":
+        return True
+    name = (
+        owner.__module__ if isinstance(owner, type) else owner.__name__ if isinstance(owner, types.ModuleType) else ""
+    )
+    return (name or "").partition(".")[0] == "torch"

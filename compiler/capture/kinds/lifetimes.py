@@ -18,7 +18,8 @@ from ...guards.weak import Weak
 from .callables import function
 from .lookups import MISSING, found_in
 from ..machine.signals import Plainly
-from ..machine.world import ATOMS, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

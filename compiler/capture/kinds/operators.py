@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ...graph.known_values import known
-from ...graph.tensor import DataDependentError
+from ...graph.tensor import DataDependentError, TraceTensor
 from ...guards import source as S
 from . import containers, elements
 from ..numbers import size_floats
@@ -23,12 +23,14 @@ from .attributes import in_class_dict
 from .choices import any_of, undecided
 from ..machine.generators import InlineGenerator
 from .identity import TEXTS, default_text
-from ..numbers.late_text import LateText, join_texts, made_late, settled
+from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
 from .lookups import class_attribute
 from ..numbers.tensor_reads import COMPARISONS, is_read
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed
-from ..machine.world import ATOMS, IMMUTABLE, MISSING, TraceTensor
+from ..machine.stack_values import ATOMS, IMMUTABLE, MISSING, specialize
+from .builtin_types import MUTABLE, base_of, python_method
+from ..tensors.subclass_calls import operate
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -46,8 +48,8 @@ __all__ = [
     "to_text",
     "format_text",
     "break_kind_of",
-    "python_method",
-    "mro_lookup",
+    "own_length",
+    "native_operation",
 ]
 
 _BINARY: dict[str, tuple[Callable, str]] = {
@@ -104,24 +106,6 @@ _TEXTS = frozenset((str, LateText))
 
 
 mro_lookup = class_attribute
-
-
-def python_method(cls: type, name: str) -> Any:
-    """The class attribute `name` if it is written in Python (so must be interpreted), else None."""
-    if cls in ATOMS or cls in containers.BUILTIN_TYPES:
-        return None
-    found = mro_lookup(cls, name)
-    if found is MISSING or found is None or type(found) in _NATIVE_METHODS:
-        return None
-    return found
-
-
-_NATIVE_METHODS = (
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.BuiltinFunctionType,
-    types.ClassMethodDescriptorType,
-)
 
 
 _LARGE = 1 << 53  # ints up to it are floats
@@ -196,24 +180,6 @@ def _rounds(ta: type, tb: type, a: Any, b: Any) -> bool:
     return torch.SymInt in (ta, tb) and any(t is float and _LARGE <= abs(n) < math.inf for t, n in ((ta, a), (tb, b)))
 
 
-def specialize(value: Any) -> Any:
-    """A symbolic value as the plain number it is now, with a guard."""
-    if isinstance(value, torch.SymInt):
-        return int(value)
-    if isinstance(value, torch.SymBool):
-        return bool(value)
-    if isinstance(value, torch.SymFloat):
-        return float(value)
-    return value
-
-
-def hashed(key: Any) -> Any:
-    """A key for native code to hash: numbers that vary are fixed."""
-    if type(key) in (tuple, torch.Size):
-        return type(key)([hashed(k) for k in key])
-    return specialize(settled(key))
-
-
 def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
     """`a op b`, or `a op= b`: the value that replaces a."""
     ta, tb = type(a), type(b)
@@ -242,7 +208,7 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
             and (result := m.call(right, [b, a])) is not NotImplemented
         ):
             return result
-        elif ta in containers.MUTABLE or containers.base_of(a) in containers.MUTABLE:
+        elif ta in MUTABLE or base_of(a) in MUTABLE:
             if m.world.is_outside(a):
                 return containers.inplace(m, a, text, b)
             return native_operation(
@@ -332,8 +298,6 @@ def _spelled_arguments(m: Machine, value: Any) -> Any:
 
 def _of_subclass(m: Machine, fn: Callable, *args: Any) -> Any:
     """An operator with a tensor of a class of the program's."""
-    from ..tensors.subclass_calls import operate
-
     return operate(m, fn, list(args))
 
 
@@ -446,7 +410,7 @@ def truth(m: Machine, value: Any) -> bool:
         return bool(answer)
     if mro_lookup(t, "__bool__") is MISSING and (method := python_method(t, "__len__")) is not None:
         return bool(own_length(m, method, value))
-    if m.world.is_outside(value) and containers.base_of(value) is not None:
+    if m.world.is_outside(value) and base_of(value) is not None:
         return bool(containers.length(m, value))
     if isinstance(value, InlineGenerator):
         return True
@@ -726,6 +690,14 @@ def to_text(m: Machine, value: Any, function: str) -> str | LateText:
         return default_text(m, value)
     with m.env.fixing_texts():
         return m.native(getattr(builtins, function), elements.with_own_text(m, value))
+
+
+def _method_text(m: Machine, method: types.MethodType) -> str | LateText:
+    name = m.getattr(m.getattr(method, "__func__"), "__qualname__")
+    return join_texts([f"<bound method {name} of ", to_text(m, m.getattr(method, "__self__"), "repr"), ">"])
+
+
+TEXTS[types.MethodType] = _method_text
 
 
 def format_text(m: Machine, value: Any, spec: str) -> str | LateText:

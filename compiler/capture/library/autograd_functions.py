@@ -22,7 +22,8 @@ from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, ope
 from ..kinds.callables import class_method, python_function
 from ..kinds.inline_policy import is_trusted_module
 from ..machine.signals import Break, Raised
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
+from ..kinds.parameters import bind
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -94,8 +95,6 @@ class _Kept(Function):
 
 def _with_defaults(m: Machine, forward: Any, args: tuple, kwargs: dict) -> tuple:
     """The arguments in forward's order, its defaults among them: a setup_context is given all of them."""
-    from ..kinds.calls import bind
-
     code = forward.__code__ if isinstance(forward, types.FunctionType) else None
     if code is None or code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
         raise Break(

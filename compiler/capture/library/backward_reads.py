@@ -17,6 +17,7 @@ from torch._library.custom_ops import OPDEFS
 from ...guards.source import Source
 from ..kinds.inline_policy import is_trusted_module
 from ..machine.signals import Break
+from ..numbers.scalars import pinned
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -78,8 +79,6 @@ def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
     """Break where an operator of the program's is called, with gradients, whose registered backward reads something
     that may be another when it runs.
     """
-    from ..numbers.scalars import pinned
-
     name = op._name if isinstance(op, torch._ops.OpOverload) else op._qualified_op_name
     if not requires_grad or name.partition("::")[0] in _BUILTIN:
         return

@@ -10,11 +10,10 @@ import torch
 import torch.fx
 import torch.utils._pytree as pytree
 
-from ...graph.tensor import from_meta, tensor_meta
+from ...graph.tensor import from_meta, tensor_meta, TraceTensor
 from ...base.fx_modules import graph_module
 from ..entry.graph_builder import Scope, as_trace
 from ..machine.signals import Break
-from ..machine.world import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

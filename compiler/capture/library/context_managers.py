@@ -15,7 +15,7 @@ from ...graph.attention_switches import SWITCHES, set_switches, switches
 from ...guards.state import flag_name
 from ..kinds.callables import FUNCTIONS, cls, function, python_function
 from ..machine.signals import Break, Raised
-from ..machine.world import MISSING
+from ..machine.stack_values import MISSING
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -16,11 +16,10 @@ import torch
 
 from ...graph.higher_order import Template, TransformCall
 from ...graph.meta.core import TensorMeta
-from ...graph.tensor import from_meta
+from ...graph.tensor import from_meta, TraceTensor
 from .bodies import Purity, capture_body, grad_mode, record_call, stand_in
 from ..kinds.callables import python_function
-from ..kinds.calls import interpret
-from ..machine.world import TraceTensor
+from ..kinds.parameters import interpret
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -16,7 +16,7 @@ from ..tensors import tensor_calls
 from ..kinds.callables import python_function
 from ..kinds.calls import call_python
 from ..machine.signals import Break
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -17,7 +17,8 @@ from ...graph.higher_order import Template, TransformCall
 from .bodies import capture_body, grad_mode, record_call, stand_in
 from ..kinds.callables import python_function
 from ..machine.signals import Break
-from ..machine.world import MISSING, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import MISSING
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -15,7 +15,7 @@ from .bodies import Body, Purity, capture_body, leaves_of, record_call, stand_in
 from ..kinds.callables import python_function
 from .functional_transforms import vmap_
 from ..machine.signals import Break
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

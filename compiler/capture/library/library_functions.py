@@ -18,11 +18,12 @@ import torch
 from ...guards import source as S
 from . import polyfills
 from ..kinds.callables import PYTHON_FUNCTIONS, cls, function, python_function
-from ..kinds.calls import interpret
+from ..kinds.parameters import interpret
 from ..kinds.classes import made_inside
 from ..kinds.lifetimes import refuse_reference
 from ..machine.signals import Break
-from ..machine.world import ATOMS, TraceTensor, constant_only
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import ATOMS, constant_only
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

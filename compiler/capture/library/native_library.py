@@ -32,9 +32,9 @@ from . import polyfills
 from ...guards.state import read_field
 from ..kinds.builtin_calls import PURE
 from ..kinds.callables import CLASSES, FUNCTIONS, PYTHON_FUNCTIONS
-from ..kinds.calls import interpret
+from ..kinds.parameters import interpret
 from ..machine.signals import Break
-from ..machine.world import constant_only
+from ..machine.stack_values import constant_only
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

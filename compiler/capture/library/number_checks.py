@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..kinds import calls
+from ..kinds.parameters import interpret
 from ..kinds.callables import python_function
 from ..numbers import tensor_reads
 from ..numbers.tensor_reads import is_read
@@ -35,4 +35,4 @@ def check_number(m: Machine, fn: Any, cond: Any, *args: Any, **kwargs: Any) -> N
     if is_read(cond):
         tensor_reads.check(m, tensor_reads.condition(m, cond.node))
     else:
-        calls.interpret(m, fn, [cond, *args], kwargs)
+        interpret(m, fn, [cond, *args], kwargs)

@@ -34,7 +34,7 @@ from .training import one_step_at_a_time
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["OWNERS", "call_method", "captured_step", "inner_step", "state_of"]
+__all__ = ["OWNERS", "call_method", "captured_step", "inner_step"]
 
 OWNERS = (torch.optim.Optimizer, lr_scheduler.LRScheduler)
 # Branches on a number of its state, or writes through a mask; its form for CUDA graphs (capturable) does neither.
@@ -221,9 +221,7 @@ def _counted(m: Machine, fn: Any) -> Any:
 
 def _step_of(m: Machine, fn: Any, opt: Any = None, closure: Any = None) -> Any:
     if m.stepping is opt and fn is _STEPS.get(type(opt)):
-        from ..kinds.calls import call_python
-
-        return call_python(m, fn, [opt], {})
+        return m.call_python(fn, [opt], {})
     if not isinstance(opt, torch.optim.Optimizer) or inspect.unwrap(fn) is not _STEPS.get(type(opt)):
         raise Break("optimizer")
     return step(m, opt, closure)
@@ -307,9 +305,7 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
         value = kwargs.get(name)
         if type(value) is torch.SymFloat and isinstance(value.node, FloatNode) and params:
             kwargs[name] = scalars.scalar_input(m, value.node, torch.float64, params[0].device)
-    from ..kinds.calls import call_python
-
-    return call_python(m, inspect.unwrap(fn), list(args), kwargs)
+    return m.call_python(inspect.unwrap(fn), list(args), kwargs)
 
 
 _NUMBERS = frozenset(
@@ -346,19 +342,6 @@ def _varying_rates(m: Machine, opt: Any) -> None:
             if where not in m.world.loaded:
                 m.world.float_sources[where] = group["lr"]
                 m.world.loaded[where] = scalars.float_symbol(m, group["lr"], where)
-
-
-def state_of(m: Machine, mapping: Any, key: TraceTensor) -> Any:
-    """optimizer.state[parameter]"""
-    opt, real = m.stepping, m.world.reals.get(id(key))
-    if opt is None or mapping is not opt.state or real is None:
-        raise Break("item", "a tensor is used as an index of a Python container")
-    for g, group in enumerate(opt.param_groups):
-        for i, p in enumerate(group["params"]):
-            if p is real:
-                source = S.optimizer_state(S.attr(m.world.sources[id(opt)], "__dict__"), g, i)
-                return m.world.load(mapping[real], source, "state of a parameter")
-    raise Break("optimizer", "a tensor that is none of its parameters has state", _NOTHING)
 
 
 for _class in _CAPTURED:

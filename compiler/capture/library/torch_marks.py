@@ -16,7 +16,7 @@ import torch
 
 from ..kinds.callables import python_function
 from ..machine.signals import Break
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

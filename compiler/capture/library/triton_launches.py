@@ -13,9 +13,9 @@ import torch
 
 from ...ops.triton_kernels import KernelCall, flat_grid, is_constant, jit_function, operator_for
 from ..kinds.callables import python_function
-from ..kinds.calls import interpret
+from ..kinds.parameters import interpret
 from ..machine.signals import Break, Raised
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...guards.source import Source
 from ..bytecode.instructions import Bytecode
 from ..entry.locations import Position, is_library_file
-from .world import MISSING
+from .stack_values import MISSING
 
-__all__ = ["Frame", "Cell", "GlobalScope"]
+if TYPE_CHECKING:
+    from .machine import Machine
+
+__all__ = ["Frame", "Cell", "GlobalScope", "Unread", "read_cell", "write_cell"]
 
 
 class GlobalScope:
@@ -75,3 +78,39 @@ class Frame:
         return Position(
             self.file, line or self.code.co_firstlineno, col, end_line, end_col, self.function_name, self.library
         )
+
+
+class Unread:
+    """A parameter, or a captured variable, of the root frame that nothing has read yet: no guard on it so far."""
+
+    __slots__ = ("value", "source")
+
+    def __init__(self, value: Any, source: Any):
+        self.value, self.source = value, source
+
+    def load(self, machine: Machine) -> Any:
+        return machine.world.load(self.value, self.source, "parameter")
+
+
+# --- cells
+def read_cell(m: Machine, cell: Any) -> Any:
+    """Content of a cell as a stack value, or MISSING."""
+    written = m.world.pending.get(id(cell))
+    if written is not None:
+        return written["cell_contents"]
+    try:
+        value = cell.cell_contents
+    except ValueError:
+        return MISSING
+    source = m.world.cell_contents.get(id(cell))
+    return value if source is None else m.world.load(value, source, "closure variable")
+
+
+def write_cell(m: Machine, cell: Any, value: Any) -> None:
+    if id(cell) in m.world.cell_contents:
+        m.world.pending[id(cell)] = {"cell_contents": value}
+        m.effects.set_cell(cell, value)
+    elif value is MISSING:
+        del cell.cell_contents
+    else:
+        cell.cell_contents = value

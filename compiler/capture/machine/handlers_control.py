@@ -20,14 +20,18 @@ from .exceptions import traceback_at
 from .frame import Frame
 from .generators import InlineGenerator
 from ..kinds.inline_policy import is_trusted_module
-from .handlers_data import as_mapping, name_of
+from ..kinds.containers import as_mapping
+from .handlers_data import name_of
 from .native_loops import begins, repeats_itself
-from .machine import RETURN, YIELD, Machine, handler
+from .machine import Machine
+from .programs import RETURN, YIELD, handler
 from .nesting import passes_on
 from ..kinds.outside_iterators import is_native_iterator, outside_iterator
 from ..numbers.tensor_reads import is_read, negated
 from .signals import Break, Raised
-from .world import NULL, TraceTensor
+from ...graph.tensor import TraceTensor
+from .stack_values import NULL
+from ..kinds.attributes import delete_attribute
 
 __all__: list[str] = []
 
@@ -69,8 +73,6 @@ def store_attr(m: Machine, f: Frame, ins: Any) -> None:
 
 @handler("DELETE_ATTR")
 def delete_attr(m: Machine, f: Frame, ins: Any) -> None:
-    from ..kinds.attributes import delete_attribute
-
     delete_attribute(m, f.stack.pop(), ins.arg)
 
 

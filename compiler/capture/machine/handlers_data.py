@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import collections
 import itertools
 import operator
 import types
@@ -13,12 +12,13 @@ from ...guards import source as S
 from ..kinds import containers
 from ..bytecode.version import VERSION
 from ..kinds.elements import hint_length, settle_keys
-from .frame import Frame
-from ..numbers.late_text import join_texts
-from .machine import Machine, Unread, handler
-from ..kinds.operators import get_item, hashed
+from .frame import Frame, Unread, read_cell, write_cell
+from ..numbers.late_text import hashed, join_texts
+from .machine import Machine
+from .programs import handler
+from ..kinds.containers import as_mapping
 from .signals import Break, Raised
-from .world import MISSING, NULL
+from .stack_values import MISSING, NULL
 
 __all__: list[str] = []
 
@@ -140,29 +140,6 @@ def copy_free_vars(m: Machine, f: Frame, ins: Any) -> None:
 @handler("LOAD_CLOSURE")
 def load_closure(m: Machine, f: Frame, ins: Any) -> None:
     f.stack.append(f.slots[ins.slot])
-
-
-def read_cell(m: Machine, cell: Any) -> Any:
-    """Content of a cell as a stack value, or MISSING."""
-    written = m.world.pending.get(id(cell))
-    if written is not None:
-        return written["cell_contents"]
-    try:
-        value = cell.cell_contents
-    except ValueError:
-        return MISSING
-    source = m.world.cell_contents.get(id(cell))
-    return value if source is None else m.world.load(value, source, "closure variable")
-
-
-def write_cell(m: Machine, cell: Any, value: Any) -> None:
-    if id(cell) in m.world.cell_contents:
-        m.world.pending[id(cell)] = {"cell_contents": value}
-        m.effects.set_cell(cell, value)
-    elif value is MISSING:
-        del cell.cell_contents
-    else:
-        cell.cell_contents = value
 
 
 @handler("LOAD_DEREF")
@@ -390,26 +367,6 @@ def list_extend(m: Machine, f: Frame, ins: Any) -> None:
 def set_update(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack.pop()
     _grow(m, f.stack[-ins.arg], "update", m.native(list, m.iterate(v)))
-
-
-def as_mapping(m: Machine, value: Any) -> dict:
-    """A mapping argument as a plain dict of stack values."""
-    t = type(value)
-    if isinstance(value, dict) and (
-        t.__iter__ is dict.__iter__
-        or isinstance(value, collections.OrderedDict)
-        and t.__iter__ is collections.OrderedDict.__iter__
-        and t.keys is collections.OrderedDict.keys
-    ):
-        ordered = isinstance(value, collections.OrderedDict)
-        return dict((collections.OrderedDict if ordered else dict).items(m.plain(value)))
-    if t is types.MappingProxyType:
-        containers.refuse_class_dict(m, value)
-        if m.world.is_outside(value):
-            raise Break("unknown_object", "a mappingproxy from outside is read")
-        return dict(value)
-    keys = m.native(list, m.iterate(m.call(m.getattr(value, "keys"), [])))
-    return {k: get_item(m, value, k) for k in keys}
 
 
 @handler("DICT_UPDATE")

@@ -7,50 +7,35 @@ import sys
 import types
 from typing import Any, Callable, Collection
 
+from ...graph.tensor import TraceTensor
 from ...guards import source as S
 from ...symbolic.env import ShapeEnv
 from ..kinds import attributes, calls, containers, operators
-from ..bytecode.instructions import Bytecode, decode
-from ..bytecode.memo import CodeMemo
 from ..kinds.choices import Choice
 from ..library.default_devices import DeviceRegions
 from ..entry.effects import EffectLog
 from .exceptions import note_frame
-from .frame import Frame, GlobalScope
+from .frame import Frame, GlobalScope, Unread
 from .generators import InlineGenerator, natively
 from ..entry.graph_builder import GraphBuilder
 from ..kinds.inline_policy import is_trusted_module
 from ..entry.locations import Position
 from .native_loops import Passes
+from .programs import RETURN, program_of
 from .nesting import Step, frames_left, passes_on
 from ..kinds.outside_iterators import OutsideIterator
 from .signals import Break, Raised, Skip
+from ..tensors import subclass_calls, tensor_calls
 from ..tensors.tensor_subclasses import ProbeClasses, holds_subclassed
 from ..library.training import BackwardPasses
-from .world import ATOMS, MISSING, World
+from .stack_values import ATOMS, MISSING
+from .world import World
 
-__all__ = ["Machine", "StopAt", "RETURN", "YIELD", "HANDLERS", "handler"]
+__all__ = ["Machine", "StopAt", "root_frame"]
 
-RETURN, YIELD = "return", "yield"
-HANDLERS: dict[str, Callable] = {}  # canonical operation -> function(machine, frame, instruction)
 _MAX_DEPTH = 120
 _QUICK_LIMIT, _LIMIT = 100_000, 10_000_000  # instructions without and with tensor work
 _IDLE_LIMIT = 20_000  # instructions in a cell, behind tensor work, until there must be more of it
-
-
-def handler(*names: str) -> Callable:
-    """Register the interpreter's code for canonical operations."""
-
-    def add(fn: Callable) -> Callable:
-        for name in names:
-            HANDLERS[name] = fn
-        return fn
-
-    return add
-
-
-def _unsupported(machine: "Machine", frame: Frame, ins: Any) -> None:
-    raise Break("bytecode", f"capture does not support the bytecode instruction {ins.op}")
 
 
 class StopAt(BaseException):
@@ -59,18 +44,6 @@ class StopAt(BaseException):
     def __init__(self, index: int, frames: list[Frame]):
         super().__init__(index)
         self.index, self.frames = index, frames
-
-
-_programs: CodeMemo[tuple[Bytecode, list]] = CodeMemo()
-
-
-def program_of(code: types.CodeType) -> tuple[Bytecode, list]:
-    """Decoded instructions paired with their handlers."""
-    got = _programs.get(code)
-    if got is None:
-        bytecode = decode(code)
-        got = _programs[code] = (bytecode, [(HANDLERS.get(ins.op, _unsupported), ins) for ins in bytecode.instructions])
-    return got
 
 
 class Machine:
@@ -403,6 +376,36 @@ class Machine:
     def truth(self, value: Any) -> bool:
         return operators.truth(self, value)
 
+    def compare(self, text: str, a: Any, b: Any) -> Any:
+        """`a == b`, or what else `text` says."""
+        return operators.compare(self, text, a, b)
+
+    def get_item(self, obj: Any, key: Any) -> Any:
+        return operators.get_item(self, obj, key)
+
+    def call_python(self, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
+        """Interpret a Python function, whatever the registry of callables says of it."""
+        return calls.call_python(self, fn, args, kwargs)
+
+    # --- calls of torch with tensors of the graph
+    def torch_function(self, fn: Callable, args: list, kwargs: dict) -> Any:
+        return tensor_calls.call_function(self, fn, args, kwargs)
+
+    def torch_method(self, tensor: TraceTensor, name: str, args: list, kwargs: dict) -> Any:
+        return tensor_calls.call_method(self, tensor, name, args, kwargs)
+
+    def torch_operator(self, fn: Callable, args: list) -> Any:
+        """An operator of Python."""
+        return tensor_calls.call_operator(self, fn, args)
+
+    def torch_factory(self, fn: Callable, args: list, kwargs: dict) -> Any:
+        """A function that makes a tensor from plain values."""
+        return tensor_calls.call_factory(self, fn, args, kwargs)
+
+    def torch_override(self, fn: Callable, args: list, kwargs: dict) -> Any:
+        """A call that __torch_function__ of the program's classes answers."""
+        return subclass_calls.operate(self, fn, args, kwargs)
+
     def is_atom(self, value: Any) -> bool:
         return type(value) in ATOMS
 
@@ -473,15 +476,3 @@ def root_frame(machine: Machine, code: types.CodeType, func: Any, args: tuple) -
     for index, value in enumerate(args):
         frame.slots[index] = Unread(value, S.local(index, bytecode.slots[index].name))
     return frame
-
-
-class Unread:
-    """A parameter, or a captured variable, of the root frame that nothing has read yet: no guard on it so far."""
-
-    __slots__ = ("value", "source")
-
-    def __init__(self, value: Any, source: Any):
-        self.value, self.source = value, source
-
-    def load(self, machine: Machine) -> Any:
-        return machine.world.load(self.value, self.source, "parameter")

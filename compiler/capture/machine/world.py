@@ -13,16 +13,10 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import datetime
 import decimal
 import enum
-import fractions
 import functools
-import pathlib
-import re
-import sys
 import types
-import uuid
 import weakref
 from typing import Any
 
@@ -43,57 +37,16 @@ from ..bytecode.splice import UNBOUND
 from .generators import InlineGenerator
 from ..kinds.inline_policy import is_trusted_module
 from ..numbers.late_text import LateText, given_late
-from ..kinds.lookups import MISSING, Missing
 from ..arrays.outside_arrays import load_array
 from ..kinds.outside_iterators import OutsideIterator
 from ..numbers.scalars import float_symbol
 from .signals import Break, Skip
+from .stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, SINGLETONS, is_numpy_constant, native_owner
 from ..tensors.tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
 
-__all__ = [
-    "World",
-    "ATOMS",
-    "CONTAINERS",
-    "NULL",
-    "Missing",
-    "MISSING",
-    "TraceTensor",
-    "BOUND_NATIVE",
-    "IMMUTABLE",
-    "native_owner",
-    "constant_only",
-]
+__all__ = ["World"]
 
 
-NULL = Missing("NULL")
-
-# Immutable values that a guard can compare: the stack holds them without provenance.
-SINGLETONS = (type(None), bool, type(...), type(NotImplemented))
-ATOMS = frozenset(
-    (*SINGLETONS, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format)
-)
-CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
-BOUND_NATIVE = (
-    types.BuiltinFunctionType,
-    types.MethodWrapperType,
-    type(re.compile("").sub),
-)  # the last: methods that know their class
-IMMUTABLE = (
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    decimal.Decimal,
-    fractions.Fraction,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.tzinfo,
-    pathlib.PurePath,
-    uuid.UUID,
-    re.Pattern,
-)
 HEAP_TYPE = 1 << 9
 _CODE_TYPES = (
     types.FunctionType,
@@ -111,35 +64,6 @@ _CODE_TYPES = (
 
 
 _FIXED = (*_CODE_TYPES, enum.Enum, property, torch.Size, types.MethodType, slice, types.CodeType, types.GenericAlias)
-
-
-def native_owner(fn: Any) -> Any:
-    """The object that a native function is bound to; None for functions of a module (pybind11 binds those to a record
-    of its own).
-    """
-    owner = getattr(fn, "__self__", None)
-    return None if type(owner).__name__.startswith(("pybind11", "PyCapsule")) else owner
-
-
-def constant_only(value: Any) -> bool:
-    """Whether a value is immutable and known, or a builtin container of such values."""
-    t = type(value)
-    if t in ATOMS or isinstance(value, IMMUTABLE):
-        return True
-    if t in (list, tuple, set, frozenset):
-        return all(map(constant_only, value))
-    return t is dict and all(constant_only(k) and constant_only(v) for k, v in value.items())
-
-
-def is_numpy_scalar(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic)
-
-
-def is_numpy_constant(value: Any) -> bool:
-    """numpy's scalars, dtypes and limits of types: none of them changes."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo))
 
 
 _GENERATOR = (i for i in ())

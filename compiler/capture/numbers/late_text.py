@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Callable, NoReturn, Union
 import torch
 
 from ..machine.signals import Break
+from ..machine.stack_values import ATOMS, specialize
 
 if TYPE_CHECKING:
     from ...guards.source import Source
     from ..machine.machine import Machine
 
-__all__ = ["LateText", "Made", "Given", "given_late", "made_late", "join_texts", "settled", "in_words"]
+__all__ = ["LateText", "Made", "Given", "given_late", "made_late", "join_texts", "settled", "hashed", "in_words"]
 
 _NUMBERS = (torch.SymInt, torch.SymFloat)
 _SEQUENCES = (list, tuple, torch.Size)
@@ -96,8 +97,6 @@ def _varies(value: Any) -> bool:
 
 def _known(value: Any) -> bool:
     """Whether the entry can make the value from numbers and constants alone."""
-    from ..machine.world import ATOMS
-
     t = type(value)
     if t in _SEQUENCES:
         return all(map(_known, value))
@@ -190,9 +189,14 @@ def join_texts(texts: list) -> Any:
 
 def settled(value: Any) -> Any:
     """The text itself, which fixes the numbers in it; everything else as it is."""
-    from ..kinds.operators import specialize
-
     return _text(value, specialize) if type(value) is LateText else value
+
+
+def hashed(key: Any) -> Any:
+    """A key for native code to hash: numbers that vary are fixed."""
+    if type(key) in (tuple, torch.Size):
+        return type(key)([hashed(k) for k in key])
+    return specialize(settled(key))
 
 
 def in_words(exc: BaseException) -> str:

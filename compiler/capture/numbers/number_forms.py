@@ -21,7 +21,7 @@ from . import scalars
 from ..tensors import tensor_calls
 from ..kinds.builtin_calls import call_torch_function
 from ..kinds.callables import FUNCTIONS
-from ..kinds.calls import interpret
+from ..kinds.parameters import interpret
 from .tensor_reads import is_read
 from ..machine.signals import Raised
 

@@ -21,7 +21,7 @@ from ..arrays.array_value import make_array
 from ..kinds.callables import FUNCTIONS, PYTHON_FUNCTIONS
 from .scalars import float_symbol
 from ..machine.signals import Break
-from ..machine.world import constant_only
+from ..machine.stack_values import constant_only
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -14,8 +14,8 @@ import torch
 from . import size_floats
 from ..tensors import tensor_calls
 from ..kinds.callables import FUNCTIONS, python_function
-from ..kinds.calls import interpret
-from ..machine.world import TraceTensor
+from ..kinds.parameters import interpret
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -141,8 +141,6 @@ def pinned(value: Any) -> Any:
 def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, dict] | None:
     """The arguments of a function, or of a method behind its tensor, with scalar inputs of the graph in place of floats
     that may vary; None where only the numbers will do."""
-    from ..tensors import tensor_calls
-
     given = [*args, *kwargs.values()]
     tensors = [a for a in given if type(a) is TraceTensor]
     if name not in _BY_TENSOR or not tensors or not all(map(_is_number, (a for a in given if holds_float((a,))))):
@@ -177,12 +175,12 @@ def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, di
             number = scalar_input(m, a.node, dtype, tensors[0].device, use)
             if only_bound and type(a) is torch.SymFloat and is_read(a) and _no_bound_is_nan():
                 above = kwargs.get("max") is not None or len(args) > 2 and args[2] is not None
-                number = tensor_calls.call_function(
-                    m, torch.nan_to_num, [number, math.inf if above else -math.inf, math.inf, -math.inf], {}
+                number = m.torch_function(
+                    torch.nan_to_num, [number, math.inf if above else -math.inf, math.inf, -math.inf], {}
                 )
             return number
         if name in _BOUNDS and type(a) in (int, float):  # both bounds are tensors, or none is
-            return tensor_calls.call_factory(m, torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
+            return m.torch_factory(torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
         return a
 
     return list(map(as_tensor, args)), {k: as_tensor(v) for k, v in kwargs.items()}
@@ -197,25 +195,19 @@ def _no_bound_is_nan() -> bool:
 
 def full_of(m: Machine, number: torch.SymInt, like: TraceTensor) -> TraceTensor:
     """A 0-dim tensor of an int that varies, of the dtype of another."""
-    from ..tensors import tensor_calls
-
-    return tensor_calls.call_factory(m, torch.full, [(), number], {"dtype": like.dtype, "device": like.device})
+    return m.torch_factory(torch.full, [(), number], {"dtype": like.dtype, "device": like.device})
 
 
 def filled(m: Machine, name: str, make: Callable[[Any], Any], number: Any) -> Any:
     """`make(number)`, a tensor full of a float that may vary; None where only the number will do."""
-    from ..tensors import tensor_calls
-
     if name not in _FILLED or not _is_number(number):
         return None
-    return tensor_calls.call_method(m, make(0.0 if type(number) is torch.SymFloat else 0), "fill_", [number], {})
+    return m.torch_method(make(0.0 if type(number) is torch.SymFloat else 0), "fill_", [number], {})
 
 
 def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list], Any]) -> Any:
     """`fn(*args)` where an argument is a float that may vary; `run(fn, args)` records a call."""
     writes = _OPERATORS.get(fn) if getattr(fn, "__hash__", None) else None
-    from ..tensors.tensor_calls import call_method
-
     if writes is None and (given := by_tensor(m, fn.__name__, args, {})) is not None:
         return run(fn, given[0])
     tensors = [a for a in args if type(a) is TraceTensor]
@@ -226,16 +218,16 @@ def scalar_operation(m: Machine, fn: Any, args: list, run: Callable[[Any, list],
     if writes and type(args[0]) is not TraceTensor:
         return run(fn, pinned(args))
     if fn is operator.truediv and args[0] is floats[0]:  # as Tensor.__rtruediv__ computes it
-        return scalar_operation(m, operator.mul, [call_method(m, tensor, "reciprocal", [], {}), floats[0]], run)
+        return scalar_operation(m, operator.mul, [m.torch_method(tensor, "reciprocal", [], {}), floats[0]], run)
     if dtype == torch.int64 and type(floats[0]) is torch.SymInt:
         return run(fn, [scalar_input(m, floats[0].node, dtype, tensor.device) if a is floats[0] else a for a in args])
     if dtype in _WIDE or not (dtype.is_floating_point or dtype.is_complex) and type(floats[0]) is torch.SymFloat:
         scalar = scalar_input(m, floats[0].node, dtype if dtype in _WIDE else torch.get_default_dtype(), tensor.device)
         return run(fn, [scalar if a is floats[0] else a for a in args])
     if dtype in _NARROW and not writes:
-        wide = call_method(m, tensor, "to", [torch.float32], {})
+        wide = m.torch_method(tensor, "to", [torch.float32], {})
         scalar = scalar_input(m, floats[0].node, torch.float32, tensor.device)
-        return call_method(m, run(fn, [scalar if a is floats[0] else wide for a in args]), "to", [dtype], {})
+        return m.torch_method(run(fn, [scalar if a is floats[0] else wide for a in args]), "to", [dtype], {})
     return run(fn, pinned(args))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -183,9 +183,7 @@ def tolist(m: Machine, t: TraceTensor) -> Any:
 
 
 def _method(m: Machine, t: TraceTensor, name: str, *args: Any) -> TraceTensor:
-    from ..tensors.tensor_calls import call_method
-
-    return call_method(m, t, name, list(args), {})
+    return m.torch_method(t, name, list(args), {})
 
 
 def _fit(m: Machine, t: TraceTensor) -> bool:
@@ -287,9 +285,7 @@ def _calculated(m: Machine, node: Read) -> TraceTensor:
             _method(m, _calculated(m, a.node), "to", torch.float64 if floats else torch.int64) if is_read(a) else a
             for a in node.operands
         ]
-        from ..tensors.tensor_calls import call_operator
-
-        held = operands[0] if node.function is float else call_operator(m, node.function, operands)
+        held = operands[0] if node.function is float else m.torch_operator(node.function, operands)
     if len(m.graph.scopes) == 1:
         node.tensor, node.path = held, ()
     return held

@@ -16,15 +16,14 @@ import torch
 from torch.overrides import get_default_nowrap_functions
 
 from ..kinds import attributes
-from ..kinds.builtin_calls import is_of_torch
 from ..kinds.callables import FUNCTIONS, PYTHON_FUNCTIONS, python_function
 from ..machine.generators import natively
-from ..kinds.inline_policy import is_leaf_function, is_trusted_module
+from ..kinds.inline_policy import is_leaf_function, is_of_torch, is_trusted_module
 from ..kinds.lookups import MISSING, class_attribute
 from ..machine.signals import Break, Raised
 from .tensor_calls import METHODS, call_method
 from .tensor_subclasses import Subclassed, holds_subclassed, is_like_tensor, refusal
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -424,3 +423,6 @@ def store_attribute(m: Machine, s: Subclassed, name: str, value: Any) -> None:
         m.effects.set_attribute(s, name, value)
     else:
         s.__dict__[name] = value
+
+
+attributes.TENSORS[Subclassed] = attributes.Access(get_attribute, set_attribute, store_attribute)

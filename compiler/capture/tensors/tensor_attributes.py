@@ -14,7 +14,8 @@ from ..machine.signals import Break, Raised
 from . import tensor_calls
 from .gradients import set_grad
 from ..library.watched_warnings import refuse_watched_operator
-from ..machine.world import MISSING, TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import MISSING
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -11,7 +11,7 @@ import torch
 from ...graph import known_values
 from ...graph.traced_calls import call_factory_overload, factory_overload
 from ...graph.meta.factory_meta import device_of
-from ...graph.tensor import DataDependentError, TensorMeta, from_meta
+from ...graph.tensor import DataDependentError, from_meta, TensorMeta, TraceTensor
 from ...guards.state import read_field
 from ...symbolic.expr import maybe_int
 from ..kinds import choices
@@ -26,7 +26,7 @@ from ..numbers.symbolic_index import select_symbols
 from .tensor_errors import true_error
 from .tensor_subclasses import answers_calls
 from ..library.watched_warnings import refuse_watched_operator
-from ..machine.world import ATOMS, TraceTensor, is_numpy_scalar
+from ..machine.stack_values import ATOMS, is_numpy_scalar, specialize
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -37,6 +37,8 @@ __all__ = [
     "call_operator",
     "holds_tensor",
     "FACTORIES",
+    "METHODS",
+    "CONVERSIONS",
     "call_factory",
     "of_numbers",
     "call_legacy_constructor",
@@ -126,6 +128,7 @@ _BREAK_METHODS: dict[str, str] = {
 METHODS: dict[
     str, Callable
 ] = {}  # methods that other modules of capture do, or NotImplemented: handler(machine, tensor, *args, **kwargs)
+CONVERSIONS: dict[str, Callable] = {}  # to numpy's arrays ("numpy"), and from them ("tensor"): numpy_arrays.py
 _INPLACE_OPERATORS = frozenset(
     (
         operator.iadd,
@@ -294,9 +297,7 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if any(map(_is_current_gpu, (*args, *kwargs.values()))):
         m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
     if answers_calls(args) or kwargs and answers_calls(kwargs.values()):
-        from .subclass_calls import operate
-
-        return operate(m, fn, args, kwargs)
+        return m.torch_override(fn, args, kwargs)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
         name = fn.__name__ if type(fn) is types.BuiltinFunctionType else ""
         if (given := scalars.by_tensor(m, name, args, kwargs)) is not None:
@@ -411,9 +412,7 @@ def _in_place(fn: Any, args: list, kwargs: dict) -> bool:
 def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) -> Any:
     """A method of a tensor."""
     if name == "numpy":
-        from ..arrays.numpy_arrays import from_tensor
-
-        return from_tensor(m, obj, *args, **kwargs)
+        return CONVERSIONS["numpy"](m, obj, *args, **kwargs)
     if m.choices:
         choices.check_attribute(m, obj, name)
         choices.check_operands(m, None, (*args, *kwargs.values()))
@@ -565,9 +564,7 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if args and type(args[0]) is range:
         args[0] = list(args[0])
     if holds_array(args):
-        from ..arrays.numpy_arrays import to_tensor
-
-        return to_tensor(m, fn, args, kwargs)
+        return CONVERSIONS["tensor"](m, fn, args, kwargs)
     if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
         return _eye(m, args, kwargs)
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:
@@ -703,8 +700,6 @@ def _hint(value: Any) -> Any:
 
 
 def _specialized(value: Any) -> Any:
-    from ..kinds.operators import specialize
-
     if isinstance(value, (list, tuple)):
         return [_specialized(v) for v in value] if isinstance(value, list) else tuple(_specialized(v) for v in value)
     return specialize(value)

@@ -15,7 +15,8 @@ from typing import Any, Callable
 import torch
 
 from ..machine.signals import Break
-from ..machine.world import TraceTensor
+from ...graph.tensor import TraceTensor
+from ..machine.stack_values import specialize
 
 __all__ = ["true_error", "refuses_view"]
 
@@ -63,8 +64,6 @@ def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception)
 def _real(value: Any, left: list[int]) -> Any:
     """`value` with tensors that hold memory in place of TraceTensors (None where they are too large), and with the
     numbers of this call, fixed, in place of symbols."""
-    from ..kinds.operators import specialize
-
     if isinstance(value, TraceTensor):
         shape, stride = [specialize(d) for d in value.shape], [specialize(d) for d in value.stride()]
         span = 1 + sum((n - 1) * s for n, s in zip(shape, stride)) if all(shape) else 0

@@ -1,0 +1,105 @@
+"""What lies on the interpreted stack, told apart by type: constants, builtin containers, native functions, numbers that
+are symbols.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import pathlib
+import re
+import sys
+import types
+import uuid
+from typing import Any
+
+import torch
+
+from ..kinds.lookups import MISSING, Missing
+
+__all__ = [
+    "ATOMS",
+    "SINGLETONS",
+    "CONTAINERS",
+    "NULL",
+    "Missing",
+    "MISSING",
+    "BOUND_NATIVE",
+    "IMMUTABLE",
+    "native_owner",
+    "constant_only",
+    "is_numpy_scalar",
+    "is_numpy_constant",
+    "specialize",
+]
+
+NULL = Missing("NULL")
+
+# Immutable values that a guard can compare: the stack holds them without provenance.
+SINGLETONS = (type(None), bool, type(...), type(NotImplemented))
+ATOMS = frozenset(
+    (*SINGLETONS, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format)
+)
+CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+BOUND_NATIVE = (
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    type(re.compile("").sub),
+)  # the last: methods that know their class
+IMMUTABLE = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    decimal.Decimal,
+    fractions.Fraction,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    pathlib.PurePath,
+    uuid.UUID,
+    re.Pattern,
+)
+
+
+def native_owner(fn: Any) -> Any:
+    """The object that a native function is bound to; None for functions of a module (pybind11 binds those to a record
+    of its own).
+    """
+    owner = getattr(fn, "__self__", None)
+    return None if type(owner).__name__.startswith(("pybind11", "PyCapsule")) else owner
+
+
+def constant_only(value: Any) -> bool:
+    """Whether a value is immutable and known, or a builtin container of such values."""
+    t = type(value)
+    if t in ATOMS or isinstance(value, IMMUTABLE):
+        return True
+    if t in (list, tuple, set, frozenset):
+        return all(map(constant_only, value))
+    return t is dict and all(constant_only(k) and constant_only(v) for k, v in value.items())
+
+
+def is_numpy_scalar(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic)
+
+
+def is_numpy_constant(value: Any) -> bool:
+    """numpy's scalars, dtypes and limits of types: none of them changes."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo))
+
+
+def specialize(value: Any) -> Any:
+    """A symbolic value as the plain number it is now, with a guard."""
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if isinstance(value, torch.SymBool):
+        return bool(value)
+    if isinstance(value, torch.SymFloat):
+        return float(value)
+    return value
