@@ -34,6 +34,7 @@ from ..capture.breaks.failing import call_original
 from ..capture.numbers.late_text import in_words
 from ..capture.numbers.tensor_reads import ASSUMED
 from ..capture.entry.result import CaptureResult, SkipFrame
+from ..capture.library.torch_marks import made_by_stock
 from ..capture.machine.signals import StateMade
 from ..config import Options
 from ..errors import BackendError, FullGraphError, InternalError, TCompileError, ToolchainError
@@ -469,7 +470,7 @@ class Engine:
         if func.__dict__ and is_disabled(func):
             return _without_compiling(func, args)
         if never(code, func):
-            if not is_step(code):  # (the step of an optimizer may be worth it to another engine)
+            if not is_step(code) and not made_by_stock(func):  # (either may be worth it to another engine)
                 frame_hook.skip_code(code)
             return RUN_ORIGINAL
         if not wanted(code, args):

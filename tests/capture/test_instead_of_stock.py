@@ -7,6 +7,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
+import tcompile
 from tcompile.compiler import events
 from tcompile.compiler.config import Options
 from tcompile.compiler.frontend import hook
@@ -84,6 +85,18 @@ def test_what_a_library_compiles_itself_is_ours(library):
     assert counters["frames"]["total"] > 0
     before = counters["frames"]["total"]
     assert cells.run("out = lib.decode(model, x)")[1] and counters["frames"]["total"] == before  # and ours again in one
+
+
+def test_another_engine_that_meets_stocks_function_leaves_its_code_to_cells(library):
+    """All functions that torch.compile makes share one code object: giving it up for one of them gives up all."""
+    x = torch.randn(4, 8)
+    g = torch.compile(lambda x: x.sin() * 2, backend="eager")
+    compiled = tcompile.compile(lambda x: g(x + 1) * 3, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), (x + 1).sin() * 6)
+    assert not frame_hook.is_skipped(g.__code__)
+    cells = Cells(lib=library, model=library.build(), x=x)
+    assert [name for name, _ in cells.run("out = lib.decode(model, x)")[1]] == ["Net.__call__"]
 
 
 def test_what_the_program_gives_to_torch_compile_stays_stock_s(library):

@@ -21,15 +21,21 @@ from ...graph.tensor import TraceTensor
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["is_allowed_in_graph", "is_stock_compiled", "marked_call"]
+__all__ = ["is_allowed_in_graph", "is_stock_compiled", "made_by_stock", "marked_call"]
 
 _DECORATORS = "torch._dynamo.decorators"
 
 
 def is_stock_compiled(fn: Any) -> bool:
     """Whether torch.compile made this function (or a module's forward): it runs as stock compiled it."""
+    return made_by_stock(fn) and not fn.__dict__.get("_torchdynamo_disable")
+
+
+def made_by_stock(fn: Any) -> bool:
+    """Whether torch.compile or torch.compiler.disable made this function. All that one of them makes share one code
+    object, so that nothing is decided about that code for good."""
     d = getattr(fn, "__dict__", None)
-    return bool(d) and "_torchdynamo_orig_callable" in d and not d.get("_torchdynamo_disable")
+    return bool(d) and "_torchdynamo_orig_callable" in d
 
 
 def is_allowed_in_graph(fn: Any) -> bool:
