@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import os
 import types
 from typing import Any, Callable, cast
 
@@ -32,6 +33,8 @@ __all__ = [
     "run_code",
     "record",
     "reset",
+    "save_cache",
+    "load_cache",
     "is_compiling",
     "mark_dynamic",
     "mark_static",
@@ -193,6 +196,27 @@ def explain_stock(fn: Any) -> Callable[..., Any]:
         if isinstance(fn, Dispatcher)
         else fn
     )
+
+
+def save_cache(path: str | os.PathLike) -> int:
+    """Write the kernels that this process compiled or used to one file, and give their number. A machine of the same
+    kind that loads it (`load_cache`) compiles none of them. CacheFileError where there is nothing to save."""
+    from .runtime import cache_file
+
+    return cache_file.save(path, Options.make())
+
+
+def load_cache(path: str | os.PathLike, *, trusted: bool = False) -> int:
+    """Put the kernels of a file of `save_cache` into the disk cache, and give the number of those that it lacked.
+
+    The file holds machine code: load one only from whom you trust. A warning says so unless `trusted` is True. Each
+    checksum is checked before anything is kept. CacheFileError, in words, where the file is damaged, is none of
+    `save_cache`, or was saved by another version of tcompile or for another processor or GPU."""
+    from .runtime import cache_file
+
+    if not isinstance(trusted, bool):
+        raise OptionError(f"trusted is True or False, got {trusted!r}")
+    return cache_file.load(path, Options.make(), trusted)
 
 
 def reset() -> None:

@@ -10,6 +10,7 @@ __all__ = [
     "ConstraintViolationError",
     "ExportError",
     "ReproduceError",
+    "CacheFileError",
     "ToolchainError",
     "NoToolchainError",
     "InternalError",
@@ -55,6 +56,10 @@ class ExportError(TCompileError, ValueError):
 
 class ReproduceError(TCompileError, ValueError):
     """What cannot be written as a file that runs by itself, or a failure that does not show when it is looked for."""
+
+
+class CacheFileError(TCompileError, ValueError):
+    """A file that holds no compiled kernels, is damaged, or was saved for another version or machine."""
 
 
 class ToolchainError(TCompileError, RuntimeError):

@@ -38,6 +38,8 @@ __all__ = [
     "why_unusable",
     "content_key",
     "key_parts",
+    "used_kernels",
+    "used_notes",
     "inspect",
     "clear",
 ]
@@ -47,6 +49,11 @@ _EVICT_EVERY = 64  # stores between two looks at the size of the folder
 _SHARDS = "[0-9a-f][0-9a-f]"
 _MOST_NOTES = 10_000  # of some hundred bytes each
 _ABANDONED = 86400.0  # seconds after which what a compiler was writing belongs to a process that was killed
+
+
+# What this process took from the disk cache or put there, for `save_cache`: a kernel's key -> its library, and names.
+used_kernels: dict[str, Path] = {}
+used_notes: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -127,6 +134,7 @@ class KernelCache:
             events.emit("cache", key=key, hit=False, reason="checksum does not match", what="kernel")
             self._remove(key)
             return None
+        used_kernels[key] = path
         try:
             os.utime(path)
         except OSError:  # a folder that is read-only by now still serves
@@ -149,6 +157,7 @@ class KernelCache:
         self._write(self._path(key, ".cpp"), source)
         os.replace(library, path)
         self._write(self._path(key, ".sum"), digest)
+        used_kernels[key] = path
         self._stores += 1
         if self._stores % _EVICT_EVERY == 1:
             self.evict()
@@ -178,7 +187,10 @@ class KernelCache:
         except (OSError, UnicodeDecodeError):
             return self.behind.get_note(name) if self.behind is not None else None
         digest, _, body = text.partition("\n")
-        return body if hashlib.sha256(body.encode()).hexdigest() == digest else None
+        if hashlib.sha256(body.encode()).hexdigest() != digest:
+            return None
+        used_notes.add(name)
+        return body
 
     def put_note(self, name: str, text: str) -> None:
         path = self.folder / "notes" / name
@@ -186,6 +198,7 @@ class KernelCache:
             _make(self.folder)
             path.parent.mkdir(exist_ok=True)
             self._write(path, hashlib.sha256(text.encode()).hexdigest() + "\n" + text)
+            used_notes.add(name)
         except OSError as e:
             events.emit("cache", key=name, hit=False, reason=f"not kept: {e}", what="note")
 
