@@ -91,6 +91,10 @@ def options_number(opts: Options, backend_options: dict[str, Any] | None = None)
     return number
 
 
+# Errors that the machine is to blame for, not this compiler.
+_THE_MACHINE = (OSError, MemoryError, torch.OutOfMemoryError, subprocess.SubprocessError, ToolchainError)
+
+
 class Engine:
     """Makes entries for frames under one set of options."""
 
@@ -283,7 +287,7 @@ class Engine:
                 ) from e
             self._skip(state, SkipFrame("capturing it would recurse deeper than the interpreter allows", quiet=True))
             return None
-        except (KeyboardInterrupt, MemoryError):
+        except KeyboardInterrupt:
             raise
         except Exception as e:
             if self._is_heard(e):
@@ -302,12 +306,8 @@ class Engine:
 
     def _is_heard(self, e: Exception) -> bool:
         """Whether an error of the compiler's own reaches the program. Under fullgraph it does, unless the machine is to
-        blame: a full disk, a compiler that does not start."""
-        return (
-            not self.opts.get("suppress_errors")
-            or self.opts.fullgraph
-            and not isinstance(e, (OSError, subprocess.SubprocessError, ToolchainError))
-        )
+        blame: a full disk, no memory, a compiler that does not start."""
+        return not self.opts.get("suppress_errors") or self.opts.fullgraph and not isinstance(e, _THE_MACHINE)
 
     @staticmethod
     def _say_recompile(name: str, failures: list) -> None:
