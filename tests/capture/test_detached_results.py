@@ -52,3 +52,15 @@ def test_writing_to_a_detached_result_writes_the_input():
     for k in range(1, 3):
         fast(x).fill_(k)
         assert x.tolist() == [k] * 3
+
+
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager", "eager"])
+def test_a_detached_product_with_a_bias_has_no_gradient(backend):
+    """Torch's addmm_out recorded its own history where gradients were on and the bias required one."""
+    layer = torch.nn.Linear(3, 3)
+    x = torch.arange(9.0).reshape(3, 3)
+    fast = tcompile.compile(lambda x: layer(x).detach(), backend=backend)
+    for _ in range(2):
+        got = fast(x)
+        assert not got.requires_grad and got.grad_fn is None and torch.is_grad_enabled()
+        torch.testing.assert_close(got, layer(x).detach())
