@@ -58,8 +58,10 @@ def unify_names(steps: Sequence[Any], lowered: LoweredGraph) -> list[Any]:
             before[id(makers[0])] = View(b, wanted[0].buffer, 0)
         else:
             renamed[b] = wanted[0].buffer
-    if not gone:
-        return list(steps)
+    return _renamed(steps, renamed, before, gone) if gone else list(steps)
+
+
+def _renamed(steps: Sequence[Any], renamed: dict[Buffer, Buffer], before: dict[int, View], gone: set[int]) -> list[Any]:
     out: list[Any] = []
     for s in steps:
         if id(s) in gone:

@@ -101,6 +101,18 @@ def inline(
     return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, wishes)
 
 
+def _may_move(s: LoopNest, u: Uses) -> bool:
+    """Whether a nest's value may be computed by its readers instead: nothing else needs it in memory."""
+    return not u.needed and s.reduce_op is None and s.mode == "set"
+
+
+def _keeps_all(s: LoopNest, u: Uses) -> bool:
+    """Whether indices stay affine in each reader, and one of them still makes every check of the nest."""
+    return all(_keeps_affine(s, n, e) for n, e in u.loads) and (
+        not _checks(s) or any(_reads_all(s, n, e) for n, e in u.loads)
+    )
+
+
 def _round(
     steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool, wishes: Wishes
 ) -> list[LoweredStep]:
@@ -133,14 +145,11 @@ def _round(
             if _checks(s):
                 out.append(s)
         elif (
-            not u.needed
-            and s.reduce_op is None
-            and s.mode == "set"
+            _may_move(s, u)
             and writers[s.buffer] == 1
             and not (s.buffer in tiles and _narrows(s))
             and (_worth(s, u, cost, hints) if not wishes else _wished(s, u, wishes, cost, hints))
-            and all(_keeps_affine(s, n, e) for n, e in u.loads)
-            and (not _checks(s) or any(_reads_all(s, n, e) for n, e in u.loads))
+            and _keeps_all(s, u)
         ):
             inlined[s.buffer] = s
         else:

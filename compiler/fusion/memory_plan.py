@@ -86,21 +86,13 @@ class _Planner:
         return steps, peak, mutations, sorted(in_place.values())
 
     # ---- mutated inputs
-    def mutations_in_place(self) -> tuple[dict[Buffer, int], list[tuple[int, Buffer]]]:
-        """Buffers that may be computed right in the mutated input: same layout, and nothing reads the input
-        afterwards.
+    def life_of_buffers(self) -> tuple[dict[Buffer, int], dict[Buffer, list[int]], set[Buffer]]:
+        """(the step that makes each buffer, -1 where several do; the steps that read it; the buffers that are seen
+        under another name, by a view or by what a library call gave).
         """
-        in_place: dict[Buffer, int] = {}
-        left: list[tuple[int, Buffer]] = []
-        returned = {o.value for o in self.lowered.outputs if o.kind == "buffer"}
-        returned |= {
-            o.value[0]
-            for o in self.lowered.outputs
-            if isinstance(o.value, tuple) and o.value and isinstance(o.value[0], Buffer)
-        }
         made: dict[Buffer, int] = {}
         reads: dict[Buffer, list[int]] = {}
-        viewed: set[Buffer] = set()  # seen under another name, by a view or by what a library call gave
+        viewed: set[Buffer] = set()
         for i, s in enumerate(self.steps):
             if isinstance(s, Extern) and s.begins_as():
                 made.update((b, i) for b in s.outputs if b is not None)
@@ -116,6 +108,21 @@ class _Planner:
                     viewed.update(buffers_read(s))
                 for b in buffers_read(s):
                     reads.setdefault(b, []).append(i)
+        return made, reads, viewed
+
+    def mutations_in_place(self) -> tuple[dict[Buffer, int], list[tuple[int, Buffer]]]:
+        """Buffers that may be computed right in the mutated input: same layout, and nothing reads the input
+        afterwards.
+        """
+        in_place: dict[Buffer, int] = {}
+        left: list[tuple[int, Buffer]] = []
+        made, reads, viewed = self.life_of_buffers()
+        returned = {o.value for o in self.lowered.outputs if o.kind == "buffer"}
+        returned |= {
+            o.value[0]
+            for o in self.lowered.outputs
+            if isinstance(o.value, tuple) and o.value and isinstance(o.value[0], Buffer)
+        }
         last = max(
             (i for i, s in enumerate(self.steps) if _may_fail(s)), default=-1
         )  # a failing graph leaves its inputs as they were

@@ -183,6 +183,25 @@ def _expr_asker(e: Any) -> Callable[[dict], bool]:
 
 
 # ---- state
+# field of the state -> the functions that give its parts
+_ASKED: dict[str, tuple[Callable[[], Any], ...]] = {
+    "deterministic": (
+        torch._C._get_deterministic_algorithms,
+        torch._C._get_deterministic_algorithms_warn_only,
+        torch._C._get_deterministic_fill_uninitialized_memory,
+    ),
+    "default_dtype": (torch.get_default_dtype,),
+    "num_threads": (torch.get_num_threads,),
+    "matmul_precision": (
+        torch._C._get_float32_matmul_precision,
+        torch._C._get_cublas_allow_tf32,
+        torch._C._get_cudnn_allow_tf32,
+        torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
+        torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
+    ),
+}
+
+
 def _state(expected: dict[str, Any]) -> tuple:
     """(autograd mask, autograd bits, ((C function, arguments, value), ...), predicate on the key words, predicate asked
     always).
@@ -214,16 +233,9 @@ def _state(expected: dict[str, Any]) -> tuple:
             or (name == "tracing" and value is False)
         ):
             by_keys[name] = value
-        elif name == "deterministic":
-            calls += [
-                (C._get_deterministic_algorithms, (), value[0]),
-                (C._get_deterministic_algorithms_warn_only, (), value[1]),
-                (C._get_deterministic_fill_uninitialized_memory, (), value[2]),
-            ]
-        elif name == "default_dtype":
-            calls.append((torch.get_default_dtype, (), value))
-        elif name == "num_threads":
-            calls.append((torch.get_num_threads, (), value))
+        elif name in _ASKED:
+            values = value if len(_ASKED[name]) > 1 else (value,)
+            calls += [(ask, (), wanted) for ask, wanted in zip(_ASKED[name], values)]
         elif (
             name == "torch_function"
             and value == (True, (), 0)
@@ -234,14 +246,6 @@ def _state(expected: dict[str, Any]) -> tuple:
             by_keys["torch_dispatch_modes"] = 0
         elif name == "default_device" and value is None and no_modes and expected["torch_function"] == (True, (), 0):
             continue  # set_default_device pushes a mode: the empty stack says it
-        elif name == "matmul_precision":
-            calls += [
-                (C._get_float32_matmul_precision, (), value[0]),
-                (C._get_cublas_allow_tf32, (), value[1]),
-                (C._get_cudnn_allow_tf32, (), value[2]),
-                (C._get_cublas_allow_fp16_reduced_precision_reduction, (), value[3]),
-                (C._get_cublas_allow_bf16_reduced_precision_reduction, (), value[4]),
-            ]
         else:
             slow[name] = value
     return mask, bits, tuple(calls), _fields_asker(by_keys), _fields_asker(slow)

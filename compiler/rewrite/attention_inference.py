@@ -84,6 +84,18 @@ def _match(softmax: Node) -> tuple[Node, Node, Node, float, Node] | None:
     m = softmax.meta["val"]
     if m.device.type != "cuda" or softmax.args[1] not in (-1, len(m.shape) - 1):
         return None
+    scores, last = _scores(softmax), _weighted_sum(softmax)
+    if scores is None or last is None:
+        return None
+    product, scale = scores
+    q, k, v = product.args[0], product.args[1], last.args[1]
+    if not _fits(q.meta["val"], k.meta["val"], v.meta["val"], scale) or _is_output(product):
+        return None
+    return q, k, v, scale, last
+
+
+def _scores(softmax: Node) -> tuple[Node, float] | None:
+    """(the product that gives the scores, their scale)."""
     scale, x = 1.0, softmax.args[0]
     while isinstance(x, Node) and x.target is not aten.bmm.default:
         if len(x.users) != 1:
@@ -99,29 +111,21 @@ def _match(softmax: Node) -> tuple[Node, Node, Node, float, Node] | None:
         elif x.target not in _VIEWS or not _same_rows(x):
             return None
         x = x.args[0]
-    if not isinstance(x, Node) or len(x.users) != 1:
-        return None
-    product, y = x, softmax
-    while True:
-        if len(y.users) != 1:
-            return None
+    return (x, scale) if isinstance(x, Node) and len(x.users) == 1 else None
+
+
+def _weighted_sum(softmax: Node) -> Node | None:
+    """The product of the weights with the values."""
+    y = softmax
+    while len(y.users) == 1:
         user = next(iter(y.users))
         if user.target is aten.bmm.default:
-            if user.args[0] is not y:
-                return None
-            break
-        if not (
-            user.target in _VIEWS
-            and _same_rows(user)
-            or user.target is aten._to_copy.default
-            and not set(user.kwargs) - {"dtype"}
-        ):
+            return user if user.args[0] is y else None
+        is_view = user.target in _VIEWS and _same_rows(user)
+        if not is_view and not (user.target is aten._to_copy.default and not set(user.kwargs) - {"dtype"}):
             return None
         y = user
-    q, k, v = product.args[0], product.args[1], user.args[1]
-    if not _fits(q.meta["val"], k.meta["val"], v.meta["val"], scale) or _is_output(product):
-        return None
-    return q, k, v, scale, user
+    return None
 
 
 def _same_rows(view: Node) -> bool:

@@ -6,7 +6,7 @@ each index at its extreme, those with symbolic ranges first: `i*s1 + j <= s0*s1 
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Callable, Mapping
 
 from .bitwise import MOST_SHIFT
 from .terms import BOOL_OPS, FALSE, TRUE, Expr, IntLike, Poly, from_poly, poly_mul, add_all, as_expr, integer, is_signed
@@ -47,45 +47,67 @@ def _mul(a: tuple, b: tuple) -> tuple:
 
 
 def _atom_bounds(a: Expr, ranges: Ranges, depth: int) -> tuple:
-    op = a.op
-    if op == "sym":
+    if a.op == "sym":
         return _interval_sym(a.name, ranges, depth)
     if depth > 8:
         return None, None
-    if op == "mod":
-        lo, hi = bounds(a.args[1], ranges, depth + 1)
-        xl, xh = bounds(a.args[0], ranges, depth + 1)
-        if lo is not None and lo > 0:
-            top = None if hi is None else hi - 1
-            if xl is not None and xl >= 0 and xh is not None:
-                top = xh if top is None else min(top, xh)
-            return 0, top
+    rule, first = _BOUNDS.get(a.op, (_bounds_of_any, 0))
+    return rule([bounds(x, ranges, depth + 1) for x in a.args[first:]])
+
+
+def _bounds_of_mod(of: list[tuple]) -> tuple:
+    (xl, xh), (lo, hi) = of
+    if lo is None or lo <= 0:
         return None, None
-    if op == "floordiv":
-        xl, xh = bounds(a.args[0], ranges, depth + 1)
-        dl, dh = bounds(a.args[1], ranges, depth + 1)
-        if dl is None or dl <= 0:
-            return None, None
-        lo = None if xl is None else (xl // dl if xl < 0 else 0 if dh is None else xl // dh)
-        hi = None if xh is None else (xh // dl if xh >= 0 else -1 if dh is None else xh // dh)
-        return lo, hi
-    if op == "lshift":
-        nl, nh = bounds(a.args[1], ranges, depth + 1)
-        return 1 << min(max(nl or 0, 0), MOST_SHIFT), 1 << (MOST_SHIFT if nh is None else min(max(nh, 0), MOST_SHIFT))
-    if op == "bitand":
-        tops = [hi for lo, hi in (bounds(x, ranges, depth + 1) for x in a.args) if lo is not None and lo >= 0]
-        return (0, min((hi for hi in tops if hi is not None), default=None)) if tops else (None, None)
-    bs = [bounds(x, ranges, depth + 1) for x in (a.args[1:] if op == "ite" else a.args)]
-    los, his = [b[0] for b in bs], [b[1] for b in bs]
-    all_lo = None if None in los else min(los)
-    all_hi = None if None in his else max(his)
-    if op == "min":
-        known_hi = [h for h in his if h is not None]
-        return all_lo, min(known_hi) if known_hi else None
-    if op == "max":
-        known_lo = [x for x in los if x is not None]
-        return max(known_lo) if known_lo else None, all_hi
-    return all_lo, all_hi
+    top = None if hi is None else hi - 1
+    if xl is not None and xl >= 0 and xh is not None:
+        top = xh if top is None else min(top, xh)
+    return 0, top
+
+
+def _bounds_of_floordiv(of: list[tuple]) -> tuple:
+    (xl, xh), (dl, dh) = of
+    if dl is None or dl <= 0:
+        return None, None
+    lo = None if xl is None else (xl // dl if xl < 0 else 0 if dh is None else xl // dh)
+    hi = None if xh is None else (xh // dl if xh >= 0 else -1 if dh is None else xh // dh)
+    return lo, hi
+
+
+def _bounds_of_lshift(of: list[tuple]) -> tuple:
+    ((nl, nh),) = of
+    return 1 << min(max(nl or 0, 0), MOST_SHIFT), 1 << (MOST_SHIFT if nh is None else min(max(nh, 0), MOST_SHIFT))
+
+
+def _bounds_of_bitand(of: list[tuple]) -> tuple:
+    tops = [hi for lo, hi in of if lo is not None and lo >= 0]
+    return (0, min((hi for hi in tops if hi is not None), default=None)) if tops else (None, None)
+
+
+def _bounds_of_any(of: list[tuple]) -> tuple:
+    """Of a value that is one of these."""
+    los, his = [lo for lo, _ in of], [hi for _, hi in of]
+    return None if None in los else min(los), None if None in his else max(his)
+
+
+def _bounds_of_min(of: list[tuple]) -> tuple:
+    return _bounds_of_any(of)[0], min((hi for _, hi in of if hi is not None), default=None)
+
+
+def _bounds_of_max(of: list[tuple]) -> tuple:
+    return max((lo for lo, _ in of if lo is not None), default=None), _bounds_of_any(of)[1]
+
+
+# operator -> the bounds of its value by those of its operands, from this operand on
+_BOUNDS: dict[str, tuple[Callable[[list[tuple]], tuple], int]] = {
+    "mod": (_bounds_of_mod, 0),
+    "floordiv": (_bounds_of_floordiv, 0),
+    "lshift": (_bounds_of_lshift, 1),
+    "bitand": (_bounds_of_bitand, 0),
+    "ite": (_bounds_of_any, 1),
+    "min": (_bounds_of_min, 0),
+    "max": (_bounds_of_max, 0),
+}
 
 
 def bounds(e: IntLike, ranges: Ranges, depth: int = 0) -> tuple:

@@ -22,6 +22,7 @@ before the kernel's own sizes.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ import torch
 
 from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, minimum, symbol
+from ..sums import sum_of_products
 from .dtypes import ctype
 from .few_rows import DEEP, FEW_ROWS, few_rows_text, few_rows_tile
 from .layout import numel
@@ -68,33 +70,44 @@ class Product:
     stores: list[Store]
 
 
-def find_product(kernel: Kernel, target: Target) -> Product | None:
-    """What makes this kernel (its axes merged) a product, or None. Only float32, on machines with fused
-    multiply-add.
-    """
-    if not target.fma or target.width < 32 or kernel.checks or kernel.locals or len(kernel.stages) < 2:
-        return None
-    first, rest = kernel.stages[0], kernel.stages[1:]
-    if not first.axes or len(first.accs) != 1 or first.stores or any(s.axes or s.accs for s in rest):
-        return None
-    acc, outer_k, k = first.accs[0], first.axes[:-1], first.axes[-1]
-    v = acc.value
-    if acc.op != "sum" or acc.dtype != torch.float32 or v.op != "mul" or v.dtype != torch.float32:
-        return None
-    if any(x.op != "load" or x.args or x.attr[0].scope != "global" for x in v.args):
-        return None
-    stores = [s for st in rest for s in st.stores]
-    if not stores or any(s.mode != "set" for s in stores):
-        return None
-    a, b = v.args
-    if any(x.attr[1].coeff(d.symbol.name) in (None, ZERO) for x in (a, b) for d in first.axes):
-        return None
+def _is_read(v: Value) -> bool:
+    """Whether an operand is read from a tensor as it is."""
+    return v.op == "load" and not v.args and v.attr[0].scope == "global"
+
+
+def _axes_of_operands(kernel: Kernel, a: Value, b: Value) -> dict[str, list[Axis]] | None:
+    """Which axes of the results the operands run along: "a", "b" or both of them, "ab"."""
     of: dict[str, list[Axis]] = {"a": [], "b": [], "ab": []}
     for axis in kernel.outer:
         ca, cb = a.attr[1].coeff(axis.symbol.name), b.attr[1].coeff(axis.symbol.name)
         if ca is None or cb is None or (ca is ZERO and cb is ZERO):
             return None
         of["b" if ca is ZERO else "a" if cb is ZERO else "ab"].append(axis)
+    return of
+
+
+def find_product(kernel: Kernel, target: Target) -> Product | None:
+    """What makes this kernel (its axes merged) a product, or None. Only float32, on machines with fused
+    multiply-add.
+    """
+    if not target.fma or target.width < 32 or kernel.checks or kernel.locals:
+        return None
+    summed = sum_of_products(kernel)
+    if summed is None:
+        return None
+    first, acc = summed
+    outer_k, k, v = first.axes[:-1], first.axes[-1], acc.value
+    if v.dtype != torch.float32 or not all(map(_is_read, v.args)):
+        return None
+    stores = [s for st in kernel.stages[1:] for s in st.stores]
+    if not stores or any(s.mode != "set" for s in stores):
+        return None
+    a, b = v.args
+    if any(x.attr[1].coeff(d.symbol.name) in (None, ZERO) for x in (a, b) for d in first.axes):
+        return None
+    of = _axes_of_operands(kernel, a, b)
+    if of is None:
+        return None
     for one, many in (("a", "b"), ("b", "a")):
         if of[one] and len(of[many]) > 1 and _unit(stores, of[many][-1]) and not any(_unit(stores, x) for x in of[one]):
             of["ab"] += of[many][
@@ -107,11 +120,7 @@ def find_product(kernel: Kernel, target: Target) -> Product | None:
         a, b, of["a"], of["b"] = b, a, of["b"], of["a"]
     if len(of["b"]) != 1 or not of["a"]:
         return None
-    sizes = [_hint(x.size, kernel.hints) for x in (*kernel.outer, *first.axes)]
-    work = 1
-    for n in sizes:
-        work *= n
-    if work < LEAST_WORK:
+    if math.prod(_hint(x.size, kernel.hints) for x in (*kernel.outer, *first.axes)) < LEAST_WORK:
         return None
     return Product(a, b, acc.name, tuple(outer_k), k, tuple(of["a"]), of["b"][0], tuple(of["ab"]), stores)
 

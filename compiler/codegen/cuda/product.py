@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, Kernel, Store
+from ...lowering.ir import Axis, Buffer, Kernel, Store, Value
 from ...lowering.print_loops import names_of
 from ...symbolic.expr import Expr, as_expr, integer
 from ..triton.cheap import rounded_to
@@ -70,30 +70,20 @@ class Tiles:
     b_by_rows: bool
 
 
+def _is_read(v: Value) -> bool:
+    """Whether an operand is read from memory as it is."""
+    return v.op == "load" and not v.args
+
+
 def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
     """What makes this kernel (without local buffers) a product of these tiles on this target, or None."""
     if target.backend != "cuda" or target.arch != 90 or kernel.sizes or kernel.params or kernel.checks:
         return None
     p = find_product(kernel)
-    if (
-        p is None
-        or p.batch
-        or p.groups is not None
-        or len(p.k) != 1
-        or p.a.op != "load"
-        or p.b.op != "load"
-        or p.a.args
-        or p.b.args
-    ):
+    if p is None or p.batch or p.groups is not None or len(p.k) != 1 or not all(map(_is_read, (p.a, p.b))):
         return None
     m, n, k = (_size(x) for x in (p.rows, p.columns, p.k))
-    if (
-        m is None
-        or n is None
-        or k is None
-        or min(m, n, k) < LEAST
-        or any(not e.is_const or int(e.value) >= 2**31 for e in spans(kernel))
-    ):
+    if min(m, n, k) < LEAST or any(not e.is_const or int(e.value) >= 2**31 for e in spans(kernel)):
         return None
     stores = [s for st in kernel.stages[1:] for s in st.stores]
     a, b = _walk(p.a.attr, p.rows, p.k, (m, k), p.a.dtype), _walk(p.b.attr, p.columns, p.k, (n, k), p.a.dtype)
@@ -136,9 +126,10 @@ def _cost(t: Tiles, columns: int, processors: int) -> float:
     return rounds * (columns + 16.0)
 
 
-def _size(axes: tuple[Axis, ...]) -> int | None:
+def _size(axes: tuple[Axis, ...]) -> int:
+    """Elements over these axes; 0 where it varies from call to call."""
     n = numel(axes)
-    return int(n.value) if n.is_const else None
+    return int(n.value) if n.is_const else 0
 
 
 def _walk(

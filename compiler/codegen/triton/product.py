@@ -23,6 +23,7 @@ from ...lowering.product_groups import Ends, in_groups
 from ...lowering.ir import Axis, Kernel, Store, Value, walk
 from ...lowering.rewrite import Rewriter, tidy
 from ...symbolic.expr import ONE, Expr, as_expr, ceildiv, integer, symbol
+from ..sums import sum_of_products
 from .dtypes import ttype
 from .grouped import Groups, flat, most_tiles, print_bounds, print_tile
 from .layout import Choices, Layout, at_hints, numel, stage_values
@@ -60,15 +61,11 @@ class Product:
 
 def find_product(kernel: Kernel) -> Product | None:
     """What makes this kernel (without local buffers) a product of tiles, or None."""
-    if len(kernel.stages) < 2:
+    sums = sum_of_products(kernel)
+    if sums is None or sums[1].running:
         return None
-    first, rest = kernel.stages[0], kernel.stages[1:]
-    if not first.axes or len(first.accs) != 1 or first.stores or any(s.axes or s.accs for s in rest):
-        return None
-    acc = first.accs[0]
+    first, acc = sums
     v = acc.value
-    if acc.op != "sum" or acc.running or acc.dtype != torch.float32 or v.op != "mul":
-        return None
     a, b = (x.args[0] if x.op == "cast" and x.dtype == torch.float32 and x.attr != "round" else x for x in v.args)
     if (
         a.dtype != b.dtype
@@ -87,10 +84,10 @@ def find_product(kernel: Kernel) -> Product | None:
         return None
     for axis in kernel.outer:
         side = "".join(k for k in ("a", "b") if axis.symbol.name in over[k])
-        if not side:
-            return None
-        of[side].append(axis)
-    stores = [s for st in rest for s in st.stores]
+        of.setdefault(side, []).append(axis)
+    if "" in of:  # a result that neither operand runs along
+        return None
+    stores = [s for st in kernel.stages[1:] for s in st.stores]
     if (
         of["b"]
         and _last(stores, of["a"])
@@ -98,11 +95,7 @@ def find_product(kernel: Kernel) -> Product | None:
         and at_hints(numel(of["a"]), kernel.hints) >= LEAST
     ):
         a, b, of["a"], of["b"] = b, a, of["b"], of["a"]  # what is stored side by side are columns
-    if (
-        not of["a"]
-        or not of["b"]
-        or any(at_hints(numel(x), kernel.hints) < n for x, n in ((of["a"], 2), (of["b"], LEAST), (first.axes, LEAST)))
-    ):
+    if any(at_hints(numel(x), kernel.hints) < n for x, n in ((of["a"], 2), (of["b"], LEAST), (first.axes, LEAST))):
         return None
     p = Product(a, b, acc.name, first.axes, tuple(of["a"]), tuple(of["b"]), tuple(of["ab"]))
     return p if found is None else _grouped(p, *found[1:])
