@@ -29,6 +29,7 @@ def test_a_lab_is_started_once(capsys: pytest.CaptureFixture) -> None:
     status, text = said(capsys, "start", "9")
     assert status == 1 and "stays as it is" in text and Path("lab09.ipynb").read_text() == before
     assert json.loads(before)["metadata"]["tcompile_lab"]["number"] == 9
+    assert "*Points here: 4. By tests that you do not see: 4.*" in before
 
 
 def test_the_language_stands_before_or_behind_the_command(capsys: pytest.CaptureFixture) -> None:

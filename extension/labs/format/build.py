@@ -20,8 +20,8 @@ __all__ = ["build_all", "build_lab"]
 WORDS = {
     "en": {
         "minutes": "Lab {number}. About {minutes} minutes.",
-        "points": "*{points} points here, {hidden} more by tests that you do not see.*",
-        "challenge": "*A challenge: {points} points here, {hidden} more by tests that you do not see.*",
+        "points": "*Points here: {points}. By tests that you do not see: {hidden}.*",
+        "challenge": "*A challenge. Points here: {points}. By tests that you do not see: {hidden}.*",
         "hint": "Hint {n}",
         "board": "## Where you stand\nThe challenge's figures are counts, and no clock's: they repeat.",
     },
