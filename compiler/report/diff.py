@@ -23,6 +23,13 @@ def diff(before: Any, after: Any) -> RunDiff:
         known = before.summary.status in order and after.summary.status in order
         better = order.index(after.summary.status) > order.index(before.summary.status) if known else None
         add(Change("outcome", before.summary.status, after.summary.status, better))
+    served = after.summary.compile_seconds == 0 < before.summary.compile_seconds and not after.graphs
+    if served:  # what was compiled before serves: it has not gone
+        add(Change("compile time", seconds(before.summary.compile_seconds), "none: earlier entries served", True))
+        _times(out, before.speedups, after.speedups)
+        out.source = _lines(before.source.text, after.source.text)
+        _options(out, before, after)
+        return out
     for name, words in (("graphs", "graphs"), ("breaks", "graph breaks"), ("recompiles", "recompiles")):
         _number(out, words, getattr(before.summary, name), getattr(after.summary, name), fewer=True)
     _number(out, "kernels", before.summary.kernels, after.summary.kernels)
@@ -36,10 +43,7 @@ def diff(before: Any, after: Any) -> RunDiff:
     peak = [max((m.peak_bytes or 0 for m in r.memory), default=0) for r in (before, after)]
     if peak[0] != peak[1]:
         add(Change("peak memory of a plan", size(peak[0]), size(peak[1]), peak[1] < peak[0]))
-    for name in sorted({*before.options, *after.options}):
-        old, new = before.options.get(name), after.options.get(name)
-        if old != new:
-            add(Change(f"option {name}", _value(old), _value(new)))
+    _options(out, before, after)
     for b_ in after.graph_breaks:
         if not any(_same_break(b_, a_) for a_ in before.graph_breaks):
             add(Change("new graph break", "", f"line {b_.line}: {b_.code.strip()}", False))
@@ -48,6 +52,13 @@ def diff(before: Any, after: Any) -> RunDiff:
             add(Change("graph break gone", f"line {a_.line}: {a_.code.strip()}", "", True))
     out.source = _lines(before.source.text, after.source.text)
     return out
+
+
+def _options(out: RunDiff, before: Any, after: Any) -> None:
+    for name in sorted({*before.options, *after.options}):
+        old, new = before.options.get(name), after.options.get(name)
+        if old != new:
+            out.changes.append(Change(f"option {name}", _value(old), _value(new)))
 
 
 def _number(out: RunDiff, what: str, before: int, after: int, fewer: bool | None = None) -> None:

@@ -72,6 +72,16 @@ def test_what_changed_since_the_last_run(report: CompileReport) -> None:
         report.diff("yesterday")
 
 
+def test_a_run_that_earlier_entries_served_has_lost_nothing(report: CompileReport) -> None:
+    before = CompileReport.from_json(SAMPLE.read_text())
+    report.summary.compile_seconds, report.graphs, report.memory, report.kernels = 0.0, [], [], []
+    report.summary.graphs = report.summary.kernels = 0
+    report.options["mode"] = "max-autotune"
+    told = {c.what: c.after for c in report.diff(before).changes}
+    assert told.pop("option mode") == "max-autotune"
+    assert told == {"compile time": "none: earlier entries served"}
+
+
 def test_widgets_are_the_views_of_the_labextension(report: CompileReport) -> None:
     pytest.importorskip("anywidget")
     from tcompile.kernel_magics.page import bundle_path

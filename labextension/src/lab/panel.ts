@@ -135,11 +135,22 @@ export class CompilerPanel extends Widget {
       h('div', null, h(`span.tc-status-${f.status === 'compiled' ? 'compiled' : 'eager'}`, { title: STATUS_WORDS[f.status] }, h('span.tc-symbol', null, SYMBOLS[f.status] ?? '·')), ' ',
         h('button.tc-link', { type: 'button', title: t('Show the cell and its report'), onclick: () => this.reveal(f) }, f.name), ' ',
         gain),
-      h('div.tc-muted', null, `${f.file}:${f.line}`),
+      h('div.tc-muted', null, `${f.file}:${f.line}`, this.beginning(f)),
       h('div.tc-muted', null, facts),
       saved !== null ? h('div.tc-muted', null, saved >= 0 ? t('saved {0} so far', seconds(saved)) : t('cost {0} so far', seconds(-saved)),
         f.compile_seconds ? t(', {0} to compile', seconds(f.compile_seconds)) : '') : null,
       f.reason ? h('div.tc-side-reason', null, f.reason) : null);
+  }
+
+  /** How a function's cell begins: by that its reader knows it. */
+  private beginning(f: CompiledFunction): Child {
+    const cell = this.cellOf(f);
+    const line = cell?.model.sharedModel.getSource().split('\n').find(l => l.trim() && !/^(%|# tcompile:)/.test(l));
+    return line ? [' · ', h('code', null, line.trim())] : null;
+  }
+
+  private cellOf(f: CompiledFunction) {
+    return f.cell === null ? undefined : this.panel?.content.widgets.find(w => w.model.type === 'code' && (w.model as any).executionCount === f.cell);
   }
 
   private reveal(f: CompiledFunction): void {
@@ -150,7 +161,7 @@ export class CompilerPanel extends Widget {
     if (f.report && openPlace(panel.content.node, f.report, 'overview')) {
       return;
     }
-    const cell = panel.content.widgets.find(w => w.model.type === 'code' && (w.model as any).executionCount === f.cell);
+    const cell = this.cellOf(f);
     if (cell) {
       panel.content.activeCellIndex = panel.content.widgets.indexOf(cell);
       void panel.content.scrollToItem(panel.content.activeCellIndex);
