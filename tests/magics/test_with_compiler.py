@@ -345,8 +345,11 @@ def test_whatever_fails_in_timing_ends_as_text(shell, capsys, monkeypatch, broke
 
 
 def test_a_cell_has_a_profile_of_its_call(shell):
+    from tcompile.compiler import config
+
     run(shell, "import torch\nx = torch.randn(64, 64)\ndef f(x):\n    return torch.softmax(x @ x, -1)")
-    run(shell, "%%tcompile -o r time=200ms\nf(x)")
+    with config.patch(cpu_products="library"):  # on some processors it is a generated kernel
+        run(shell, "%%tcompile -o r time=200ms\nf(x)")
     r = shell.user_ns["r"]
     (p,) = r.profiles
     rows = p.rows()

@@ -95,7 +95,8 @@ def test_a_training_step_loses_its_writes_and_switches():
 
 def test_a_predicate_says_what_failing_is(args):
     def has_a_product(fn, inputs):
-        return any("mm" in e.op for e in tcompile.explain(fn)(*inputs).externs)
+        with tcompile.config.patch(cpu_products="library"):  # on some processors it is a generated kernel
+            return any("mm" in e.op for e in tcompile.explain(fn)(*inputs).externs)
 
     made = tcompile.minify(program, args, predicate=has_a_product)
     assert made.nodes == 1 and "@" in made.text
