@@ -7,6 +7,7 @@ containers are read (and guarded) first, callables become callbacks into the int
 from __future__ import annotations
 
 import collections
+import contextvars
 import datetime
 import decimal
 import functools
@@ -29,6 +30,7 @@ from . import attributes, containers
 from .callables import FUNCTIONS, KEEPS_TEXTS, function, own_class_method, python_function, run_handler
 from ..tensors import tensor_calls
 from ..machine.generators import InlineGenerator
+from .context_variables import context_value
 from .identity import subclasses
 from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
 from ..machine.signals import Break, Raised
@@ -578,6 +580,8 @@ def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict
         return m.native(getattr(owner, name), *args)
     if isinstance(owner, type) and name == "__or__":
         return m.native(operator.or_, owner, args[0])
+    if t is contextvars.ContextVar and name == "get" and len(args) <= 1 and not kwargs:
+        return context_value(m, owner, args)
     import random
 
     if isinstance(owner, random.Random):
