@@ -46,7 +46,7 @@ from ..guards.weak import referents
 from ..logs import log_error, log_guards
 from ..marks import is_disabled
 from ..base.quoting import file_name
-from .recompile import FrameState, is_full, learn, make_room
+from .recompile import FrameState, is_full, learn, make_room, unmet
 from ..guards.state import read_field
 from .cell_work import CellWork
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects
@@ -168,7 +168,9 @@ class Engine:
                         entry = self._compile(cache, state, func, args)
                     break
                 except StateMade:
+                    misses = cache.last_failures
                     entry = cache.lookup(func, args)
+                    state.before_first_step |= unmet(m for m in misses if m[0] is entry)
         return RUN_ORIGINAL if entry is None else entry
 
     def _runs_plainly(self, state: FrameState) -> bool:
@@ -267,7 +269,7 @@ class Engine:
                 learn(state, e.program.guards, func, args)
         if (entry := self._renamed(cache, state, misses, func, args)) is not None:
             return entry
-        if self._waits(cache, state, func):
+        if self._waits(cache, state, func, misses):
             return None
         try:
             return self._make_entry(cache, state, func, args, failures)
@@ -435,7 +437,13 @@ class Engine:
         """An entry that serves this call once it is said of the classes that a cell has defined again."""
         return None
 
-    def _waits(self, cache: CodeCache, state: FrameState, func: types.FunctionType) -> bool:
+    def _waits(
+        self,
+        cache: CodeCache,
+        state: FrameState,
+        func: types.FunctionType,
+        misses: Sequence[tuple[Entry, int]],
+    ) -> bool:
         """Whether a call that no entry serves runs plain, since another like it may not come."""
         return False
 

@@ -31,6 +31,7 @@ from .instead_of_stock import InsteadOfStock
 from .measured import Timings
 from .optimizer_steps import OptimizerSteps, is_step
 from .policy import Library, is_installed
+from .recompile import unmet
 from ..runtime import frame_hook as _hook
 from ..runtime.dispatch import RUN_ORIGINAL, forget_all, forget_code
 
@@ -183,17 +184,19 @@ class HookEngine(Engine):
             return {"leaf": self.library.is_leaf(code)}
         return {"library": self.library}
 
-    def _waits(self, cache: Any, state: Any, func: types.FunctionType) -> bool:
+    def _waits(self, cache: Any, state: Any, func: types.FunctionType, misses: Any) -> bool:
         """A root that serves other calls meets a new form of call once in each run of a cell before it is compiled for
         it. What comes once in a run (the prompt of a generation, the last batch) never is, so that a second run
-        compiles nothing.
+        compiles nothing. The first step of an optimizer that the cell has made anew is such a call, too: capturing it
+        would end where the optimizer gets its state.
         """
         if (
             self.library is None
             or not len(cache)
             or frames.takes_every_frame()
-            or func.__code__ is not self._root
             or state.waited == self.generation
+            or func.__code__ is not self._root
+            and state.before_first_step.isdisjoint(unmet(misses))
         ):
             return False
         state.waited = self.generation

@@ -7,7 +7,7 @@ room.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
 from ..guards.source_values import Unreachable
 
-__all__ = ["FrameState", "learn", "is_full", "make_room"]
+__all__ = ["FrameState", "learn", "unmet", "is_full", "make_room"]
 
 
 @dataclass
@@ -31,6 +31,7 @@ class FrameState:
     dynamic_floats: set[Any] = field(default_factory=set)  # Sources of floats that are inputs of the graph
     dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
     waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
+    before_first_step: set[Any] = field(default_factory=set)  # guards that hold once an optimizer has its state
     put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)
     skips: int = 0
     last_skip: str = ""  # why capture passed the frame over last
@@ -73,6 +74,12 @@ def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
     strides = {d for d, (w, n) in enumerate(zip(spec.stride, stride)) if type(w) is int and w != n and min(w, n) > 1}
     if strides:
         state.dynamic_strides.setdefault(g.source, set()).update(strides)
+
+
+def unmet(misses: Iterable[tuple[Any, int]]) -> set[tuple[str, Any]]:
+    """The guards that did not hold, by what they look at."""
+    found = (entry.program.guards[index] for entry, index in misses if index >= 0)
+    return {(guard.kind, guard.source) for guard in found if guard.source is not None}
 
 
 # ---- how many entries are enough

@@ -12,6 +12,7 @@ import torch.nn as nn
 import tcompile
 from tcompile.compiler import events
 from tcompile.compiler.frontend import hook
+from tcompile.compiler.capture.library import optimizers
 from tcompile.compiler.config import Options
 from tcompile.compiler.runtime import frame_hook as runtime_hook
 
@@ -254,3 +255,32 @@ def test_watching_a_function_asks_less_and_less_often(library, monkeypatch):
     captured, _ = cells.run(text)  # 3600 calls, each of about 20 microseconds
     assert captured.count("polynomial") == 1 and asked.count("polynomial") < 60
     torch.testing.assert_close(cells.names["out"], library.polynomial(x))
+
+
+def test_the_first_step_of_an_optimizer_made_anew_is_not_captured_again(monkeypatch):
+    """Capture would go through all that lies before the step, and end there: the optimizer has its state then."""
+    made, real = [], optimizers._make_state
+    monkeypatch.setattr(optimizers, "_make_state", lambda *given: made.append(given[0]) or real(*given))
+    text = """
+torch.manual_seed(1)
+net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+for i in range(5):
+    loss = (net(torch.randn(3, 4)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+out = [p.detach().clone() for p in net.parameters()]
+"""
+    plain = {"torch": torch, "nn": nn}
+    exec(text, plain)
+    state = torch.random.get_rng_state()
+    cells, counts = Cells(), []
+    for _ in range(5):
+        made.clear()
+        captured, _ = cells.run(text)
+        torch.testing.assert_close(cells.names["out"], plain["out"])
+        assert torch.equal(torch.random.get_rng_state(), state)
+        counts.append((len(made), len(captured)))
+    assert counts[0][0] and counts[3:] == [(0, 0)] * 2, counts
+    hook.reset()
