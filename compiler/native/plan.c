@@ -521,8 +521,7 @@ static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t
             f.live[i].data = scratch + f.value[s->offset];
     }
     if (LIKELY(!rc)) {
-        /* also for products: addmm_out copies the bias, which autograd would record */
-        if (tc_torch_api.grad_enabled && (grad = tc_torch_api.grad_enabled()))
+        if (p->calls_torch && tc_torch_api.grad_enabled && (grad = tc_torch_api.grad_enabled()))
             tc_torch_api.set_grad_enabled(0);
         rc = run_steps(&f);
         if (grad)

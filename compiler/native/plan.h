@@ -69,7 +69,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     int device;                        /* index of the GPU, -1: the CPU */
     int n_inputs, n_symbols, n_values, n_slots, n_steps, n_outputs, scratch_value;
-    int calls;                         /* whether Python is called */
+    int calls_torch;                   /* whether operators of torch run, which autograd would record (addmm_out copies its bias) */
     int most_slots, most_sizes, most_params;
     int *symbols;                      /* (input, kind, dim) each */
     int64_t *fixed;                    /* values where they do not vary */

@@ -121,7 +121,7 @@ static int read_torch(ProgramObject *p, Step *st, PyObject *tuple)
     TorchCall *c = st->torch = calloc(1, sizeof *c);
     if (!c || !PyArg_ParseTuple(tuple, "iKO!O!O", &st->kind, &address, &PyTuple_Type, &words, &PyTuple_Type, &reals, &call) || !(st->call = read_call(p, call)))
         return c ? -1 : bad();
-    p->calls = 1;
+    p->calls_torch = 1;
     c->function = (int (*)())(uintptr_t)address;
     c->n_words = (int)PyTuple_GET_SIZE(words);
     c->n_reals = (int)PyTuple_GET_SIZE(reals);
@@ -169,6 +169,7 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         return st->slot < 0 || st->slot >= p->n_inputs ? bad() : 0;
     case STEP_PRODUCT: {                   /* (kind, which (and N_PRODUCTS more where it widens), slots, beta, alpha, call, gemm: the fields of a GemmSpec, or (), algorithm: (bytes, workspace), or ()) */
         GemmSpec g;
+        p->calls_torch = 1;
         if (!PyArg_ParseTuple(tuple, "liOddOO!O!", &kind, &st->product, &a, &st->beta, &st->alpha, &b, &PyTuple_Type, &c, &PyTuple_Type, &d))
             return -1;
         if (PyTuple_GET_SIZE(c)) {
@@ -197,7 +198,7 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
     case STEP_WRITING:                     /* (kind,) */
         return 0;
     case STEP_CALL:                        /* (kind, call) */
-        p->calls = 1;
+        p->calls_torch = 1;
         return PyArg_ParseTuple(tuple, "lO", &kind, &a) && (st->call = read_call(p, a)) ? 0 : -1;
     }
     return bad();
