@@ -7,6 +7,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 from tcompile.compiler.report import MIME, CompileReport  # noqa: E402
+from tcompile.kernel_magics.render.html import render_html  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SETUP = f"""import sys; sys.path.insert(0, {HERE!r})
@@ -63,14 +64,13 @@ def test_report_under_the_cell(notebook):
 
 
 def test_all_user_text_is_escaped(notebook):
-    html = outputs(notebook.cells[1], "display_data")[0].data["text/html"]
-    assert (
-        "<script" not in html
-        and "&lt;script&gt;alert(1)" in html
-        and "&lt;b&gt;&amp;" in html
-        and "http://" not in html
-        and "https://" not in html
-    )
+    """In the summary that is saved, and in the whole report, which shows the names that kernels were made from, too."""
+    data = outputs(notebook.cells[1], "display_data")[0].data
+    whole = render_html(CompileReport.from_json(data[MIME]))
+    assert "&lt;b&gt;&amp;" in whole
+    for html in (data["text/html"], whole):
+        assert "&lt;script&gt;alert(1)" in html and "&lt;b&gt;bold" in html
+        assert not [raw for raw in ("<script", "<b>&", "<b>bold", "http://", "https://") if raw in html]
 
 
 def test_on_shows_reports_only_where_something_was_compiled(notebook):

@@ -37,9 +37,9 @@ def test_another_backend_is_named_where_its_times_stand():
 def test_a_busy_machine_is_said(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (11.2, 9.0, 8.0))
-    assert timing._busy() == "the machine was busy with other programs: 11 wanted to run on 2 cores"
+    assert timing.busy_words() == "the machine was busy with other programs: 11 wanted to run on 2 cores"
     monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 9.0, 8.0))
-    assert timing._busy() == ""
+    assert timing.busy_words() == ""
 
 
 def test_a_comparison_with_stock_leaves_the_process_as_it_was(monkeypatch):
