@@ -196,7 +196,7 @@ def test_would_it_recompile(running: Lab) -> None:
     report.locator(".tc-tab:has-text('guards')").click()
     page.wait_for_selector("text=Would this recompile?", timeout=30_000)
     shape = report.locator("input[aria-label='Shape of x']")
-    ask = report.locator(".tc-form ~ div button:has-text('ask')")
+    ask = report.locator("div:has(> .tc-form) ~ div button:has-text('ask')")
     ask.click()
     page.wait_for_selector("text=● no")
     shape.fill("7, 256")
