@@ -64,7 +64,8 @@ class Place:
 @functools.lru_cache(maxsize=32)
 def _tree(file: str, text: str) -> ast.Module | None:
     try:
-        return compile(text, file, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)  # type: ignore[return-value]
+        flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        return compile(text, file, "exec", flags, dont_inherit=True)  # type: ignore[return-value]
     except (SyntaxError, ValueError):
         return None
 

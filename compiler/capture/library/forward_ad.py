@@ -67,11 +67,13 @@ def make_dual(m: Machine, tensor: Any, tangent: Any, *, level: int | None = None
             [tensor, tangent],
             {"level": 0 if level is None and m.dual_level is not None else level},
         )
-    return tensor_calls.call_function(m, torch._VF._make_dual, [tensor, tangent], {"level": 0})  # type: ignore[attr-defined]
+    make = torch._VF._make_dual  # type: ignore[attr-defined]
+    return tensor_calls.call_function(m, make, [tensor, tangent], {"level": 0})
 
 
 @python_function((_HOME, "unpack_dual"))
 def unpack_dual(m: Machine, tensor: Any, *, level: int | None = None) -> Any:
     if m.dual_level is None or level not in (None, 0) or type(tensor) is not TraceTensor:
         return call_python(m, forward_ad.unpack_dual, [tensor], {"level": level})
-    return forward_ad.UnpackedDualTensor(*tensor_calls.call_function(m, torch._VF._unpack_dual, [tensor], {"level": 0}))  # type: ignore[attr-defined]
+    unpack = torch._VF._unpack_dual  # type: ignore[attr-defined]
+    return forward_ad.UnpackedDualTensor(*tensor_calls.call_function(m, unpack, [tensor], {"level": 0}))

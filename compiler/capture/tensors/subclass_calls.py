@@ -399,7 +399,7 @@ def get_attribute(m: Machine, s: Subclassed, name: str) -> Any:
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, property)):
             return operate(m, getattr, [s, name])
         return m.getattr(cls, name)
-    if raw is not MISSING and is_trusted_module(owner.__module__ or "") and isinstance(raw, types.FunctionType):  # type: ignore[union-attr]
+    if isinstance(raw, types.FunctionType) and is_trusted_module(owner.__module__ or ""):  # type: ignore[union-attr]
         return types.MethodType(raw, s)
     return attributes._instance_attribute(m, s, cls, name)
 

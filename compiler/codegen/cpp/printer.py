@@ -715,10 +715,8 @@ class _Printer:
                 f"const i64 *{acc.name}_positions = (const i64 *)(scratch + {self._c(as_expr(base) + pos)});",
                 f"{ct.scalar} {acc.name}_best = {chunks}[0];",
                 f"i64 {acc.name} = {acc.name}_positions[0];",
-                (
-                    f"for (i64 c = 1; c < {self._c(n)}; ++c) if ({is_better}) {acc.name}_best = {chunks}[c], {acc.name} ="
-                    f" {acc.name}_positions[c];"
-                ),
+                f"for (i64 c = 1; c < {self._c(n)}; ++c) if ({is_better})"
+                f" {acc.name}_best = {chunks}[c], {acc.name} = {acc.name}_positions[c];",
             ]
         else:
             x = reduce_update(self.s, acc.op, Operand(acc.name, ct, False), Operand(f"{chunks}[c]", ct, False))
