@@ -116,7 +116,6 @@ def test_one_graph(fn):
         inputs_written_to,
         given_as_out,
     ],
-    ids=str,
 )
 def test_parted_where_the_object_matters(fn):
     check(fn)
