@@ -28,7 +28,7 @@ help:
 	@echo "make labs-graders  the same labs under nbgrader and otter-grader, in an environment of their own"
 	@echo "make gallery  run the notebooks and store them with what they show; THREADS=1 on a busy machine"
 	@echo "make labs-instructor  the instructor's package (solutions, hidden tests) in dist/"
-	@echo "make lint     ruff (rules and format) and mypy; make format lays the sources out"
+	@echo "make lint     ruff (rules and format), mypy, Prettier; make format lays the sources out"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
 	@echo "make gradients  their gradients against eager and float64, for GRADIENT_SECONDS=2400 at most"
 	@echo "make fuzz     the four fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
@@ -107,19 +107,28 @@ gallery: setup browser
 labs-instructor: setup
 	$(PY) tools/labs.py instructor dist
 
+# TypeScript and CSS are laid out by Prettier, where Node made it available.
+PRETTIER := cd labextension && test ! -x node_modules/.bin/prettier || node_modules/.bin/prettier --log-level=warn
+
 format: setup
 	$(PY) -m ruff format .
+	@$(PRETTIER) --write src scripts style
 
 lint: setup
-	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m ruff format --check -q . || status=1; $(PY) -m mypy || status=1; exit $$status
+	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m ruff format --check -q . || status=1; $(PY) -m mypy || status=1; \
+	 ($(PRETTIER) --check src scripts style) || status=1; exit $$status
 
 browser: | $(STAMPS)/packages
 	@$(PY) tools/environment.py browser --install
 
+# A process a core, four at most; a file's tests stay together, as they share what is slow to make. WORKERS=0: all in one.
+WORKERS ?= logical
+PYTEST := $(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile
+
 # Lint does not keep the tests from running; either failing fails the target, and pytest's line is the last.
 test: setup browser
 	@status=0; $(MAKE) --no-print-directory lint || status=1; \
-	 $(PY) -m pytest $(PYTEST_ARGS) || status=1; exit $$status
+	 $(PYTEST) $(PYTEST_ARGS) || status=1; exit $$status
 
 # In an environment of its own, which stays: .venv-torch-2.11.0, or .venv-torch-2.13.0-python3.13. Lint, types and the browser are `make test`'s.
 TORCH_VENV = .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
@@ -127,7 +136,7 @@ test-torch:
 	@test -n "$(TORCH)" || { echo "which torch? make test-torch TORCH=2.11.0 (or 2.13.0, 2.14.1)"; exit 2; }
 	@$(MAKE) --no-print-directory suite VENV=$(TORCH_VENV)
 suite: setup
-	$(PY) -m pytest -m "not browser" $(PYTEST_ARGS)
+	$(PYTEST) -m "not browser" $(PYTEST_ARGS)
 
 JOBS ?= 2
 optable: setup

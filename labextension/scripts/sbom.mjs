@@ -14,7 +14,17 @@ import { fileURLToPath } from 'node:url';
 const home = path.join(path.dirname(fileURLToPath(import.meta.url)), '..');
 const built = path.join(home, '..', 'extension', 'labextension');
 const target = path.join(built, 'sbom.cdx.json');
-const PERMITTED = new Set(['MIT', 'ISC', 'BSD-2-Clause', 'BSD-3-Clause', 'Apache-2.0', '0BSD', 'BlueOak-1.0.0', 'CC0-1.0', 'Unlicense']);
+const PERMITTED = new Set([
+  'MIT',
+  'ISC',
+  'BSD-2-Clause',
+  'BSD-3-Clause',
+  'Apache-2.0',
+  '0BSD',
+  'BlueOak-1.0.0',
+  'CC0-1.0',
+  'Unlicense'
+]);
 
 const readJson = file => JSON.parse(fs.readFileSync(file, 'utf8'));
 
@@ -32,29 +42,53 @@ for (const input of Object.keys(readJson(path.join(home, 'lib', 'standalone-inpu
 
 const unclear = [...bundled.values()].filter(p => !PERMITTED.has(p.license));
 if (unclear.length) {
-  console.error(`sbom: the licence of ${unclear.map(p => `${p.name} (${p.license})`).join(', ')} is not one that may be bundled`);
+  console.error(
+    `sbom: the licence of ${unclear.map(p => `${p.name} (${p.license})`).join(', ')} is not one that may be bundled`
+  );
   process.exit(1);
 }
 
 function files(folder) {
-  return fs.readdirSync(folder, { withFileTypes: true }).flatMap(e => (e.isDirectory() ? files(path.join(folder, e.name)) : [path.join(folder, e.name)]));
+  return fs
+    .readdirSync(folder, { withFileTypes: true })
+    .flatMap(e => (e.isDirectory() ? files(path.join(folder, e.name)) : [path.join(folder, e.name)]));
 }
 
-const libraries = [...bundled.entries()].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, p]) => {
-  const purl = `pkg:npm/${p.name.replace('@', '%40')}@${p.version}`;
-  return { type: 'library', 'bom-ref': purl, name: p.name, version: p.version, licenses: [{ license: { id: p.license } }], purl };
-});
-const shipped = files(built).filter(f => f !== target).sort().map(f => ({
-  type: 'file',
-  name: path.relative(built, f).split(path.sep).join('/'),
-  hashes: [{ alg: 'SHA-256', content: crypto.createHash('sha256').update(fs.readFileSync(f)).digest('hex') }]
-}));
+const libraries = [...bundled.entries()]
+  .sort(([a], [b]) => (a < b ? -1 : 1))
+  .map(([, p]) => {
+    const purl = `pkg:npm/${p.name.replace('@', '%40')}@${p.version}`;
+    return {
+      type: 'library',
+      'bom-ref': purl,
+      name: p.name,
+      version: p.version,
+      licenses: [{ license: { id: p.license } }],
+      purl
+    };
+  });
+const shipped = files(built)
+  .filter(f => f !== target)
+  .sort()
+  .map(f => ({
+    type: 'file',
+    name: path.relative(built, f).split(path.sep).join('/'),
+    hashes: [{ alg: 'SHA-256', content: crypto.createHash('sha256').update(fs.readFileSync(f)).digest('hex') }]
+  }));
 const self = readJson(path.join(home, 'package.json'));
 const bom = {
   bomFormat: 'CycloneDX',
   specVersion: '1.6',
   version: 1,
-  metadata: { component: { type: 'library', 'bom-ref': self.name, name: self.name, version: self.version, licenses: [{ license: { id: self.license } }] } },
+  metadata: {
+    component: {
+      type: 'library',
+      'bom-ref': self.name,
+      name: self.name,
+      version: self.version,
+      licenses: [{ license: { id: self.license } }]
+    }
+  },
   components: [...libraries, ...shipped],
   dependencies: [{ ref: self.name, dependsOn: libraries.map(l => l['bom-ref']) }]
 };

@@ -24,7 +24,8 @@ function add(text, file, many = '') {
   found.set(text, entry);
 }
 
-const literal = node => (node && (ts.isStringLiteral(node) || ts.isNoSubstitutionTemplateLiteral(node)) ? node.text : null);
+const literal = node =>
+  node && (ts.isStringLiteral(node) || ts.isNoSubstitutionTemplateLiteral(node)) ? node.text : null;
 
 function visit(node, file) {
   if (ts.isCallExpression(node) && ts.isIdentifier(node.expression)) {
@@ -61,8 +62,15 @@ for (const option of JSON.parse(fs.readFileSync(path.join(home, 'src', 'options.
 }
 
 const quote = text => JSON.stringify(text);
-const entries = [...found].sort(([a], [b]) => (a < b ? -1 : 1)).map(([text, { many, files }]) =>
-  [`#: ${[...files].join(' ')}`, `msgid ${quote(text)}`, ...(many ? [`msgid_plural ${quote(many)}`, 'msgstr[0] ""', 'msgstr[1] ""'] : ['msgstr ""'])].join('\n'));
+const entries = [...found]
+  .sort(([a], [b]) => (a < b ? -1 : 1))
+  .map(([text, { many, files }]) =>
+    [
+      `#: ${[...files].join(' ')}`,
+      `msgid ${quote(text)}`,
+      ...(many ? [`msgid_plural ${quote(many)}`, 'msgstr[0] ""', 'msgstr[1] ""'] : ['msgstr ""'])
+    ].join('\n')
+  );
 const text = ['msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"', ...entries].join('\n\n') + '\n';
 
 if (process.argv.includes('--check')) {

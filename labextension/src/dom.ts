@@ -64,9 +64,11 @@ export function clear(element: Element): void {
 
 /** `code` spans where text holds `backticks`; everything else as it is. */
 export function prose(text: string): Child[] {
-  return text.split(/(`[^`]+`)/).map(part =>
-    part.length > 2 && part.startsWith('`') && part.endsWith('`') ? h('code', null, part.slice(1, -1)) : part
-  );
+  return text
+    .split(/(`[^`]+`)/)
+    .map(part =>
+      part.length > 2 && part.startsWith('`') && part.endsWith('`') ? h('code', null, part.slice(1, -1)) : part
+    );
 }
 
 export function section(title: Child, ...children: Child[]): HTMLElement {
@@ -124,16 +126,25 @@ export function table<T>(columns: Column<T>[], rows: T[], options: TableOptions<
         };
       }
       body.appendChild(
-        h(options.onRow ? 'tr.tc-clickable' : 'tr', attributes,
-          columns.map(c => h(cell('td', c), null, c.cell(row))))
+        h(
+          options.onRow ? 'tr.tc-clickable' : 'tr',
+          attributes,
+          columns.map(c => h(cell('td', c), null, c.cell(row)))
+        )
       );
     }
   };
   add(0, limit);
-  const head = h('tr', null, columns.map(c =>
-    h(cell('th', c), { scope: 'col', title: c.hint }, c.title)));
-  const wrap = h('div.tc-table-wrap', { tabindex: 0, role: 'region', 'aria-label': options.label },
-    h('table.tc-table', { 'aria-label': options.label }, h('thead', null, head), body));
+  const head = h(
+    'tr',
+    null,
+    columns.map(c => h(cell('th', c), { scope: 'col', title: c.hint }, c.title))
+  );
+  const wrap = h(
+    'div.tc-table-wrap',
+    { tabindex: 0, role: 'region', 'aria-label': options.label },
+    h('table.tc-table', { 'aria-label': options.label }, h('thead', null, head), body)
+  );
   if (rows.length <= limit) {
     return wrap;
   }

@@ -29,7 +29,9 @@ export function seconds(s: number | null | undefined): string {
 
 /** An axis label: as `seconds`, without digits that say nothing. */
 export function tick(s: number): string {
-  return seconds(s).replace(/(\.\d*?)0+ /, '$1 ').replace('. ', ' ');
+  return seconds(s)
+    .replace(/(\.\d*?)0+ /, '$1 ')
+    .replace('. ', ' ');
 }
 
 export function bytes(b: number | null | undefined): string {
@@ -87,7 +89,11 @@ export function direction(s: Ratio): 'faster' | 'slower' | 'even' {
   return s.lo === s.hi || (s.lo <= 1 && s.hi >= 1) ? 'even' : s.ratio >= 1 ? 'faster' : 'slower';
 }
 
-const DIRECTION_WORDS: { [way: string]: string } = words({ faster: 'faster', slower: 'slower', even: 'no clear difference' });
+const DIRECTION_WORDS: { [way: string]: string } = words({
+  faster: 'faster',
+  slower: 'slower',
+  even: 'no clear difference'
+});
 
 /** A ratio with the digits that it bears. */
 export function ratioText(ratio: number): string {
@@ -102,21 +108,39 @@ export function speedup(s: Ratio): [string, string, string] {
   const way = direction(s);
   const { ratio, lo, hi } = way === 'slower' ? { ratio: 1 / s.ratio, lo: 1 / s.hi, hi: 1 / s.lo } : s;
   const digits = ratio >= 99.5 ? 0 : (ratio >= 1.095 && hi - lo >= 0.1) || ratio >= 9.95 ? 1 : 2;
-  return [`${ratio.toFixed(digits)}×`, lo === hi ? `[${oneSample()}]` : `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`, DIRECTION_WORDS[way]];
+  return [
+    `${ratio.toFixed(digits)}×`,
+    lo === hi ? `[${oneSample()}]` : `[${lo.toFixed(digits)}–${hi.toFixed(digits)}]`,
+    DIRECTION_WORDS[way]
+  ];
 }
 
 /** `faster than eager`, `slower than torch.compile`, `no clear difference from eager`. */
 export function compared(s: Ratio, over: string): string {
   const way = direction(s);
-  return way === 'even' ? t('no clear difference from {0}', engineName(over)) : way === 'faster' ? t('faster than {0}', engineName(over)) : t('slower than {0}', engineName(over));
+  return way === 'even'
+    ? t('no clear difference from {0}', engineName(over))
+    : way === 'faster'
+      ? t('faster than {0}', engineName(over))
+      : t('slower than {0}', engineName(over));
 }
 
 /** The class that colours a comparison. */
 export const GAIN_CLASS = { faster: '.tc-gain-up', slower: '.tc-gain-down', even: '' };
 
 const DTYPES: { [name: string]: string } = {
-  float32: 'f32', float64: 'f64', float16: 'f16', bfloat16: 'bf16', int64: 'i64', int32: 'i32', int16: 'i16',
-  int8: 'i8', uint8: 'u8', bool: 'bool', complex64: 'c64', complex128: 'c128'
+  float32: 'f32',
+  float64: 'f64',
+  float16: 'f16',
+  bfloat16: 'bf16',
+  int64: 'i64',
+  int32: 'i32',
+  int16: 'i16',
+  int8: 'i8',
+  uint8: 'u8',
+  bool: 'bool',
+  complex64: 'c64',
+  complex128: 'c128'
 };
 
 export function dtype(name: string): string {
@@ -133,13 +157,28 @@ export function tensorType(node: Pick<GraphNode, 'shape' | 'dtype'>): string {
     return node.dtype ? dtype(node.dtype) : '';
   }
   const several = node.shape.some(size => size === null || Array.isArray(size)); // null: a result that nobody reads
-  const shape = several ? (node.shape as (Shape | null)[]).filter(s => s !== null).map(oneShape).join(', ') : oneShape(node.shape as Shape);
+  const shape = several
+    ? (node.shape as (Shape | null)[])
+        .filter(s => s !== null)
+        .map(oneShape)
+        .join(', ')
+    : oneShape(node.shape as Shape);
   return `${dtype(node.dtype)} ${shape}`.trim();
 }
 
 const ITEM_BYTES: { [name: string]: number } = {
-  float64: 8, int64: 8, complex64: 8, complex128: 16, float32: 4, int32: 4, float16: 2, bfloat16: 2, int16: 2,
-  int8: 1, uint8: 1, bool: 1
+  float64: 8,
+  int64: 8,
+  complex64: 8,
+  complex128: 16,
+  float32: 4,
+  int32: 4,
+  float16: 2,
+  bfloat16: 2,
+  int16: 2,
+  int8: 1,
+  uint8: 1,
+  bool: 1
 };
 
 /** Bytes of a node's result, or null where a size is symbolic or unknown. */
@@ -166,10 +205,18 @@ export function shortOp(op: string): string {
 
 /** What became of a cell, in a word. */
 export const STATUS_WORDS: { [status in Status]: string } = words({
-  compiled: 'compiled', partly: 'partly', eager: 'eager', nothing: 'nothing to compile', error: 'error'
+  compiled: 'compiled',
+  partly: 'partly',
+  eager: 'eager',
+  nothing: 'nothing to compile',
+  error: 'error'
 });
 
-export const ENGINE_NAMES: { [engine: string]: string } = words({ eager: 'eager', tcompile: 'tcompile', torch: 'torch.compile' });
+export const ENGINE_NAMES: { [engine: string]: string } = words({
+  eager: 'eager',
+  tcompile: 'tcompile',
+  torch: 'torch.compile'
+});
 
 export function engineName(engine: string): string {
   return ENGINE_NAMES[engine] ?? engine;
@@ -184,7 +231,9 @@ export function engineLabel(e: { engine: string; detail?: string }): string {
 export function frameWords(name: string): string {
   const loop = /^(.*)\.<loop at line (\d+)>$/.exec(name);
   if (loop) {
-    return loop[1] === '<module>' ? t('the loop at line {0}', loop[2]) : t('the loop at line {0} in {1}', loop[2], loop[1]);
+    return loop[1] === '<module>'
+      ? t('the loop at line {0}', loop[2])
+      : t('the loop at line {0} in {1}', loop[2], loop[1]);
   }
   return name === '<module>' ? t('the cell') : name;
 }

@@ -3,10 +3,14 @@
 export type Language = 'python' | 'cpp' | 'triton' | 'ir';
 type Token = [kind: string, text: string];
 
-const PYTHON_WORDS = 'and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield match case';
-const CPP_WORDS = 'alignas auto break case const constexpr continue default do else enum extern for goto if inline namespace operator return sizeof static static_cast reinterpret_cast struct switch template typedef typename union using volatile while';
-const CPP_TYPES = 'bool char double float int long short signed unsigned void int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t half bfloat16';
-const IR_WORDS = 'for load store acc where if else in sum max min prod any all welford scan parallel reduce kernel buffer out return';
+const PYTHON_WORDS =
+  'and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield match case';
+const CPP_WORDS =
+  'alignas auto break case const constexpr continue default do else enum extern for goto if inline namespace operator return sizeof static static_cast reinterpret_cast struct switch template typedef typename union using volatile while';
+const CPP_TYPES =
+  'bool char double float int long short signed unsigned void int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t size_t half bfloat16';
+const IR_WORDS =
+  'for load store acc where if else in sum max min prod any all welford scan parallel reduce kernel buffer out return';
 
 const words = (text: string) => text.split(' ').join('|');
 
@@ -18,12 +22,20 @@ function rules(...parts: [string, string][]): { expression: RegExp; kinds: strin
 }
 
 const NUMBER = '\\b(?:0[xX][0-9a-fA-F]+|\\d+\\.?\\d*(?:[eE][+-]?\\d+)?)[fFuUlL]*\\b';
-const OTHER: [string, string][] = [['', '[A-Za-z_]\\w*'], ['', '\\s+'], ['operator', '[-+*/%<>=!&|^~?:]+'], ['', '[\\s\\S]']];
+const OTHER: [string, string][] = [
+  ['', '[A-Za-z_]\\w*'],
+  ['', '\\s+'],
+  ['operator', '[-+*/%<>=!&|^~?:]+'],
+  ['', '[\\s\\S]']
+];
 
 const LANGUAGES: { [name: string]: { expression: RegExp; kinds: string[] } } = {
   python: rules(
     ['comment', '#.*'],
-    ['string', '[rbfRBF]{0,2}(?:"""[\\s\\S]*?(?:"""|$)|\'\'\'[\\s\\S]*?(?:\'\'\'|$)|"(?:\\\\.|[^"\\\\])*"?|\'(?:\\\\.|[^\'\\\\])*\'?)'],
+    [
+      'string',
+      '[rbfRBF]{0,2}(?:"""[\\s\\S]*?(?:"""|$)|\'\'\'[\\s\\S]*?(?:\'\'\'|$)|"(?:\\\\.|[^"\\\\])*"?|\'(?:\\\\.|[^\'\\\\])*\'?)'
+    ],
     ['meta', '^\\s*%{1,2}\\w.*|@\\w+'],
     ['keyword', `\\b(?:${words(PYTHON_WORDS)})\\b`],
     ['atom', '\\b(?:None|True|False|self)\\b'],

@@ -34,12 +34,18 @@ const plugin: JupyterFrontEndPlugin<void> = {
   requires: [IEditorExtensionRegistry, INotebookTracker],
   optional: [ICommandPalette, ISettingRegistry, ITranslator],
   activate: (
-    app: JupyterFrontEnd, editors: IEditorExtensionRegistry, notebooks: INotebookTracker,
-    palette: ICommandPalette | null, registry: ISettingRegistry | null, languages: ITranslator | null
+    app: JupyterFrontEnd,
+    editors: IEditorExtensionRegistry,
+    notebooks: INotebookTracker,
+    palette: ICommandPalette | null,
+    registry: ISettingRegistry | null,
+    languages: ITranslator | null
   ) => {
     if (languages) {
       const bundle = languages.load('tcompile');
-      setTranslator((text, many, n) => (many === undefined ? bundle.gettext(text) : bundle.ngettext(text, many, n ?? 1)));
+      setTranslator((text, many, n) =>
+        many === undefined ? bundle.gettext(text) : bundle.ngettext(text, many, n ?? 1)
+      );
     }
     const attached = new Map<NotebookPanel, Attached>();
     const settings = { marks: true, badges: true, mode: 'default' };
@@ -51,7 +57,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const ensureLoaded = async (link: KernelLink) => {
       if (link.status === 'absent') {
         await link.load().then(
-          () => Notification.info(t('tcompile was loaded into this kernel. Keep “%load_ext tcompile” in a cell to have it at the next start.'), { autoClose: 6000 }),
+          () =>
+            Notification.info(
+              t(
+                'tcompile was loaded into this kernel. Keep “%load_ext tcompile” in a cell to have it at the next start.'
+              ),
+              { autoClose: 6000 }
+            ),
           error => Notification.warning(`tcompile: ${error.message}`)
         );
       }
@@ -60,7 +72,11 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const attach = (panel: NotebookPanel) => {
       const link = new KernelLink(panel.sessionContext);
       const outputs = new Outputs(panel, settings);
-      const toggle = new CellSwitch(panel, () => settings.mode, () => void ensureLoaded(link));
+      const toggle = new CellSwitch(
+        panel,
+        () => settings.mode,
+        () => void ensureLoaded(link)
+      );
       hostReports(panel, link);
       panel.toolbar.insertBefore('spacer', 'tcompile', toggle);
       attached.set(panel, { link, outputs, toggle });
@@ -82,10 +98,24 @@ const plugin: JupyterFrontEndPlugin<void> = {
     app.shell.add(side, 'right', { rank: 900, type: 'Compiler' });
 
     const current = () => attached.get(notebooks.currentWidget!);
-    const ask = (question: string, facts: { [name: string]: any } = {}) => () =>
-      current()?.link.ask(question, facts).catch(error => Notification.warning(`tcompile: ${error.message}`));
-    const add = (name: string, label: string, execute: () => any, enabled: () => boolean = () => current() !== undefined) => {
-      app.commands.addCommand(`tcompile:${name}`, { label, execute, isEnabled: enabled, describedBy: { args: { type: 'object', properties: {} } } });
+    const ask =
+      (question: string, facts: { [name: string]: any } = {}) =>
+      () =>
+        current()
+          ?.link.ask(question, facts)
+          .catch(error => Notification.warning(`tcompile: ${error.message}`));
+    const add = (
+      name: string,
+      label: string,
+      execute: () => any,
+      enabled: () => boolean = () => current() !== undefined
+    ) => {
+      app.commands.addCommand(`tcompile:${name}`, {
+        label,
+        execute,
+        isEnabled: enabled,
+        describedBy: { args: { type: 'object', properties: {} } }
+      });
       palette?.addItem({ command: `tcompile:${name}`, category: 'tcompile' });
     };
     const loaded = () => current()?.link.status === 'ready';
@@ -96,7 +126,12 @@ const plugin: JupyterFrontEndPlugin<void> = {
       return ask('on', { line: `mode=${settings.mode}` })();
     });
     add('compile-no-cells', t('Stop Compiling Every Cell'), ask('off'), loaded);
-    add('show-panel', t('Show the Compiler Panel'), () => app.shell.activateById(side.id), () => true);
+    add(
+      'show-panel',
+      t('Show the Compiler Panel'),
+      () => app.shell.activateById(side.id),
+      () => true
+    );
     add('forget', t('Forget All Compiled Entries'), ask('reset'), loaded);
     add('clear-cache', t('Clear the Disk Cache'), ask('clear_cache'), loaded);
     add('open-report', t('Open the Report of This Cell'), () => {
@@ -107,7 +142,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     add('next-break', t('Go to the Next Graph Break'), () => {
       const notebook = notebooks.currentWidget!.content;
       const marks = [...notebook.node.querySelectorAll<HTMLElement>('.tc-cm-gutter .tc-mark-break')];
-      const below = marks.find(m => m.getBoundingClientRect().top > notebook.node.getBoundingClientRect().top + 60) ?? marks[0];
+      const below =
+        marks.find(m => m.getBoundingClientRect().top > notebook.node.getBoundingClientRect().top + 60) ?? marks[0];
       below?.scrollIntoView({ block: 'center' });
       below?.click();
     });

@@ -7,7 +7,10 @@ import { Mark, MarkKind, Report } from './schema';
 import { t, words } from './texts';
 
 export const MARK_WORDS: { [kind in MarkKind]: string } = words({
-  captured: 'compiled', eager: 'runs eager', break: 'graph break', guard: 'a guard relies on it'
+  captured: 'compiled',
+  eager: 'runs eager',
+  break: 'graph break',
+  guard: 'a guard relies on it'
 });
 /** What an accumulator's name is followed by in its parts: one for each copy of the loop's body. */
 export const SUFFIX = /_(?:v\d+|sum|max|min)$/;
@@ -38,9 +41,16 @@ export function markElement(marks: Mark[]): HTMLElement {
 
 /** The line's share of the time, as words and as a colour behind them. */
 function heatElement(share: number | undefined): HTMLElement | null {
-  return share === undefined || share < 0.005 ? null : h('span.tc-heat', {
-    title: t('{0} % of the time of kernels and library calls', Math.round(share * 100)), style: { '--tc-heat': `${Math.round(8 + share * 30)}%` }
-  }, `${Math.round(share * 100)} %`);
+  return share === undefined || share < 0.005
+    ? null
+    : h(
+        'span.tc-heat',
+        {
+          title: t('{0} % of the time of kernels and library calls', Math.round(share * 100)),
+          style: { '--tc-heat': `${Math.round(8 + share * 30)}%` }
+        },
+        `${Math.round(share * 100)} %`
+      );
 }
 
 /** A kernel's time goes in equal parts to the lines of the code whose operations it holds, a library call's to its line. */
@@ -86,14 +96,19 @@ export class Listing {
   private active: number;
   private static serial = 0;
 
-  constructor(text: string, private options: ListingOptions) {
+  constructor(
+    text: string,
+    private options: ListingOptions
+  ) {
     const first = options.firstLine ?? 1;
     const prefix = `tc-listing-${Listing.serial++}`;
     this.lines = text.replace(/\n$/, '').split('\n');
     this.active = first - 1;
     const digits = String(first + this.lines.length).length;
     this.element = h('div.tc-listing', {
-      role: options.onLine ? 'listbox' : 'region', tabindex: 0, 'aria-label': options.label,
+      role: options.onLine ? 'listbox' : 'region',
+      tabindex: 0,
+      'aria-label': options.label,
       style: { '--tc-digits': digits }
     });
     this.lines.forEach((line, i) => {
@@ -101,10 +116,14 @@ export class Listing {
       const marks = options.marks?.get(number);
       const code = h('code.tc-code-text');
       highlightInto(code, line || ' ', options.language);
-      const row = h('div.tc-line', { id: `${prefix}-${number}`, role: options.onLine ? 'option' : null, 'data-line': number },
+      const row = h(
+        'div.tc-line',
+        { id: `${prefix}-${number}`, role: options.onLine ? 'option' : null, 'data-line': number },
         options.marks ? h('span.tc-gutter', null, marks ? markElement(marks) : null) : null,
         h('span.tc-lineno', { 'aria-hidden': 'true' }, number),
-        options.heat?.size ? heatElement(options.heat.get(number)) ?? h('span.tc-heat-none') : null, code);
+        options.heat?.size ? (heatElement(options.heat.get(number)) ?? h('span.tc-heat-none')) : null,
+        code
+      );
       this.rows.set(number, row);
       this.element.appendChild(row);
     });
@@ -151,7 +170,10 @@ export class Listing {
     const first = lines.length ? this.rows.get(lines[0]) : undefined;
     if (first && scroll) {
       const { offsetTop, offsetHeight } = first;
-      if (offsetTop < this.element.scrollTop || offsetTop + offsetHeight > this.element.scrollTop + this.element.clientHeight) {
+      if (
+        offsetTop < this.element.scrollTop ||
+        offsetTop + offsetHeight > this.element.scrollTop + this.element.clientHeight
+      ) {
         this.element.scrollTop = Math.max(0, offsetTop - this.element.clientHeight / 3);
       }
     }
@@ -176,7 +198,9 @@ export class Listing {
     if (!variables.length) {
       return [];
     }
-    const expression = new RegExp(`(?:^|[\\s(*&])(?:${variables.join('|')})(?:${SUFFIX.source.slice(0, -1)})?\\s*=(?!=)`);
+    const expression = new RegExp(
+      `(?:^|[\\s(*&])(?:${variables.join('|')})(?:${SUFFIX.source.slice(0, -1)})?\\s*=(?!=)`
+    );
     const first = this.options.firstLine ?? 1;
     return this.lines.flatMap((line, i) => (expression.test(line) ? [first + i] : []));
   }

@@ -79,7 +79,12 @@ const report: IRenderMime.IExtension = {
 const progress: IRenderMime.IExtension = {
   id: 'tcompile-lab:progress',
   description: 'Draws the line of progress of a cell that compiles.',
-  rendererFactory: { safe: true, mimeTypes: [PROGRESS_MIME], createRenderer: () => new ProgressRenderer(), defaultRank: 5 },
+  rendererFactory: {
+    safe: true,
+    mimeTypes: [PROGRESS_MIME],
+    createRenderer: () => new ProgressRenderer(),
+    defaultRank: 5
+  },
   dataType: 'json'
 };
 

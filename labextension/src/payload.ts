@@ -60,8 +60,29 @@ async function unpack(value: any): Promise<any> {
 }
 
 const LISTS = [
-  'frames', 'entries', 'graphs', 'partitions', 'graph_breaks', 'guards', 'recompiles', 'kernels', 'externs', 'autotune', 'memory',
-  'stages', 'cache', 'fallbacks', 'numerics', 'timeline', 'marks', 'findings', 'errors', 'omitted', 'decisions', 'answers', 'profiles'
+  'frames',
+  'entries',
+  'graphs',
+  'partitions',
+  'graph_breaks',
+  'guards',
+  'recompiles',
+  'kernels',
+  'externs',
+  'autotune',
+  'memory',
+  'stages',
+  'cache',
+  'fallbacks',
+  'numerics',
+  'timeline',
+  'marks',
+  'findings',
+  'errors',
+  'omitted',
+  'decisions',
+  'answers',
+  'profiles'
 ];
 
 /** What stands beside the code: marks at its lines, the closed line, the speedup against eager. */
@@ -86,10 +107,20 @@ export async function outlineOf(raw: any): Promise<Outline> {
   try {
     const source = (await unpack(raw.source)) ?? {};
     const lines = typeof source.text === 'string' ? source.text.split('\n') : [];
-    const { overall = [], share = null }: { overall?: Speedup[]; share?: number | null } = (await unpack(raw.speedups)) ?? {};
+    const { overall = [], share = null }: { overall?: Speedup[]; share?: number | null } =
+      (await unpack(raw.speedups)) ?? {};
     return {
-      marks: (await unpack(raw.marks)) ?? [], id: raw.id ?? '', lines, first: source.first_line ?? 1, cell: source.cell ?? null, file: source.file ?? '',
-      summary: (await unpack(raw.summary)) ?? null, gain: share === null || share >= LEAST_SHARE ? overall.find(s => s.engine === 'tcompile' && s.over === 'eager') ?? null : null
+      marks: (await unpack(raw.marks)) ?? [],
+      id: raw.id ?? '',
+      lines,
+      first: source.first_line ?? 1,
+      cell: source.cell ?? null,
+      file: source.file ?? '',
+      summary: (await unpack(raw.summary)) ?? null,
+      gain:
+        share === null || share >= LEAST_SHARE
+          ? (overall.find(s => s.engine === 'tcompile' && s.over === 'eager') ?? null)
+          : null
     };
   } catch {
     return nothing; // the renderer says what is wrong with the report
@@ -117,7 +148,7 @@ export async function decodeReport(raw: any): Promise<Report> {
   report.environment = report.environment ?? {};
   report.source = { text: '', file: '', first_line: 1, cell: null, ...report.source };
   const texts: string[] = report.texts ?? [];
-  const textOf = (index: any) => (typeof index === 'number' ? texts[index] ?? '' : index ?? '');
+  const textOf = (index: any) => (typeof index === 'number' ? (texts[index] ?? '') : (index ?? ''));
   for (const kernel of report.kernels) {
     kernel.source = textOf(kernel.source);
     kernel.ir = textOf(kernel.ir);
@@ -140,7 +171,7 @@ export function expandGraph(data: GraphData | null | undefined): GraphNode[] {
   const { columns: c, tables } = data;
   const order: [number, string, string][] = []; // stored row, module prefix in it, the prefix to show instead
   const blocks = new Map(data.repeats.map(r => [r.start, r]));
-  for (let row = 0; row < c.op.length; ) {
+  for (let row = 0; row < c.op.length;) {
     const block = blocks.get(row);
     if (!block) {
       order.push([row++, '', '']);
@@ -170,7 +201,8 @@ export function expandGraph(data: GraphData | null | undefined): GraphNode[] {
       file,
       line,
       module: old === now ? module : now + module.slice(old.length),
-      kernel: c.kernel[index] < 0 ? null : c.kernel[index], stride: c.stride && tables.strides ? tables.strides[c.stride[row]] : null
+      kernel: c.kernel[index] < 0 ? null : c.kernel[index],
+      stride: c.stride && tables.strides ? tables.strides[c.stride[row]] : null
     };
   });
 }

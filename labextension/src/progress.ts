@@ -33,7 +33,9 @@ export class ProgressLine {
     this.timing = progress.phase === 'timing';
     this.known.textContent = progress.line;
     this.words.textContent = `${progress.text} …`;
-    this.stop.title = this.timing ? t('Ends the timing: the cell is done, and its result stays') : t('Interrupts the cell, as Ctrl-C does');
+    this.stop.title = this.timing
+      ? t('Ends the timing: the cell is done, and its result stays')
+      : t('Interrupts the cell, as Ctrl-C does');
   }
 
   /** To be called when the element is in the document: only then is its kernel to be found. False where nothing is at work any more. */

@@ -48,10 +48,26 @@ const memories = new Map<string, Memory>();
 const TABS = ['overview', 'code', 'graph', 'profile', 'guards', 'speed', 'more'] as const;
 type Tab = (typeof TABS)[number];
 const TAB_WORDS: { [tab in Tab]: string } = words({
-  overview: 'overview', code: 'code', graph: 'graph', profile: 'profile', guards: 'guards', speed: 'speed', more: 'more'
+  overview: 'overview',
+  code: 'code',
+  graph: 'graph',
+  profile: 'profile',
+  guards: 'guards',
+  speed: 'speed',
+  more: 'more'
 });
 const TAB_OF: { [kind: string]: Tab } = {
-  breaks: 'more', frames: 'more', fallbacks: 'more', numerics: 'more', guards: 'guards', recompiles: 'guards', graphs: 'graph', kernels: 'code', partitions: 'speed', speed: 'speed', profiles: 'profile'
+  breaks: 'more',
+  frames: 'more',
+  fallbacks: 'more',
+  numerics: 'more',
+  guards: 'guards',
+  recompiles: 'guards',
+  graphs: 'graph',
+  kernels: 'code',
+  partitions: 'speed',
+  speed: 'speed',
+  profiles: 'profile'
 };
 
 /** Share of a graph's work from which on a comparison with eager, which does it, says nothing of speed. */
@@ -64,7 +80,10 @@ let serial = 0;
  * `wanted` is asked when the JSON is decoded: false where the host has been given another report meanwhile.
  */
 export async function renderReport(
-  host: HTMLElement, json: any, wanted: () => boolean = () => true, options: RenderOptions = {}
+  host: HTMLElement,
+  json: any,
+  wanted: () => boolean = () => true,
+  options: RenderOptions = {}
 ): Promise<Rendered> {
   const nothing: Rendered = { go: () => undefined, select: () => undefined, dispose: () => undefined };
   const id = `tc-${serial++}`;
@@ -77,7 +96,13 @@ export async function renderReport(
       return nothing;
     }
     clear(host);
-    host.append(h('p.tc-error', { role: 'alert' }, t('tcompile: the report cannot be shown: {0}', error instanceof Error ? error.message : error)));
+    host.append(
+      h(
+        'p.tc-error',
+        { role: 'alert' },
+        t('tcompile: the report cannot be shown: {0}', error instanceof Error ? error.message : error)
+      )
+    );
     return { ...nothing, dispose: () => clear(host) };
   }
 }
@@ -88,7 +113,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
   // A cell that runs again opens as its last report was left.
   const last = memories.get(report.previous.report);
   const fresh: Memory = { opened: last?.opened ?? !!options.opened, tab: last?.tab ?? 'overview' };
-  const memory: Memory = options.only ? { opened: true, tab: options.only } : memories.get(key) ?? fresh;
+  const memory: Memory = options.only ? { opened: true, tab: options.only } : (memories.get(key) ?? fresh);
   if (!options.only) {
     memories.set(key, memory);
   }
@@ -120,7 +145,10 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
     speed: () => speedView(context),
     more: () => moreView(context)
   };
-  const figures: { [tab in Tab]?: number } = { guards: report.guards.reduce((n, g) => n + g.count, 0), more: report.graph_breaks.filter(b => !b.harmless).length };
+  const figures: { [tab in Tab]?: number } = {
+    guards: report.guards.reduce((n, g) => n + g.count, 0),
+    more: report.graph_breaks.filter(b => !b.harmless).length
+  };
 
   const show = (tab: Tab): View => {
     memory.tab = tab;
@@ -148,9 +176,26 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
 
   for (const tab of TABS) {
     const figure = figures[tab];
-    tabs.append(h('button.tc-tab', {
-      type: 'button', role: 'tab', id: `${id}-tab-${tab}`, 'aria-controls': `${id}-${tab}`, onclick: () => show(tab)
-    }, TAB_WORDS[tab], figure ? h('span.tc-count', { title: tab === 'more' ? plural(figure, 'graph break') : plural(figure, 'guard') }, count(figure)) : null));
+    tabs.append(
+      h(
+        'button.tc-tab',
+        {
+          type: 'button',
+          role: 'tab',
+          id: `${id}-tab-${tab}`,
+          'aria-controls': `${id}-${tab}`,
+          onclick: () => show(tab)
+        },
+        TAB_WORDS[tab],
+        figure
+          ? h(
+              'span.tc-count',
+              { title: tab === 'more' ? plural(figure, 'graph break') : plural(figure, 'guard') },
+              count(figure)
+            )
+          : null
+      )
+    );
   }
   tabs.addEventListener('keydown', event => {
     const step = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
@@ -205,7 +250,14 @@ function made(make: () => View): View {
   try {
     return make();
   } catch (error) {
-    return { element: h('div', null, h('p.tc-error', { role: 'alert' }, t('tcompile: this view cannot be drawn: {0}', String(error)))), dispose: () => undefined };
+    return {
+      element: h(
+        'div',
+        null,
+        h('p.tc-error', { role: 'alert' }, t('tcompile: this view cannot be drawn: {0}', String(error)))
+      ),
+      dispose: () => undefined
+    };
   }
 }
 
@@ -222,8 +274,14 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   const facts: Child[] = [];
   if (summary.graphs || summary.kernels) {
     const stock = report.options.engine === 'torch.compile';
-    facts.push(stock ? t('under torch.compile: ') : '', plural(summary.graphs, 'graph'), ' · ', plural(summary.breaks - rest || rest, 'break'), h('span.tc-muted', null, where),
-      stock ? '' : ` · ${plural(summary.kernels, 'kernel')}`);
+    facts.push(
+      stock ? t('under torch.compile: ') : '',
+      plural(summary.graphs, 'graph'),
+      ' · ',
+      plural(summary.breaks - rest || rest, 'break'),
+      h('span.tc-muted', null, where),
+      stock ? '' : ` · ${plural(summary.kernels, 'kernel')}`
+    );
   }
   if (summary.externs) {
     facts.push(` · ${plural(summary.externs, 'library call')}`);
@@ -237,24 +295,53 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   });
   if (gains.length && speedups.of) {
     const little = typeof speedups.share === 'number' && speedups.share < 0.5;
-    gains.push(h('span.tc-muted', null, t('in'), ' ', ...prose(speedups.of), little ? ` ${t('({0} % of the run)', speedups.share! < 0.01 ? '< 1' : Math.round(100 * speedups.share!))}` : ''));
+    gains.push(
+      h(
+        'span.tc-muted',
+        null,
+        t('in'),
+        ' ',
+        ...prose(speedups.of),
+        little ? ` ${t('({0} % of the run)', speedups.share! < 0.01 ? '< 1' : Math.round(100 * speedups.share!))}` : ''
+      )
+    );
   }
   const unused = Math.max(0, ...report.graphs.map(g => g.unused ?? 0));
   if (unused >= LEAST_UNUSED) {
-    gains.push(h('span.tc-muted', { title: speedups.reason }, t('{0} % of the work left out: nobody reads its results', Math.round(100 * unused))));
+    gains.push(
+      h(
+        'span.tc-muted',
+        { title: speedups.reason },
+        t('{0} % of the work left out: nobody reads its results', Math.round(100 * unused))
+      )
+    );
   }
   if (gains.length && speedups.note) {
     gains.push(h('span.tc-muted', { title: speedups.note }, t('busy machine')));
   }
   const paid = mainCall(report)?.break_even_calls;
-  const cost = [summary.compile_seconds && status !== 'nothing' ? t('{0} to compile', seconds(summary.compile_seconds)) : '', paid ? t('pays off after {0}', plural(paid, 'call')) : '']
-    .filter(Boolean).join(' · ');
-  const line = button([
-    h('span.tc-caret', { 'aria-hidden': 'true' }),
-    h(`span.tc-status.tc-status-${status}`, null, h('span.tc-symbol', { 'aria-hidden': 'true' }, summary.symbol), ` ${STATUS_WORDS[status]}`),
-    facts.length ? h('span.tc-facts-line', null, facts) : null,
-    gains, cost ? h('span.tc-muted', null, cost) : null,
-    summary.note ? h('span.tc-note', null, summary.note) : null
-  ], { class: 'tc-head', 'aria-controls': controls, title: summary.line }, toggle);
+  const cost = [
+    summary.compile_seconds && status !== 'nothing' ? t('{0} to compile', seconds(summary.compile_seconds)) : '',
+    paid ? t('pays off after {0}', plural(paid, 'call')) : ''
+  ]
+    .filter(Boolean)
+    .join(' · ');
+  const line = button(
+    [
+      h('span.tc-caret', { 'aria-hidden': 'true' }),
+      h(
+        `span.tc-status.tc-status-${status}`,
+        null,
+        h('span.tc-symbol', { 'aria-hidden': 'true' }, summary.symbol),
+        ` ${STATUS_WORDS[status]}`
+      ),
+      facts.length ? h('span.tc-facts-line', null, facts) : null,
+      gains,
+      cost ? h('span.tc-muted', null, cost) : null,
+      summary.note ? h('span.tc-note', null, summary.note) : null
+    ],
+    { class: 'tc-head', 'aria-controls': controls, title: summary.line },
+    toggle
+  );
   return line;
 }

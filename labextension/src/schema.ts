@@ -429,7 +429,18 @@ export interface Summary {
 
 /** A part of the run's wall time. */
 export interface WallPart {
-  kind: 'kernels' | 'library' | 'compiled' | 'torch' | 'python' | 'data' | 'waiting' | 'starved' | 'compiling' | 'rest' | string;
+  kind:
+    | 'kernels'
+    | 'library'
+    | 'compiled'
+    | 'torch'
+    | 'python'
+    | 'data'
+    | 'waiting'
+    | 'starved'
+    | 'compiling'
+    | 'rest'
+    | string;
   name: string;
   seconds: number;
   count: number | null;

@@ -23,7 +23,8 @@ export function mainGraph(model: Model): number {
   const { graphs, partitions } = model.report;
   const backward = new Set(partitions.flatMap(p => p.backward));
   const profiled = new Set(model.report.profiles.flatMap(p => p.columns.graph ?? []));
-  const rank = (i: number) => (model.levels(i).length ? (backward.has(i) ? 0 : 1e9) + graphs[i].ops + (profiled.has(i) ? 0.5 : 0) : -1);
+  const rank = (i: number) =>
+    model.levels(i).length ? (backward.has(i) ? 0 : 1e9) + graphs[i].ops + (profiled.has(i) ? 0.5 : 0) : -1;
   let best = 0;
   graphs.forEach((_, i) => {
     if (rank(i) > rank(best)) {
@@ -70,7 +71,9 @@ export class Model {
 
   /** A node of the lowered graph, by its name. */
   nodeNamed(graph: number, name: string): GraphNode | undefined {
-    return this.levels(graph).includes('lowered') ? this.graphNodes(graph, 'lowered').find(n => n.name === name) : undefined;
+    return this.levels(graph).includes('lowered')
+      ? this.graphNodes(graph, 'lowered').find(n => n.name === name)
+      : undefined;
   }
 
   isHere(file: string | undefined): boolean {

@@ -50,11 +50,12 @@ function kernelOf(model: WidgetModel): Host {
     }
   });
   return {
-    ask: (question, facts, say) => new Promise((done, failed) => {
-      const id = ++serial;
-      waiting.set(id, { done, failed, say });
-      model.send({ ...facts, id, ask: question });
-    }) // no `stop`: a widget cannot interrupt its kernel; the frontend's own button can
+    ask: (question, facts, say) =>
+      new Promise((done, failed) => {
+        const id = ++serial;
+        waiting.set(id, { done, failed, say });
+        model.send({ ...facts, id, ask: question });
+      }) // no `stop`: a widget cannot interrupt its kernel; the frontend's own button can
   };
 }
 

@@ -35,5 +35,8 @@ export function tn(one: string, many: string, n: number, shown: string = String(
 
 /** A table of words, translated whenever one is looked up: tables are made before the language is known. */
 export function words<T extends { [name: string]: any }>(table: T): T {
-  return new Proxy(table, { get: (target, name) => (typeof target[name as string] === 'string' ? t(target[name as string]) : target[name as string]) });
+  return new Proxy(table, {
+    get: (target, name) =>
+      typeof target[name as string] === 'string' ? t(target[name as string]) : target[name as string]
+  });
 }

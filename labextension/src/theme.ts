@@ -23,7 +23,17 @@ export function readTheme(element: Element): Theme {
   probe.hidden = true;
   element.appendChild(probe);
   const [background, surface, raised, text, muted, border, accent, error, eager, tcompile, torch] = [
-    'bg', 'surface', 'raised', 'text', 'muted', 'border', 'accent', 'error', 'engine-eager', 'engine-tcompile', 'engine-torch'
+    'bg',
+    'surface',
+    'raised',
+    'text',
+    'muted',
+    'border',
+    'accent',
+    'error',
+    'engine-eager',
+    'engine-tcompile',
+    'engine-torch'
   ].map(name => {
     probe.style.color = `var(--tc-${name})`;
     return rgba(getComputedStyle(probe).color);
@@ -31,8 +41,18 @@ export function readTheme(element: Element): Theme {
   probe.remove();
   const [r, g, b] = pixel(background);
   return {
-    background, surface, raised, text, muted, border, accent, error, font: font('--tc-font'), mono: font('--tc-mono'),
-    dark: (0.299 * r + 0.587 * g + 0.114 * b) / 255 < 0.5, engines: { eager, tcompile, torch }
+    background,
+    surface,
+    raised,
+    text,
+    muted,
+    border,
+    accent,
+    error,
+    font: font('--tc-font'),
+    mono: font('--tc-mono'),
+    dark: (0.299 * r + 0.587 * g + 0.114 * b) / 255 < 0.5,
+    engines: { eager, tcompile, torch }
   };
 }
 
@@ -57,7 +77,10 @@ function rgba(colour: string): string {
 export function onThemeChange(callback: () => void): () => void {
   const observer = new MutationObserver(callback);
   for (const element of [document.documentElement, document.body]) {
-    observer.observe(element, { attributes: true, attributeFilter: ['data-jp-theme-light', 'data-jp-theme-name', 'class', 'theme', 'data-vscode-theme-kind'] });
+    observer.observe(element, {
+      attributes: true,
+      attributeFilter: ['data-jp-theme-light', 'data-jp-theme-name', 'class', 'theme', 'data-vscode-theme-kind']
+    });
   }
   const scheme = window.matchMedia('(prefers-color-scheme: dark)');
   scheme.addEventListener('change', callback);

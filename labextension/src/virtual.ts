@@ -72,7 +72,12 @@ export class VirtualList {
   private key(event: KeyboardEvent): void {
     const page = Math.max(1, Math.floor(this.element.clientHeight / this.options.rowHeight) - 1);
     const steps: { [key: string]: number } = {
-      ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity
+      ArrowDown: 1,
+      ArrowUp: -1,
+      PageDown: page,
+      PageUp: -page,
+      Home: -Infinity,
+      End: Infinity
     };
     if (event.key in steps) {
       event.preventDefault();
@@ -84,7 +89,10 @@ export class VirtualList {
   private draw(force: boolean): void {
     const { rowHeight, count } = this.options;
     const from = Math.max(0, Math.floor(this.element.scrollTop / rowHeight) - 8);
-    const to = Math.min(count, Math.ceil((this.element.scrollTop + (this.element.clientHeight || 400)) / rowHeight) + 8);
+    const to = Math.min(
+      count,
+      Math.ceil((this.element.scrollTop + (this.element.clientHeight || 400)) / rowHeight) + 8
+    );
     if (!force && from === this.shown[0] && to === this.shown[1]) {
       return;
     }
@@ -92,7 +100,10 @@ export class VirtualList {
     clear(this.inner);
     for (let i = from; i < to; i++) {
       const row = h(this.marked.has(i) ? 'div.tc-row.tc-selected' : 'div.tc-row', {
-        role: 'option', id: `${this.prefix}-${i}`, 'data-row': i, 'aria-selected': this.marked.has(i),
+        role: 'option',
+        id: `${this.prefix}-${i}`,
+        'data-row': i,
+        'aria-selected': this.marked.has(i),
         style: { top: `${i * rowHeight}px`, height: `${rowHeight}px` }
       });
       this.options.row(i, row);

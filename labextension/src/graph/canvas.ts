@@ -97,15 +97,21 @@ export class GraphCanvas {
   private laid = '';
 
   /** `cost`: seconds of what a box stands for, and its share of all that was profiled; null where nothing is known. */
-  constructor(kernelNames: string[], private events: CanvasEvents, private cost: (item: Item) => { seconds: number; share: number } | null = () => null) {
+  constructor(
+    kernelNames: string[],
+    private events: CanvasEvents,
+    private cost: (item: Item) => { seconds: number; share: number } | null = () => null
+  ) {
     this.kernelNames = kernelNames;
     this.element = document.createElement('canvas');
     this.element.className = 'tc-graph-canvas';
     this.element.tabIndex = 0;
     this.element.setAttribute('role', 'application');
     this.element.setAttribute('aria-roledescription', t('graph'));
-    this.element.setAttribute('aria-label',
-      t('Graph. Arrow keys walk from node to node, Enter opens or closes a module, plus and minus zoom, 0 shows all.'));
+    this.element.setAttribute(
+      'aria-label',
+      t('Graph. Arrow keys walk from node to node, Enter opens or closes a module, plus and minus zoom, 0 shows all.')
+    );
     this.context = this.element.getContext('2d')!;
     this.theme = readTheme(this.element);
     this.observer = new ResizeObserver(() => this.resize());
@@ -193,8 +199,12 @@ export class GraphCanvas {
     const left = box.x * this.scale + this.tx;
     const top = box.y * this.scale + this.ty;
     const margin = 24;
-    if (left < margin || top < margin || left + box.w * this.scale > this.width - margin ||
-        top + box.h * this.scale > this.height - margin) {
+    if (
+      left < margin ||
+      top < margin ||
+      left + box.w * this.scale > this.width - margin ||
+      top + box.h * this.scale > this.height - margin
+    ) {
       this.tx = this.width / 2 - (box.x + box.w / 2) * this.scale;
       this.ty = this.height / 2 - (box.y + box.h / 2) * this.scale;
     }
@@ -203,7 +213,12 @@ export class GraphCanvas {
 
   /** Drawing units of the visible part. */
   viewport(): { x: number; y: number; w: number; h: number } {
-    return { x: -this.tx / this.scale, y: -this.ty / this.scale, w: this.width / this.scale, h: this.height / this.scale };
+    return {
+      x: -this.tx / this.scale,
+      y: -this.ty / this.scale,
+      w: this.width / this.scale,
+      h: this.height / this.scale
+    };
   }
 
   centerOn(x: number, y: number): void {
@@ -265,22 +280,29 @@ export class GraphCanvas {
         this.events.toggle(box.item);
       }
     });
-    this.element.addEventListener('wheel', event => {
-      // The page must stay scrollable past the graph: the wheel zooms with ctrl or once the graph has the focus.
-      if (!event.ctrlKey && document.activeElement !== this.element) {
-        return;
-      }
-      event.preventDefault();
-      const { x, y } = at(event);
-      this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0016)), x, y);
-    }, { passive: false });
+    this.element.addEventListener(
+      'wheel',
+      event => {
+        // The page must stay scrollable past the graph: the wheel zooms with ctrl or once the graph has the focus.
+        if (!event.ctrlKey && document.activeElement !== this.element) {
+          return;
+        }
+        event.preventDefault();
+        const { x, y } = at(event);
+        this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0016)), x, y);
+      },
+      { passive: false }
+    );
     this.element.addEventListener('keydown', event => this.key(event));
   }
 
   private key(event: KeyboardEvent): void {
     const pan = 60;
     const act: { [key: string]: () => void } = {
-      '+': () => this.zoom(1.25), '=': () => this.zoom(1.25), '-': () => this.zoom(0.8), '0': () => this.fit(),
+      '+': () => this.zoom(1.25),
+      '=': () => this.zoom(1.25),
+      '-': () => this.zoom(0.8),
+      '0': () => this.fit(),
       Escape: () => this.events.choose(null, false),
       Enter: () => {
         const item = this.selected[0]?.item;
@@ -294,10 +316,26 @@ export class GraphCanvas {
           this.events.toggle(group);
         }
       },
-      ArrowDown: () => this.walk('down'), ArrowUp: () => this.walk('up'),
-      ArrowLeft: () => this.walk('left'), ArrowRight: () => this.walk('right'),
-      W: () => { this.ty += pan; this.invalidate(); }, S: () => { this.ty -= pan; this.invalidate(); },
-      A: () => { this.tx += pan; this.invalidate(); }, D: () => { this.tx -= pan; this.invalidate(); }
+      ArrowDown: () => this.walk('down'),
+      ArrowUp: () => this.walk('up'),
+      ArrowLeft: () => this.walk('left'),
+      ArrowRight: () => this.walk('right'),
+      W: () => {
+        this.ty += pan;
+        this.invalidate();
+      },
+      S: () => {
+        this.ty -= pan;
+        this.invalidate();
+      },
+      A: () => {
+        this.tx += pan;
+        this.invalidate();
+      },
+      D: () => {
+        this.tx -= pan;
+        this.invalidate();
+      }
     };
     const action = act[event.key];
     if (action && !event.metaKey && !event.ctrlKey) {
@@ -320,15 +358,18 @@ export class GraphCanvas {
     }
     let next: Box | undefined;
     if (direction === 'up' || direction === 'down') {
-      const near = direction === 'up'
-        ? layout.edges.filter(e => e.to === from).map(e => e.from)
-        : layout.edges.filter(e => e.from === from).map(e => e.to);
+      const near =
+        direction === 'up'
+          ? layout.edges.filter(e => e.to === from).map(e => e.from)
+          : layout.edges.filter(e => e.from === from).map(e => e.to);
       const centre = from.x + from.w / 2;
       near.sort((a, b) => Math.abs(a.x + a.w / 2 - centre) - Math.abs(b.x + b.w / 2 - centre));
       next = near[0];
     } else {
       const sign = direction === 'left' ? -1 : 1;
-      const row = layout.boxes.filter(b => b !== from && b.y < from.y + from.h && b.y + b.h > from.y && sign * (b.x - from.x) > 0);
+      const row = layout.boxes.filter(
+        b => b !== from && b.y < from.y + from.h && b.y + b.h > from.y && sign * (b.x - from.x) > 0
+      );
       row.sort((a, b) => sign * (a.x - b.x));
       next = row[0];
     }
@@ -369,14 +410,23 @@ export class GraphCanvas {
       this.events.hover(`${title.path}\n${t('click to close')}`, x, y);
     } else {
       const edge = this.edgeAt(x, y);
-      this.events.hover(edge ? `${edge.source.name} → ${edge.target.name}\n${valueWords(edge.source)}` +
-        (isKept(edge) ? `\n${t('kept for backward')}` : '') + (edge.count > 1 ? `\n${t('and {0} more', edge.count - 1)}` : '') : '', x, y);
+      this.events.hover(
+        edge
+          ? `${edge.source.name} → ${edge.target.name}\n${valueWords(edge.source)}` +
+              (isKept(edge) ? `\n${t('kept for backward')}` : '') +
+              (edge.count > 1 ? `\n${t('and {0} more', edge.count - 1)}` : '')
+          : '',
+        x,
+        y
+      );
     }
   }
 
   private describe(box: Box): string {
     const cost = this.cost(box.item);
-    const took = cost ? `\n${t('{0}, {1} % of what was profiled', seconds(cost.seconds), Math.round(100 * cost.share))}` : '';
+    const took = cost
+      ? `\n${t('{0}, {1} % of what was profiled', seconds(cost.seconds), Math.round(100 * cost.share))}`
+      : '';
     if (box.item.kind === 'group') {
       return `${box.item.path}\n${t('{0}, double click to open', plural(size(box.item), 'operation'))}${took}`;
     }
@@ -460,7 +510,8 @@ export class GraphCanvas {
     this.ty = Math.max(margin - layout.root.h * scale, Math.min(this.height - margin, this.ty));
     c.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * this.tx, ratio * this.ty);
     const view = this.viewport();
-    const visible = (b: Box) => b.x + b.w >= view.x && b.x <= view.x + view.w && b.y + b.h >= view.y && b.y <= view.y + view.h;
+    const visible = (b: Box) =>
+      b.x + b.w >= view.x && b.x <= view.x + view.w && b.y + b.h >= view.y && b.y <= view.y + view.h;
 
     for (const frame of layout.frames) {
       if (frame.parent && visible(frame)) {
@@ -520,8 +571,14 @@ export class GraphCanvas {
     const linked = new Set<Box>();
     for (const edge of layout.edges) {
       const { from, to } = edge;
-      if (from.item.kind === 'leaf' && to.item.kind === 'leaf' && from.item.node.kernel !== null &&
-          from.item.node.kernel === to.item.node.kernel && members.has(from.item.node.kernel) && to.y - from.y - from.h < LINK) {
+      if (
+        from.item.kind === 'leaf' &&
+        to.item.kind === 'leaf' &&
+        from.item.node.kernel !== null &&
+        from.item.node.kernel === to.item.node.kernel &&
+        members.has(from.item.node.kernel) &&
+        to.y - from.y - from.h < LINK
+      ) {
         linked.add(to);
         const list = inside.get(from.item.node.kernel);
         if (list) {
@@ -533,7 +590,10 @@ export class GraphCanvas {
     }
     const { dark } = this.theme;
     for (const [kernel, list] of members) {
-      const shapes: [number, string][] = [[8, kernelTint(kernel, 'outline', dark)], [7, kernelTint(kernel, 'ground', dark)]];
+      const shapes: [number, string][] = [
+        [8, kernelTint(kernel, 'outline', dark)],
+        [7, kernelTint(kernel, 'ground', dark)]
+      ];
       for (const [grow, colour] of shapes) {
         c.fillStyle = c.strokeStyle = colour;
         c.lineWidth = 2 * grow;
@@ -552,7 +612,12 @@ export class GraphCanvas {
       if (this.scale > 0.45) {
         // A kernel in several pieces has its name on each.
         for (const top of list.filter(b => !linked.has(b))) {
-          captions.push({ text: clipped(this.kernelNames[kernel] ?? t('kernel {0}', kernel), top.w), x: top.x, y: top.y - 10, colour: kernelColour(kernel, 1, dark) });
+          captions.push({
+            text: clipped(this.kernelNames[kernel] ?? t('kernel {0}', kernel), top.w),
+            x: top.x,
+            y: top.y - 10,
+            colour: kernelColour(kernel, 1, dark)
+          });
         }
       }
     }
@@ -585,7 +650,12 @@ export class GraphCanvas {
       c.beginPath();
       for (const edge of layout.edges) {
         const [, y0, , y1] = ends(edge);
-        if (Math.max(y0, y1) >= view.y && Math.min(y0, y1) <= view.y + view.h && !this.touched.has(edge) && isKept(edge) === kept) {
+        if (
+          Math.max(y0, y1) >= view.y &&
+          Math.min(y0, y1) <= view.y + view.h &&
+          !this.touched.has(edge) &&
+          isKept(edge) === kept
+        ) {
           trace(c, edge);
         }
       }
@@ -680,7 +750,11 @@ export class GraphCanvas {
       c.fillStyle = theme.muted;
       c.font = `10px ${theme.font}`;
       const cost = this.cost(item);
-      c.fillText(cost ? `${plural(size(item), 'operation')} · ${seconds(cost.seconds)}` : plural(size(item), 'operation'), middle, box.y + 32);
+      c.fillText(
+        cost ? `${plural(size(item), 'operation')} · ${seconds(cost.seconds)}` : plural(size(item), 'operation'),
+        middle,
+        box.y + 32
+      );
       this.heat(box, cost);
       c.strokeStyle = theme.border;
       c.lineWidth = 1;

@@ -29,7 +29,10 @@ export function others(model: Model, graph: number, level: Level): Other[] {
       continue;
     }
     const { report } = other;
-    const title = other === model ? '' : `${report.source.cell ? t('Cell {0}', report.source.cell) : report.title || report.id}${report.options.engine === 'torch.compile' ? ', torch.compile' : ''}, ${report.created.slice(11, 19)}: `;
+    const title =
+      other === model
+        ? ''
+        : `${report.source.cell ? t('Cell {0}', report.source.cell) : report.title || report.id}${report.options.engine === 'torch.compile' ? ', torch.compile' : ''}, ${report.created.slice(11, 19)}: `;
     report.graphs.forEach((g, i) => {
       const levels = other.levels(i);
       const wanted = levels.includes(level) ? level : levels[0];
@@ -52,16 +55,23 @@ const key = (n: GraphNode) => `${shortOp(n.op)}|${tensorType(n)}`;
 const isOperation = (n: GraphNode) => !['input', 'parameter', 'output'].includes(n.op);
 
 /** The difference in words and as a table, and the nodes that the other graph has no like of. */
-export function compare(here: GraphNode[], there: GraphNode[], name: string): { element: HTMLElement; only: GraphNode[] } {
+export function compare(
+  here: GraphNode[],
+  there: GraphNode[],
+  name: string
+): { element: HTMLElement; only: GraphNode[] } {
   const rows = new Map<string, Row>();
-  const add = (nodes: GraphNode[], side: 'here' | 'there') => nodes.filter(isOperation).forEach(n => {
-    const row = rows.get(key(n)) ?? { op: shortOp(n.op), type: tensorType(n), here: 0, there: 0 };
-    row[side]++;
-    rows.set(key(n), row);
-  });
+  const add = (nodes: GraphNode[], side: 'here' | 'there') =>
+    nodes.filter(isOperation).forEach(n => {
+      const row = rows.get(key(n)) ?? { op: shortOp(n.op), type: tensorType(n), here: 0, there: 0 };
+      row[side]++;
+      rows.set(key(n), row);
+    });
   add(here, 'here');
   add(there, 'there');
-  const different = [...rows.values()].filter(r => r.here !== r.there).sort((a, b) => Math.abs(b.here - b.there) - Math.abs(a.here - a.there));
+  const different = [...rows.values()]
+    .filter(r => r.here !== r.there)
+    .sort((a, b) => Math.abs(b.here - b.there) - Math.abs(a.here - a.there));
   const more = different.reduce((sum, r) => sum + Math.max(0, r.here - r.there), 0);
   const less = different.reduce((sum, r) => sum + Math.max(0, r.there - r.here), 0);
   // Of operations that both have, but not as often, the last ones stand for what is only here.
@@ -77,11 +87,30 @@ export function compare(here: GraphNode[], there: GraphNode[], name: string): { 
     : t('Both have the same operations, of the same types.');
   return {
     only,
-    element: h('div', null, h('h4', null, t('Against {0}', name)), h('p', null, words,
-      parts(here) !== parts(there) ? ` ${t('One has a backward pass or an optimizer’s step that the other has not.')}` : null),
-    different.length ? table<Row>([
-      { title: t('operation'), cell: r => h('code', null, r.op) }, { title: t('type'), cell: r => r.type },
-      { title: t('here'), number: true, cell: r => count(r.here) }, { title: t('there'), number: true, cell: r => count(r.there) }
-    ], different, { label: t('Operations that differ'), limit: 12 }) : null)
+    element: h(
+      'div',
+      null,
+      h('h4', null, t('Against {0}', name)),
+      h(
+        'p',
+        null,
+        words,
+        parts(here) !== parts(there)
+          ? ` ${t('One has a backward pass or an optimizer’s step that the other has not.')}`
+          : null
+      ),
+      different.length
+        ? table<Row>(
+            [
+              { title: t('operation'), cell: r => h('code', null, r.op) },
+              { title: t('type'), cell: r => r.type },
+              { title: t('here'), number: true, cell: r => count(r.here) },
+              { title: t('there'), number: true, cell: r => count(r.there) }
+            ],
+            different,
+            { label: t('Operations that differ'), limit: 12 }
+          )
+        : null
+    )
   };
 }

@@ -203,10 +203,12 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
   const order = new Float64Array(work.length);
   filled.forEach(layer => layer.forEach((i, at) => (order[i] = at)));
   const sweep = (layer: number[], side: 'preds' | 'succs') => {
-    const key = new Map(layer.map(i => {
-      const near = work[i][side];
-      return [i, near.length ? near.reduce((sum, n) => sum + order[n], 0) / near.length : order[i]];
-    }));
+    const key = new Map(
+      layer.map(i => {
+        const near = work[i][side];
+        return [i, near.length ? near.reduce((sum, n) => sum + order[n], 0) / near.length : order[i]];
+      })
+    );
     layer.sort((a, b) => key.get(a)! - key.get(b)! || a - b);
     layer.forEach((i, at) => (order[i] = at));
   };
@@ -216,16 +218,25 @@ function arrange(frame: Box, edges: [Box, Box][]): void {
   }
 
   for (const layer of filled) {
-    spread(layer.map(i => work[i]), w => w.center);
+    spread(
+      layer.map(i => work[i]),
+      w => w.center
+    );
   }
   const mean = (w: Work, near: number[]) =>
     near.length ? near.reduce((sum, n) => sum + work[n].center, 0) / near.length : w.center;
   for (let round = 0; round < 2; round++) {
     for (const layer of filled) {
-      spread(layer.map(i => work[i]), w => mean(w, w.preds));
+      spread(
+        layer.map(i => work[i]),
+        w => mean(w, w.preds)
+      );
     }
     for (const layer of [...filled].reverse()) {
-      spread(layer.map(i => work[i]), w => mean(w, w.succs.length ? w.succs : w.preds));
+      spread(
+        layer.map(i => work[i]),
+        w => mean(w, w.succs.length ? w.succs : w.preds)
+      );
     }
   }
 

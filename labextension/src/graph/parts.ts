@@ -13,7 +13,11 @@ export interface Placing {
   paths: string[][];
 }
 
-const PART_WORDS: { [part: string]: string } = words({ forward: 'forward', backward: 'backward', optimizer: 'optimizer' });
+const PART_WORDS: { [part: string]: string } = words({
+  forward: 'forward',
+  backward: 'backward',
+  optimizer: 'optimizer'
+});
 const PARTS = ['backward', 'optimizer'];
 /** A value that more nodes of an optimizer's step read belongs to none of the parameters. */
 const SHARED = 8;
@@ -49,7 +53,11 @@ export function placeNodes(nodes: GraphNode[]): Placing {
     nodes.forEach(n => {
       const parameter = updates.of[n.index];
       if (parameter && !isSource(n)) {
-        paths[n.index] = [...(several ? [PART_WORDS.optimizer] : []), t('each of {0} parameters', updates.count), parameter];
+        paths[n.index] = [
+          ...(several ? [PART_WORDS.optimizer] : []),
+          t('each of {0} parameters', updates.count),
+          parameter
+        ];
       }
     });
   }
@@ -122,9 +130,14 @@ function placeSources(nodes: GraphNode[], readers: number[][], paths: string[][]
  * The operations of an optimizer's step that update one parameter, for each of them: what hangs together once the values that all of them share
  * (a learning rate, a count of steps) are left out. Null where there are few, or they depend on each other.
  */
-function foldUpdates(nodes: GraphNode[], readers: number[][]): { of: (string | undefined)[]; rank: number[]; count: number } | null {
+function foldUpdates(
+  nodes: GraphNode[],
+  readers: number[][]
+): { of: (string | undefined)[]; rank: number[]; count: number } | null {
   const members = nodes.filter(n => !isSource(n) && n.op !== 'output' && partOf(n) === 'optimizer');
-  const run = nodes.slice(members[0]?.index ?? 0, (members[members.length - 1]?.index ?? -1) + 1).filter(n => !isSource(n));
+  const run = nodes
+    .slice(members[0]?.index ?? 0, (members[members.length - 1]?.index ?? -1) + 1)
+    .filter(n => !isSource(n));
   if (!members.length || run.length !== members.length) {
     return null; // several steps in one graph: what stands between them reads one and is read by the next
   }
@@ -155,7 +168,10 @@ function foldUpdates(nodes: GraphNode[], readers: number[][]): { of: (string | u
       const at = root(n.index);
       const shape = Array.isArray(n.shape) && n.shape.length ? ` ${n.shape.join('×')}` : '';
       if (n.op === 'parameter' || !named.has(at)) {
-        named.set(at, `${n.op === 'parameter' && n.module ? n.module.replace(/^(backward|optimizer)\.?/, '') || n.name : n.name}${n.op === 'parameter' ? shape : ''}`);
+        named.set(
+          at,
+          `${n.op === 'parameter' && n.module ? n.module.replace(/^(backward|optimizer)\.?/, '') || n.name : n.name}${n.op === 'parameter' ? shape : ''}`
+        );
       }
     }
   });
@@ -164,11 +180,17 @@ function foldUpdates(nodes: GraphNode[], readers: number[][]): { of: (string | u
     return null;
   }
   const number = new Map(updates.map((at, k) => [at, k + 1]));
-  const rank = nodes.map(n => (inside[n.index] ? number.get(root(n.index)) ?? 0 : -1));
+  const rank = nodes.map(n => (inside[n.index] ? (number.get(root(n.index)) ?? 0) : -1));
   const late = members.some(n => !rank[n.index] && n.inputs.some(i => inside[i] && rank[i] > 0));
-  const crossed = members.some(n => rank[n.index] > 0 && n.inputs.some(i => inside[i] && rank[i] > 0 && rank[i] !== rank[n.index]));
+  const crossed = members.some(
+    n => rank[n.index] > 0 && n.inputs.some(i => inside[i] && rank[i] > 0 && rank[i] !== rank[n.index])
+  );
   if (late || crossed) {
     return null;
   }
-  return { of: nodes.map(n => (rank[n.index] > 0 ? named.get(root(n.index)) : undefined)), rank, count: updates.length };
+  return {
+    of: nodes.map(n => (rank[n.index] > 0 ? named.get(root(n.index)) : undefined)),
+    rank,
+    count: updates.length
+  };
 }

@@ -6,27 +6,53 @@ import { GraphPass } from '../schema';
 import { diffLines } from '../views/fix';
 import { t, words } from '../texts';
 
-const POINTS: { [point: string]: string } = words({ recorded: 'before decomposition', decomposed: 'after decomposition' });
+const POINTS: { [point: string]: string } = words({
+  recorded: 'before decomposition',
+  decomposed: 'after decomposition'
+});
 
 /** The names of nodes in lines of text: `mul_3 = aten.mul.Tensor(...)`. */
 const named = (lines: string[]) => lines.map(line => line.split(' = ', 1)[0]);
 
 /** `onPass`: the nodes that the chosen pass has made, and those that only later ones make; null: none is chosen any more. */
-export function passesElement(passes: GraphPass[] | undefined, onPass: (made: Set<string> | null, later: Set<string>) => void): HTMLElement | null {
+export function passesElement(
+  passes: GraphPass[] | undefined,
+  onPass: (made: Set<string> | null, later: Set<string>) => void
+): HTMLElement | null {
   if (!passes?.length) {
     return null;
   }
   const changed = passes.filter(p => p.removed.length || p.added.length);
   const out = h('div', { 'aria-live': 'polite' });
-  const slider = h('input', { type: 'range', min: 0, max: passes.length - 1, value: passes.indexOf(changed[0] ?? passes[0]), 'aria-label': t('Graph pass') }) as HTMLInputElement;
+  const slider = h('input', {
+    type: 'range',
+    min: 0,
+    max: passes.length - 1,
+    value: passes.indexOf(changed[0] ?? passes[0]),
+    'aria-label': t('Graph pass')
+  }) as HTMLInputElement;
   const show = () => {
     const p = passes[Number(slider.value)];
     slider.setAttribute('aria-valuetext', p.name);
     clear(out);
     append(out, [
-      h('p', null, h('code', null, p.name), h('span.tc-muted', null, t(' {0}, {1} of {2}: ', POINTS[p.point] ?? p.point, Number(slider.value) + 1, passes.length)),
-        p.before === p.after ? plural(p.after, 'operation') : `${count(p.before)} → ${plural(p.after, 'operation')}`, h('span.tc-muted', null, `, ${seconds(p.seconds)}`)),
-      p.removed.length || p.added.length ? diffLines([...p.removed.map((t): [string, string] => ['-', t]), ...p.added.map((t): [string, string] => ['+', t])])
+      h(
+        'p',
+        null,
+        h('code', null, p.name),
+        h(
+          'span.tc-muted',
+          null,
+          t(' {0}, {1} of {2}: ', POINTS[p.point] ?? p.point, Number(slider.value) + 1, passes.length)
+        ),
+        p.before === p.after ? plural(p.after, 'operation') : `${count(p.before)} → ${plural(p.after, 'operation')}`,
+        h('span.tc-muted', null, `, ${seconds(p.seconds)}`)
+      ),
+      p.removed.length || p.added.length
+        ? diffLines([
+            ...p.removed.map((t): [string, string] => ['-', t]),
+            ...p.added.map((t): [string, string] => ['+', t])
+          ])
         : h('p.tc-empty', null, t('It changed nothing here.')),
       p.more ? h('p.tc-muted', null, t('and {0}', plural(p.more, 'more line'))) : null
     ]);
@@ -37,7 +63,9 @@ export function passesElement(passes: GraphPass[] | undefined, onPass: (made: Se
     const later = new Set<string>();
     for (const next of passes.slice(at + 1).filter(q => q.point === 'decomposed')) {
       const before = new Set(named(next.removed));
-      named(next.added).filter(name => !before.has(name)).forEach(name => later.add(name));
+      named(next.added)
+        .filter(name => !before.has(name))
+        .forEach(name => later.add(name));
     }
     onPass(p.point === 'decomposed' ? new Set(named(p.added)) : new Set(), later);
   };
@@ -46,5 +74,11 @@ export function passesElement(passes: GraphPass[] | undefined, onPass: (made: Se
     tell();
   };
   show();
-  return h('details.tc-passes', { ontoggle: (event: Event) => ((event.target as HTMLDetailsElement).open ? tell() : onPass(null, new Set())) }, h('summary', null, t('What the graph passes changed ({0} of {1} did)', changed.length, passes.length)), slider, out);
+  return h(
+    'details.tc-passes',
+    { ontoggle: (event: Event) => ((event.target as HTMLDetailsElement).open ? tell() : onPass(null, new Set())) },
+    h('summary', null, t('What the graph passes changed ({0} of {1} did)', changed.length, passes.length)),
+    slider,
+    out
+  );
 }

@@ -31,7 +31,11 @@ export function graphState(model: Model): GraphState {
   return { graph, level: model.levels(graph).includes('lowered') ? 'lowered' : 'captured', opened: {}, table: false };
 }
 
-const LEVEL_WORDS: { [level in Level]: string } = words({ captured: 'as captured', lowered: 'core aten', joint: 'with backward' });
+const LEVEL_WORDS: { [level in Level]: string } = words({
+  captured: 'as captured',
+  lowered: 'core aten',
+  joint: 'with backward'
+});
 
 const RAN_WORDS: { [ran: string]: string } = words({
   eager: 'It was captured, and ran by torch’s own kernels one by one.',
@@ -80,15 +84,25 @@ export class GraphView {
   private values = new Map<string, Values>();
   private kernelParts = new Map<number, number>();
 
-  constructor(private model: Model, private state: GraphState, private openKernel: (kernel: number) => void) {
-    this.canvas = new GraphCanvas(model.report.kernels.map(k => k.name), {
-      choose: (box, extend) => this.choose(box, extend),
-      toggle: group => this.toggle(group),
-      hover: (text, x, y) => this.hover(text, x, y)
-    }, item => this.costOf(item));
+  constructor(
+    private model: Model,
+    private state: GraphState,
+    private openKernel: (kernel: number) => void
+  ) {
+    this.canvas = new GraphCanvas(
+      model.report.kernels.map(k => k.name),
+      {
+        choose: (box, extend) => this.choose(box, extend),
+        toggle: group => this.toggle(group),
+        hover: (text, x, y) => this.hover(text, x, y)
+      },
+      item => this.costOf(item)
+    );
     this.canvas.onDraw = () => this.drawMinimap();
     this.list = new VirtualList({
-      label: t('Operations of the graph'), rowHeight: 24, count: 0,
+      label: t('Operations of the graph'),
+      rowHeight: 24,
+      count: 0,
       row: (i, element) => this.row(this.nodes[i], element),
       onRow: i => this.model.selectNode(this.state.graph, this.nodes[i], this)
     });
@@ -97,17 +111,39 @@ export class GraphView {
     this.minimap.addEventListener('pointerdown', event => this.jump(event));
     this.minimap.addEventListener('pointermove', event => event.buttons && this.jump(event));
     this.stage.append(this.canvas.element, this.minimap, this.tip);
-    this.element = h('div.tc-graph', null, this.toolbar,
-      h('div.tc-graph-body', null, this.stage, h('div.tc-graph-table', null,
-        h('div.tc-row.tc-row-head', { 'aria-hidden': 'true' }, [t('name'), t('operation'), t('type'), t('kernel'), t('line')].map(title => h('span', null, title))),
-        this.list.element), this.details), this.passes);
+    this.element = h(
+      'div.tc-graph',
+      null,
+      this.toolbar,
+      h(
+        'div.tc-graph-body',
+        null,
+        this.stage,
+        h(
+          'div.tc-graph-table',
+          null,
+          h(
+            'div.tc-row.tc-row-head',
+            { 'aria-hidden': 'true' },
+            [t('name'), t('operation'), t('type'), t('kernel'), t('line')].map(title => h('span', null, title))
+          ),
+          this.list.element
+        ),
+        this.details
+      ),
+      this.passes
+    );
     offer(model);
     this.buildToolbar();
     this.load(false);
-    this.stop.push(onThemeChange(() => requestAnimationFrame(() => {
-      this.minimapImage = null;
-      this.canvas.retheme();
-    })));
+    this.stop.push(
+      onThemeChange(() =>
+        requestAnimationFrame(() => {
+          this.minimapImage = null;
+          this.canvas.retheme();
+        })
+      )
+    );
     this.stop.push(model.onSelect((p, origin) => this.follow(p, origin)));
     this.follow(model.place, null);
   }
@@ -131,14 +167,20 @@ export class GraphView {
       return null;
     }
     if (!this.kernelParts.size) {
-      this.nodes.forEach(n => n.kernel !== null && this.kernelParts.set(n.kernel, (this.kernelParts.get(n.kernel) ?? 0) + 1));
+      this.nodes.forEach(
+        n => n.kernel !== null && this.kernelParts.set(n.kernel, (this.kernelParts.get(n.kernel) ?? 0) + 1)
+      );
     }
     let cost = this.known.get(item);
     if (cost === undefined) {
-      const of = (n: GraphNode) => (n.kernel !== null ? (costs.kernels.get(n.kernel) ?? 0) / this.kernelParts.get(n.kernel)!
-        : costs.nodes.get(`${n.home?.graph ?? this.state.graph}/${n.name}`) ?? 0);
-      cost = item.kind === 'leaf' ? of(item.node)
-        : this.tree!.order.slice(item.first, item.last + 1).reduce((sum, i) => sum + of(this.nodes[i]), 0);
+      const of = (n: GraphNode) =>
+        n.kernel !== null
+          ? (costs.kernels.get(n.kernel) ?? 0) / this.kernelParts.get(n.kernel)!
+          : (costs.nodes.get(`${n.home?.graph ?? this.state.graph}/${n.name}`) ?? 0);
+      cost =
+        item.kind === 'leaf'
+          ? of(item.node)
+          : this.tree!.order.slice(item.first, item.last + 1).reduce((sum, i) => sum + of(this.nodes[i]), 0);
       this.known.set(item, cost);
     }
     return cost > 0 ? { seconds: cost, share: cost / costs.total } : null;
@@ -150,15 +192,22 @@ export class GraphView {
     const { model, state } = this;
     clear(this.toolbar);
     clear(this.passes);
-    append(this.passes, [passesElement(model.report.graphs[state.graph]?.passes, (made, later) => this.atPass(made, later))]);
+    append(this.passes, [
+      passesElement(model.report.graphs[state.graph]?.passes, (made, later) => this.atPass(made, later))
+    ]);
     const graphs = model.report.graphs;
     if (graphs.length > 1) {
-      const chooser = h('select.tc-select', { 'aria-label': t('Graph') }, graphs.map((g, i) =>
-        h('option', { value: i, selected: i === state.graph }, `${g.name} · ${plural(g.ops, 'op')}`))) as HTMLSelectElement;
+      const chooser = h(
+        'select.tc-select',
+        { 'aria-label': t('Graph') },
+        graphs.map((g, i) =>
+          h('option', { value: i, selected: i === state.graph }, `${g.name} · ${plural(g.ops, 'op')}`)
+        )
+      ) as HTMLSelectElement;
       chooser.onchange = () => {
         state.graph = Number(chooser.value);
         const levels = model.levels(state.graph);
-        state.level = levels.includes(state.level) ? state.level : levels[0] ?? 'lowered';
+        state.level = levels.includes(state.level) ? state.level : (levels[0] ?? 'lowered');
         this.buildToolbar();
         this.load(false);
       };
@@ -166,21 +215,37 @@ export class GraphView {
     }
     const levels = model.levels(state.graph);
     if (levels.length > 1) {
-      this.toolbar.append(h('div.tc-segments', { role: 'group', 'aria-label': t('Stage of the graph') }, levels.map(level =>
-        button(LEVEL_WORDS[level], { class: 'tc-segment', 'aria-pressed': String(level === state.level) }, () => {
-          state.level = level;
-          this.buildToolbar();
-          this.load(false);
-        }))));
+      this.toolbar.append(
+        h(
+          'div.tc-segments',
+          { role: 'group', 'aria-label': t('Stage of the graph') },
+          levels.map(level =>
+            button(LEVEL_WORDS[level], { class: 'tc-segment', 'aria-pressed': String(level === state.level) }, () => {
+              state.level = level;
+              this.buildToolbar();
+              this.load(false);
+            })
+          )
+        )
+      );
     }
     const against = others(model, state.graph, state.level);
     if (against.length && this.nodes.length) {
-      const chooser = h('select.tc-select.tc-compare', { 'aria-label': t('Compare with') }, h('option', { value: '' }, t('compare with …')),
-        against.map((o, i) => h('option', { value: i }, o.name))) as HTMLSelectElement;
-      chooser.onchange = () => this.compareWith(against[Number(chooser.value)] && chooser.value ? against[Number(chooser.value)] : null);
+      const chooser = h(
+        'select.tc-select.tc-compare',
+        { 'aria-label': t('Compare with') },
+        h('option', { value: '' }, t('compare with …')),
+        against.map((o, i) => h('option', { value: i }, o.name))
+      ) as HTMLSelectElement;
+      chooser.onchange = () =>
+        this.compareWith(against[Number(chooser.value)] && chooser.value ? against[Number(chooser.value)] : null);
       this.toolbar.append(chooser);
     }
-    const search = h('input.tc-input', { type: 'search', placeholder: t('find an operation, module, shape'), 'aria-label': t('Search the graph') }) as HTMLInputElement;
+    const search = h('input.tc-input', {
+      type: 'search',
+      placeholder: t('find an operation, module, shape'),
+      'aria-label': t('Search the graph')
+    }) as HTMLInputElement;
     search.oninput = () => this.search(search.value);
     search.onkeydown = event => {
       event.stopPropagation();
@@ -196,18 +261,26 @@ export class GraphView {
       button(label, { class: 'tc-button tc-tool', title, 'aria-label': title }, act);
     append(this.toolbar, [
       h('span.tc-search', null, search, this.searchCount),
-      h('span.tc-tools', null,
+      h(
+        'span.tc-tools',
+        null,
         tool('−', t('Zoom out'), () => this.canvas.zoom(0.8)),
         tool('+', t('Zoom in'), () => this.canvas.zoom(1.25)),
         tool('⤢', t('Show all'), () => this.canvas.fit()),
         this.tree?.groups.length ? tool(t('▾ all'), t('Open all modules'), () => this.openAll(true)) : null,
         this.tree?.groups.length ? tool(t('▸ all'), t('Close all modules'), () => this.openAll(false)) : null,
-        button(t('table'), { class: 'tc-button tc-tool', 'aria-pressed': String(state.table), title: t('The same graph as a table') }, event => {
-          state.table = !state.table;
-          (event.currentTarget as Element).setAttribute('aria-pressed', String(state.table));
-          this.element.classList.toggle('tc-show-table', state.table);
-          this.list.resize(this.nodes.length);
-        }))]);
+        button(
+          t('table'),
+          { class: 'tc-button tc-tool', 'aria-pressed': String(state.table), title: t('The same graph as a table') },
+          event => {
+            state.table = !state.table;
+            (event.currentTarget as Element).setAttribute('aria-pressed', String(state.table));
+            this.element.classList.toggle('tc-show-table', state.table);
+            this.list.resize(this.nodes.length);
+          }
+        )
+      )
+    ]);
     this.element?.classList.toggle('tc-show-table', state.table);
   }
 
@@ -243,9 +316,15 @@ export class GraphView {
     this.stage.querySelector('.tc-empty')?.remove();
     this.canvas.element.hidden = !this.nodes.length;
     if (!this.nodes.length) {
-      this.stage.append(empty(model.report.graphs.length
-        ? t('This graph was left out to keep the report small enough to save. Run the cell again and look at `r.graphs`.')
-        : t('No graph: nothing was captured.')));
+      this.stage.append(
+        empty(
+          model.report.graphs.length
+            ? t(
+                'This graph was left out to keep the report small enough to save. Run the cell again and look at `r.graphs`.'
+              )
+            : t('No graph: nothing was captured.')
+        )
+      );
     }
     this.tree = buildTree(this.nodes);
     this.known.clear();
@@ -320,7 +399,10 @@ export class GraphView {
     this.chosen = extend && this.chosen.length ? [this.chosen[0], node] : [node];
     this.canvas.select(this.boxesOf(this.chosen), false);
     this.showDetails();
-    this.list.mark(this.chosen.map(n => n.index), true);
+    this.list.mark(
+      this.chosen.map(n => n.index),
+      true
+    );
     this.model.selectNode(this.state.graph, node, this);
   }
 
@@ -330,13 +412,18 @@ export class GraphView {
   }
 
   private nodeAt(p: Place): GraphNode | undefined {
-    return this.state.level === 'joint' ? this.nodes.find(n => n.home!.graph === p.graph && n.home!.index === p.node) : this.nodes[p.node!];
+    return this.state.level === 'joint'
+      ? this.nodes.find(n => n.home!.graph === p.graph && n.home!.index === p.node)
+      : this.nodes[p.node!];
   }
 
   /** Another view selected something: show it here too, if it is in this graph. */
   private follow(p: Place, origin: unknown): void {
     if (origin === this && p.node !== undefined && p.node !== null) {
-      this.list.mark(this.chosen.map(n => n.index), true);
+      this.list.mark(
+        this.chosen.map(n => n.index),
+        true
+      );
       const node = this.nodeAt(p);
       if (node && !this.chosen.includes(node)) {
         this.chosen = [node];
@@ -368,7 +455,10 @@ export class GraphView {
     this.chosen = found;
     this.openTo(found[0]);
     this.canvas.select(this.boxesOf(found), true);
-    this.list.mark(found.map(n => n.index), true);
+    this.list.mark(
+      found.map(n => n.index),
+      true
+    );
     this.showDetails();
   }
 
@@ -378,7 +468,9 @@ export class GraphView {
     const wanted = text.trim().toLowerCase();
     this.hit = -1;
     this.hits = wanted
-      ? this.nodes.filter(n => `${n.name} ${n.op} ${n.module} ${tensorType(n)} ${n.dtype}`.toLowerCase().includes(wanted))
+      ? this.nodes.filter(n =>
+          `${n.name} ${n.op} ${n.module} ${tensorType(n)} ${n.dtype}`.toLowerCase().includes(wanted)
+        )
       : [];
     this.searchCount.textContent = wanted ? plural(this.hits.length, 'match', 'matches') : '';
     this.canvas.highlight(wanted ? new Set(this.boxesOf(this.hits)) : null);
@@ -404,10 +496,16 @@ export class GraphView {
   private row(node: GraphNode, element: HTMLElement): void {
     const kernel = node.kernel === null ? null : this.model.report.kernels[node.kernel];
     element.append(
-      h('span', { title: node.name }, `%${node.name}`), h('span', { title: `${node.op}(${node.args})` }, node.op),
+      h('span', { title: node.name }, `%${node.name}`),
+      h('span', { title: `${node.op}(${node.args})` }, node.op),
       h('span', null, tensorType(node)),
-      h('span', null, kernel ? h('span.tc-chip', { style: { '--tc-chip': kernelColour(node.kernel!) } }, kernel.name) : ''),
-      h('span', null, node.line ? place(node.file, node.line, this.model.report.source.file) : ''));
+      h(
+        'span',
+        null,
+        kernel ? h('span.tc-chip', { style: { '--tc-chip': kernelColour(node.kernel!) } }, kernel.name) : ''
+      ),
+      h('span', null, node.line ? place(node.file, node.line, this.model.report.source.file) : '')
+    );
   }
 
   /** With a kernel at hand: what values the nodes have, so that what is no number, or nearly too large, can be found. */
@@ -421,11 +519,23 @@ export class GraphView {
       this.values = new Map((values as Values[]).map(v => [v.node, v]));
       const marked = (values as Values[]).filter(v => v.mark);
       this.canvas.mark(new Map(marked.map(v => [v.node, v.mark])));
-      return [h('p', null, marked.length ? t('{0} of {1} values are marked; the first is where to look:', marked.length, values.length) : t('{0} values: none is NaN, infinite or near overflow.', values.length)),
-        h('p.tc-links', null, marked.slice(0, 12).map(v => {
-          const node = this.nodes.find(n => n.name === v.node);
-          return node ? [this.link(node), h('span.tc-muted', null, ` ${MARK_WORDS[v.mark]} `)] : null;
-        }))];
+      return [
+        h(
+          'p',
+          null,
+          marked.length
+            ? t('{0} of {1} values are marked; the first is where to look:', marked.length, values.length)
+            : t('{0} values: none is NaN, infinite or near overflow.', values.length)
+        ),
+        h(
+          'p.tc-links',
+          null,
+          marked.slice(0, 12).map(v => {
+            const node = this.nodes.find(n => n.name === v.node);
+            return node ? [this.link(node), h('span.tc-muted', null, ` ${MARK_WORDS[v.mark]} `)] : null;
+          })
+        )
+      ];
     });
     this.details.append(h('div.tc-control', null, go, out));
   }
@@ -435,11 +545,23 @@ export class GraphView {
     if (!v) {
       return [];
     }
-    const short = (x: number | string | null) => (typeof x === 'number' ? String(Number(x.toPrecision(4))) : x ?? '–');
-    return [this.fact(t('range'), t('{0} … {1}, mean {2}', short(v.min), short(v.max), short(v.mean))),
-      v.mark ? this.fact(t('marked'), h('span.tc-gain-down', null, `${MARK_WORDS[v.mark]}${v.nan ? `, ${count(v.nan)} NaN` : ''}${v.inf ? `, ${count(v.inf)} ∞` : ''}`)) : null,
+    const short = (x: number | string | null) =>
+      typeof x === 'number' ? String(Number(x.toPrecision(4))) : (x ?? '–');
+    return [
+      this.fact(t('range'), t('{0} … {1}, mean {2}', short(v.min), short(v.max), short(v.mean))),
+      v.mark
+        ? this.fact(
+            t('marked'),
+            h(
+              'span.tc-gain-down',
+              null,
+              `${MARK_WORDS[v.mark]}${v.nan ? `, ${count(v.nan)} NaN` : ''}${v.inf ? `, ${count(v.inf)} ∞` : ''}`
+            )
+          )
+        : null,
       v.zero ? this.fact(t('zeros'), t('{0} of {1}', count(v.zero), count(v.count))) : null,
-      this.fact(t('first values'), h('code', null, v.sample.map(short).join('  ')))];
+      this.fact(t('first values'), h('code', null, v.sample.map(short).join('  ')))
+    ];
   }
 
   private fact(name: string, value: Child): HTMLElement {
@@ -460,9 +582,16 @@ export class GraphView {
     clear(this.details);
     const inside = this.tree!.order.slice(group.first, group.last + 1).map(i => this.nodes[i]);
     const kernels = new Set(inside.map(n => n.kernel).filter(k => k !== null));
-    this.details.append(h('h4', null, group.path), h('dl.tc-facts', null,
-      this.fact(t('operations'), count(size(group))), this.fact(t('kernels'), kernels.size || '–')),
-    button(t('open'), { class: 'tc-button' }, () => this.toggle(group)));
+    this.details.append(
+      h('h4', null, group.path),
+      h(
+        'dl.tc-facts',
+        null,
+        this.fact(t('operations'), count(size(group))),
+        this.fact(t('kernels'), kernels.size || '–')
+      ),
+      button(t('open'), { class: 'tc-button' }, () => this.toggle(group))
+    );
   }
 
   private showDetails(): void {
@@ -472,13 +601,38 @@ export class GraphView {
     if (!this.chosen.length) {
       const operations = this.nodes.filter(n => !['input', 'parameter', 'output'].includes(n.op));
       const outside = operations.filter(n => n.kernel === null).length;
-      this.details.append(h('h4', null, graph?.name ?? t('no graph')), h('dl.tc-facts', null,
-        this.fact(t('operations'), graph && this.state.level === 'lowered' && graph.ops !== operations.length && levelsOf(this.model, this.state.graph).includes('captured')
-          ? t('{0}, from {1} as captured', count(operations.length), count(graph.ops)) : count(operations.length)), graph?.ran === 'partial' ? null : this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
-        this.state.level === 'lowered' && outside ? this.fact(t('views, library calls'), count(outside)) : null,
-        graph?.symbols.map(s => this.fact(t('size {0}', s.name), t('{0}, {1} … {2}, now {3}', s.source || '', bound(s.lo, '−∞'), bound(s.hi, '∞'), s.hint ?? '?')))),
-      ...(RAN_WORDS[graph?.ran ?? ''] ? [h('p', null, RAN_WORDS[graph!.ran!])] : []),
-      h('p.tc-muted', null, t('Choose an operation to see its type, its line and its kernel; a second one with shift to learn why the two are not one kernel. Arrow keys walk along the edges.')));
+      this.details.append(
+        h('h4', null, graph?.name ?? t('no graph')),
+        h(
+          'dl.tc-facts',
+          null,
+          this.fact(
+            t('operations'),
+            graph &&
+              this.state.level === 'lowered' &&
+              graph.ops !== operations.length &&
+              levelsOf(this.model, this.state.graph).includes('captured')
+              ? t('{0}, from {1} as captured', count(operations.length), count(graph.ops))
+              : count(operations.length)
+          ),
+          graph?.ran === 'partial' ? null : this.fact(t('kernels'), count(graph?.kernels.length ?? 0)),
+          this.state.level === 'lowered' && outside ? this.fact(t('views, library calls'), count(outside)) : null,
+          graph?.symbols.map(s =>
+            this.fact(
+              t('size {0}', s.name),
+              t('{0}, {1} … {2}, now {3}', s.source || '', bound(s.lo, '−∞'), bound(s.hi, '∞'), s.hint ?? '?')
+            )
+          )
+        ),
+        ...(RAN_WORDS[graph?.ran ?? ''] ? [h('p', null, RAN_WORDS[graph!.ran!])] : []),
+        h(
+          'p.tc-muted',
+          null,
+          t(
+            'Choose an operation to see its type, its line and its kernel; a second one with shift to learn why the two are not one kernel. Arrow keys walk along the edges.'
+          )
+        )
+      );
       this.offerValues();
       return;
     }
@@ -488,46 +642,96 @@ export class GraphView {
       return;
     }
     if (this.chosen.length > 2) {
-      this.details.append(h('h4', null, plural(this.chosen.length, 'operation')),
-        h('p.tc-links', null, this.chosen.slice(0, 60).map(n => [this.link(n), ' '])));
+      this.details.append(
+        h('h4', null, plural(this.chosen.length, 'operation')),
+        h(
+          'p.tc-links',
+          null,
+          this.chosen.slice(0, 60).map(n => [this.link(n), ' '])
+        )
+      );
       return;
     }
     const node = this.chosen[0];
     const users = this.nodes.filter(n => n.inputs.includes(node.index));
     const size = nodeBytes(node);
     const cost = this.costOf(this.tree!.leaves[node.index]);
-    this.details.append(h('h4', null, node.name), h('code.tc-signature', null, `${node.op}(${node.args.replace(/%(\d+)/g,
-      (_, i) => this.nodes[node.inputs[Number(i)]]?.name ?? '?')})`), h('dl.tc-facts', null,
-      tensorType(node) ? this.fact(t('type'), tensorType(node)) : null,
-      size !== null ? this.fact(t('result'), bytes(size)) : null,
-      ...this.valueFacts(node),
-      node.stride ? this.fact(t('strides'), node.stride.join(', ')) : null,
-      cost ? this.fact(t('time'), `${seconds(cost.seconds)}, ${Math.round(100 * cost.share)} %`) : null,
-      node.module ? this.fact(t('module'), node.module) : null,
-      node.line ? this.fact(t('from'), place(node.file, node.line, report.source.file)) : null,
-      node.kernel !== null && report.kernels[node.kernel]
-        ? this.fact(t('kernel'), button(report.kernels[node.kernel].name, { class: 'tc-link' }, () => this.openKernel(node.kernel!))) : null,
-      node.inputs.length ? this.fact(t('reads'), node.inputs.map(i => [this.link(this.nodes[i]), ' '])) : null,
-      users.length ? this.fact(t('read by'), users.slice(0, 12).map(n => [this.link(n), ' '])) : null));
+    this.details.append(
+      h('h4', null, node.name),
+      h(
+        'code.tc-signature',
+        null,
+        `${node.op}(${node.args.replace(/%(\d+)/g, (_, i) => this.nodes[node.inputs[Number(i)]]?.name ?? '?')})`
+      ),
+      h(
+        'dl.tc-facts',
+        null,
+        tensorType(node) ? this.fact(t('type'), tensorType(node)) : null,
+        size !== null ? this.fact(t('result'), bytes(size)) : null,
+        ...this.valueFacts(node),
+        node.stride ? this.fact(t('strides'), node.stride.join(', ')) : null,
+        cost ? this.fact(t('time'), `${seconds(cost.seconds)}, ${Math.round(100 * cost.share)} %`) : null,
+        node.module ? this.fact(t('module'), node.module) : null,
+        node.line ? this.fact(t('from'), place(node.file, node.line, report.source.file)) : null,
+        node.kernel !== null && report.kernels[node.kernel]
+          ? this.fact(
+              t('kernel'),
+              button(report.kernels[node.kernel].name, { class: 'tc-link' }, () => this.openKernel(node.kernel!))
+            )
+          : null,
+        node.inputs.length
+          ? this.fact(
+              t('reads'),
+              node.inputs.map(i => [this.link(this.nodes[i]), ' '])
+            )
+          : null,
+        users.length
+          ? this.fact(
+              t('read by'),
+              users.slice(0, 12).map(n => [this.link(n), ' '])
+            )
+          : null
+      )
+    );
     this.showNeighbours(node, users);
   }
 
   /** Whom the operation could share a kernel with: each is a question that can be asked. */
   private showNeighbours(node: GraphNode, users: GraphNode[]): void {
-    const refused = (this.model.report.graphs[this.state.graph]?.unfused ?? []).filter(pair => pair.slice(0, 2).includes(node.name))
+    const refused = (this.model.report.graphs[this.state.graph]?.unfused ?? [])
+      .filter(pair => pair.slice(0, 2).includes(node.name))
       .map(([a, b]) => this.nodes.find(n => n.name === (a === node.name ? b : a)));
-    const around = [...node.inputs.map(i => this.nodes[i]), ...users, ...refused].filter((n): n is GraphNode => !!n && n.kernel !== null);
+    const around = [...node.inputs.map(i => this.nodes[i]), ...users, ...refused].filter(
+      (n): n is GraphNode => !!n && n.kernel !== null
+    );
     if (node.kernel === null || !around.length) {
       return;
     }
-    append(this.details, [h('h5', null, t('One kernel with …')), h('p.tc-links', null, [...new Set(around)].slice(0, 8).map(other => [
-      button(`${other.name} ${other.kernel === node.kernel ? '●' : '○'}`, {
-        class: 'tc-link', title: other.kernel === node.kernel ? t('In the same kernel: why, and what if not?') : t('In another kernel: why, and what if not?')
-      }, () => {
-        this.chosen = [node, other];
-        this.canvas.select(this.boxesOf(this.chosen), false);
-        this.showDetails();
-      }), ' ']))]);
+    append(this.details, [
+      h('h5', null, t('One kernel with …')),
+      h(
+        'p.tc-links',
+        null,
+        [...new Set(around)].slice(0, 8).map(other => [
+          button(
+            `${other.name} ${other.kernel === node.kernel ? '●' : '○'}`,
+            {
+              class: 'tc-link',
+              title:
+                other.kernel === node.kernel
+                  ? t('In the same kernel: why, and what if not?')
+                  : t('In another kernel: why, and what if not?')
+            },
+            () => {
+              this.chosen = [node, other];
+              this.canvas.select(this.boxesOf(this.chosen), false);
+              this.showDetails();
+            }
+          ),
+          ' '
+        ])
+      )
+    ]);
   }
 
   private hover(text: string, x: number, y: number): void {

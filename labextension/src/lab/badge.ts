@@ -29,10 +29,23 @@ export function setBadge(cell: Cell, facts: BadgeFacts | null, open: (target: HT
   const { summary, gain } = facts;
   const status: Status = summary.status;
   const way = gain ? direction(gain) : 'even';
-  const words = gain && way !== 'even' ? `${speedup(gain)[0]}${way === 'slower' ? ` ${speedup(gain)[2]}` : ''}` : status === 'compiled' ? '' : STATUS_WORDS[status];
-  const badge = h(`button.${CLASS}.tc-status-${way === 'slower' && status === 'compiled' ? 'partly' : status}`, {
-    type: 'button', title: `${summary.line}\n${t('(click: the report)')}`, 'aria-label': `tcompile: ${summary.line}`, 'data-report': facts.report
-  }, h('span', { 'aria-hidden': 'true' }, summary.symbol), words ? h('span.tc-cell-badge-gain', null, words) : null);
+  const words =
+    gain && way !== 'even'
+      ? `${speedup(gain)[0]}${way === 'slower' ? ` ${speedup(gain)[2]}` : ''}`
+      : status === 'compiled'
+        ? ''
+        : STATUS_WORDS[status];
+  const badge = h(
+    `button.${CLASS}.tc-status-${way === 'slower' && status === 'compiled' ? 'partly' : status}`,
+    {
+      type: 'button',
+      title: `${summary.line}\n${t('(click: the report)')}`,
+      'aria-label': `tcompile: ${summary.line}`,
+      'data-report': facts.report
+    },
+    h('span', { 'aria-hidden': 'true' }, summary.symbol),
+    words ? h('span.tc-cell-badge-gain', null, words) : null
+  );
   badge.addEventListener('mousedown', event => event.stopPropagation());
   badge.addEventListener('click', event => {
     event.stopPropagation();

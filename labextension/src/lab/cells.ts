@@ -55,7 +55,10 @@ export function withRequest(text: string, mode: string | null): string {
   if (!now) {
     return [`# tcompile: mode=${mode}`, text].join('\n');
   }
-  const rest = now.options.replace(/(?:^|\s)(?:--)?mode[=\s]\s*[\w-]+/, ' ').replace(/\s+/g, ' ').trim();
+  const rest = now.options
+    .replace(/(?:^|\s)(?:--)?mode[=\s]\s*[\w-]+/, ' ')
+    .replace(/\s+/g, ' ')
+    .trim();
   const options = [`mode=${mode}`, rest].filter(t => t).join(' ');
   lines[now.line] = now.form === 'magic' ? `%%tcompile ${options}` : `# tcompile: ${options}`;
   return lines.join('\n');

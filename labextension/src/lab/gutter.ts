@@ -53,7 +53,10 @@ class LineMarker extends GutterMarker {
   }
 
   eq(other: LineMarker): boolean {
-    return other.marks.length === this.marks.length && other.marks.every((m, i) => m.text === this.marks[i].text && m.kind === this.marks[i].kind);
+    return (
+      other.marks.length === this.marks.length &&
+      other.marks.every((m, i) => m.text === this.marks[i].text && m.kind === this.marks[i].kind)
+    );
   }
 
   toDOM(): Node {
@@ -83,7 +86,9 @@ const field = StateField.define<RangeSet<LineMarker>>({
             continue;
           }
           const line = doc.line(number);
-          const fresh = lines.get(number)!.filter(m => m.code === undefined || m.line !== number || m.code === line.text);
+          const fresh = lines
+            .get(number)!
+            .filter(m => m.code === undefined || m.line !== number || m.code === line.text);
           if (fresh.length) {
             builder.add(line.from, line.from, new LineMarker(fresh));
           }
@@ -123,7 +128,8 @@ export function marksExtension(): IEditorExtensionFactory<any> {
         return { destroy: () => void stop() };
       });
       return EditorExtensionRegistry.createConditionalExtension([
-        field, follow,
+        field,
+        follow,
         gutter({
           class: 'tc-cm-gutter',
           markers: view => view.state.field(field),

@@ -13,7 +13,10 @@ export function openPlace(near: Element, report: string, ref: string): boolean {
   for (const output of near.closest('.jp-Notebook')?.querySelectorAll<HTMLElement>('.tc-output') ?? []) {
     if (output.dataset.report === report) {
       output.dispatchEvent(new CustomEvent('tcompile-go', { detail: ref }));
-      output.scrollIntoView({ block: 'nearest', behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth' });
+      output.scrollIntoView({
+        block: 'nearest',
+        behavior: matchMedia('(prefers-reduced-motion: reduce)').matches ? 'auto' : 'smooth'
+      });
       return true;
     }
   }
@@ -57,7 +60,9 @@ function ownCell(panel: NotebookPanel, output: Element | null): Cell | undefined
 
 /** The cell that a report is about: by its execution count, or the one that holds the report. */
 function reported(panel: NotebookPanel, output: Element | null, count: number | null): Cell | undefined {
-  const numbered = panel.content.widgets.find(w => count !== null && (w.model as ICodeCellModel).executionCount === count);
+  const numbered = panel.content.widgets.find(
+    w => count !== null && (w.model as ICodeCellModel).executionCount === count
+  );
   return numbered ?? ownCell(panel, output);
 }
 

@@ -44,11 +44,21 @@ export function helpExtension(): IEditorExtensionFactory<any> {
         hoverTooltip((view, pos): Tooltip | null => {
           const line = view.state.doc.lineAt(pos);
           const option = optionAt(line.text, pos - line.from);
-          return option && {
-            pos, above: false,
-            create: () => ({ dom: h('div.tc-option-help', null, h('strong', null, option.name), h('span', null, t(option.help)),
-              option.values.length ? h('code', null, option.values.join(' · ')) : null) })
-          };
+          return (
+            option && {
+              pos,
+              above: false,
+              create: () => ({
+                dom: h(
+                  'div.tc-option-help',
+                  null,
+                  h('strong', null, option.name),
+                  h('span', null, t(option.help)),
+                  option.values.length ? h('code', null, option.values.join(' · ')) : null
+                )
+              })
+            }
+          );
         })
       ]);
     }

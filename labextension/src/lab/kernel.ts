@@ -112,7 +112,11 @@ export class KernelLink {
   ask(question: string, facts: { [name: string]: any } = {}, say?: (text: string) => void): Promise<any> {
     const { comm } = this;
     if (!comm || comm.isDisposed || this.status !== 'ready') {
-      return Promise.reject(new Error(t('tcompile is not loaded in this kernel: run the cell with {0}, then this one', '%load_ext tcompile')));
+      return Promise.reject(
+        new Error(
+          t('tcompile is not loaded in this kernel: run the cell with {0}, then this one', '%load_ext tcompile')
+        )
+      );
     }
     const id = ++this.serial;
     return new Promise((done, failed) => {

@@ -24,7 +24,10 @@ export class Outputs {
   private badges = new Map<ICodeCellModel, BadgeFacts>();
   private pending = false;
 
-  constructor(private panel: NotebookPanel, private shown: Shown) {
+  constructor(
+    private panel: NotebookPanel,
+    private shown: Shown
+  ) {
     void panel.context.ready.then(() => {
       panel.content.model?.cells.changed.connect(() => this.schedule());
       this.schedule();
@@ -61,8 +64,10 @@ export class Outputs {
         this.watched.add(cell);
         cell.outputs.changed.connect(() => this.schedule());
       }
-      const reports: any[] = Array.from({ length: cell.outputs.length }, (_, i) => cell.outputs.get(i).data[MIME] as any)
-        .filter(raw => raw && typeof raw === 'object');
+      const reports: any[] = Array.from(
+        { length: cell.outputs.length },
+        (_, i) => cell.outputs.get(i).data[MIME] as any
+      ).filter(raw => raw && typeof raw === 'object');
       const ours = reports.filter(raw => !raw.options?.engine); // beside them stands what stock makes of the same cell
       for (const raw of ours.length ? ours : reports) {
         let outline = this.known.get(raw);
@@ -76,7 +81,10 @@ export class Outputs {
         }
         for (const mark of this.shown.marks ? marks : []) {
           // A function of a module has lines of its own file: those are no cell's.
-          const mine = mark.cell === null ? (!mark.file || mark.file === file) && cell.sharedModel.getSource().startsWith(lines[0] ?? '') : mark.cell === own;
+          const mine =
+            mark.cell === null
+              ? (!mark.file || mark.file === file) && cell.sharedModel.getSource().startsWith(lines[0] ?? '')
+              : mark.cell === own;
           const home = mine ? cell : cells.find(c => c.executionCount === mark.cell);
           if (home) {
             placed.get(home)?.push({ ...mark, report: id, code: home === cell ? lines[mark.line - first] : undefined });
@@ -86,7 +94,7 @@ export class Outputs {
     }
     placed.forEach((marks, cell) => store.set(cell, marks));
     for (const widget of this.panel.content.widgets) {
-      const facts = this.shown.badges ? this.badges.get(widget.model as ICodeCellModel) ?? null : null;
+      const facts = this.shown.badges ? (this.badges.get(widget.model as ICodeCellModel) ?? null) : null;
       void widget.ready.then(() => {
         if (!widget.isDisposed) {
           setBadge(widget, facts, target => openPlace(target, facts?.report ?? '', 'overview'));

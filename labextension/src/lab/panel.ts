@@ -12,7 +12,11 @@ import { CompiledFunction, KernelLink } from './kernel';
 import { t, words } from '../texts';
 
 const SYMBOLS: { [status in CompiledFunction['status']]: string } = { compiled: '●', limit: '○', skipped: '·' };
-const STATUS_WORDS: { [status in CompiledFunction['status']]: string } = words({ compiled: 'compiled', limit: 'eager', skipped: 'eager' });
+const STATUS_WORDS: { [status in CompiledFunction['status']]: string } = words({
+  compiled: 'compiled',
+  limit: 'eager',
+  skipped: 'eager'
+});
 
 export class CompilerPanel extends Widget {
   private panel: NotebookPanel | null = null;
@@ -23,7 +27,9 @@ export class CompilerPanel extends Widget {
   private readonly list = h('div.tc-side-list', { role: 'list', 'aria-label': t('Compiled functions') });
   private readonly foot = h('div.tc-side-foot');
   private readonly search = h('input.tc-input', {
-    type: 'search', placeholder: t('filter by name or file'), 'aria-label': t('Filter functions')
+    type: 'search',
+    placeholder: t('filter by name or file'),
+    'aria-label': t('Filter functions')
   }) as HTMLInputElement;
 
   constructor() {
@@ -75,25 +81,62 @@ export class CompilerPanel extends Widget {
       return;
     }
     const state = link!.state!;
-    const mode = h('select.tc-select', { 'aria-label': t('Mode for every cell') }, state.modes.map(m =>
-      h('option', { value: m, selected: (state.on?.mode ?? 'default') === m }, m))) as HTMLSelectElement;
+    const mode = h(
+      'select.tc-select',
+      { 'aria-label': t('Mode for every cell') },
+      state.modes.map(m => h('option', { value: m, selected: (state.on?.mode ?? 'default') === m }, m))
+    ) as HTMLSelectElement;
     mode.onchange = () => state.on && void this.act('on', { line: `mode=${mode.value}` });
     const box = h('input', { type: 'checkbox', checked: state.on !== null }) as HTMLInputElement;
     box.onchange = () => void this.act(box.checked ? 'on' : 'off', { line: `mode=${mode.value}` });
-    append(this.head, [h('div.tc-side-switch', null, h('label', null, box, t(' compile every cell')), mode),
-      this.error ? h('p.tc-error', { role: 'alert' }, this.error) : null]);
+    append(this.head, [
+      h('div.tc-side-switch', null, h('label', null, box, t(' compile every cell')), mode),
+      this.error ? h('p.tc-error', { role: 'alert' }, this.error) : null
+    ]);
     this.drawList();
     const { cache } = state;
     const changed = Object.entries(state.changed);
     append(this.foot, [
-      cache ? section(t('Disk cache'),
-        h('div.tc-side-cache', { title: cache.folder }, h('span.tc-side-meter', { role: 'img', 'aria-label': t('{0} of {1}', bytes(cache.bytes), bytes(cache.limit_bytes)) },
-          h('span', { style: { width: `${Math.min(100, (100 * cache.bytes) / Math.max(1, cache.limit_bytes))}%` } })),
-        h('span', null, t('{0}, {1} of {2}{3}', plural(cache.kernels, 'kernel'), bytes(cache.bytes), bytes(cache.limit_bytes), cache.on ? '' : t(' (off)')))),
-        button(t('clear'), { title: t('Delete the compiled kernels on disk') }, () => void this.act('clear_cache'))) : null,
-      changed.length ? section(t('Options that were changed'), h('code', null, changed.map(([k, v]) => `${k}=${v}`).join('  '))) : null,
-      section(t('This kernel'), h('p', null, t('{0} ran through the compiler', plural(state.cells, 'cell'))),
-        button(t('forget all entries'), { title: t('What is compiled in this kernel is compiled anew at its next call') }, () => void this.act('reset')))
+      cache
+        ? section(
+            t('Disk cache'),
+            h(
+              'div.tc-side-cache',
+              { title: cache.folder },
+              h(
+                'span.tc-side-meter',
+                { role: 'img', 'aria-label': t('{0} of {1}', bytes(cache.bytes), bytes(cache.limit_bytes)) },
+                h('span', {
+                  style: { width: `${Math.min(100, (100 * cache.bytes) / Math.max(1, cache.limit_bytes))}%` }
+                })
+              ),
+              h(
+                'span',
+                null,
+                t(
+                  '{0}, {1} of {2}{3}',
+                  plural(cache.kernels, 'kernel'),
+                  bytes(cache.bytes),
+                  bytes(cache.limit_bytes),
+                  cache.on ? '' : t(' (off)')
+                )
+              )
+            ),
+            button(t('clear'), { title: t('Delete the compiled kernels on disk') }, () => void this.act('clear_cache'))
+          )
+        : null,
+      changed.length
+        ? section(t('Options that were changed'), h('code', null, changed.map(([k, v]) => `${k}=${v}`).join('  ')))
+        : null,
+      section(
+        t('This kernel'),
+        h('p', null, t('{0} ran through the compiler', plural(state.cells, 'cell'))),
+        button(
+          t('forget all entries'),
+          { title: t('What is compiled in this kernel is compiled anew at its next call') },
+          () => void this.act('reset')
+        )
+      )
     ]);
   }
 
@@ -105,12 +148,24 @@ export class CompilerPanel extends Widget {
     if (link.status === 'unknown') {
       return h('p.tc-empty', null, t('Waiting for the kernel …'));
     }
-    return h('div', null, h('p.tc-empty', null, t('tcompile is not loaded in this kernel. Write '), h('code', null, '%load_ext tcompile'), t(' in a cell, or')),
-      button(t('load it now'), {}, () => link.load().catch(error => {
-        this.error = error.message;
-        clear(this.list);
-        append(this.list, [this.waiting(), h('p.tc-error', { role: 'alert' }, this.error)]);
-      })));
+    return h(
+      'div',
+      null,
+      h(
+        'p.tc-empty',
+        null,
+        t('tcompile is not loaded in this kernel. Write '),
+        h('code', null, '%load_ext tcompile'),
+        t(' in a cell, or')
+      ),
+      button(t('load it now'), {}, () =>
+        link.load().catch(error => {
+          this.error = error.message;
+          clear(this.list);
+          append(this.list, [this.waiting(), h('p.tc-error', { role: 'alert' }, this.error)]);
+        })
+      )
+    );
   }
 
   private drawList(): void {
@@ -118,39 +173,83 @@ export class CompilerPanel extends Widget {
     const rows = all.filter(f => !this.filter || `${f.name} ${f.file}`.toLowerCase().includes(this.filter));
     clear(this.list);
     append(this.list, [
-      section(t('Functions {0}', all.length ? count(all.length) : ''), rows.map(f => this.row(f))),
-      all.length ? (rows.length ? null : h('p.tc-empty', null, t('None matches the filter.')))
-        : h('p.tc-empty', null, t('Nothing is compiled yet: put {0} on top of a cell, or switch on “compile every cell”.', '%%tcompile'))
+      section(
+        t('Functions {0}', all.length ? count(all.length) : ''),
+        rows.map(f => this.row(f))
+      ),
+      all.length
+        ? rows.length
+          ? null
+          : h('p.tc-empty', null, t('None matches the filter.'))
+        : h(
+            'p.tc-empty',
+            null,
+            t('Nothing is compiled yet: put {0} on top of a cell, or switch on “compile every cell”.', '%%tcompile')
+          )
     ]);
   }
 
   private row(f: CompiledFunction): HTMLElement {
     const facts = [
-      f.entries ? plural(f.entries, 'entry', 'entries') : '', plural(f.calls, 'call'), f.breaks ? plural(f.breaks, 'break') : '',
-      f.recompiles ? t('recompiled {0}×', f.recompiles) : '', f.mode !== 'default' ? f.mode : '', f.backend !== 'tcompile' ? f.backend : ''
-    ].filter(Boolean).join(' · ');
+      f.entries ? plural(f.entries, 'entry', 'entries') : '',
+      plural(f.calls, 'call'),
+      f.breaks ? plural(f.breaks, 'break') : '',
+      f.recompiles ? t('recompiled {0}×', f.recompiles) : '',
+      f.mode !== 'default' ? f.mode : '',
+      f.backend !== 'tcompile' ? f.backend : ''
+    ]
+      .filter(Boolean)
+      .join(' · ');
     const saved = f.saved_seconds;
     const gain = f.ratio ? comparison({ ratio: f.ratio, lo: f.lo ?? f.ratio, hi: f.hi ?? f.ratio }) : null;
-    return h('div.tc-side-row', { role: 'listitem' },
-      h('div', null, h(`span.tc-status-${f.status === 'compiled' ? 'compiled' : 'eager'}`, { title: STATUS_WORDS[f.status] }, h('span.tc-symbol', null, SYMBOLS[f.status] ?? '·')), ' ',
-        h('button.tc-link', { type: 'button', title: t('Show the cell and its report'), onclick: () => this.reveal(f) }, f.name), ' ',
-        gain),
+    return h(
+      'div.tc-side-row',
+      { role: 'listitem' },
+      h(
+        'div',
+        null,
+        h(
+          `span.tc-status-${f.status === 'compiled' ? 'compiled' : 'eager'}`,
+          { title: STATUS_WORDS[f.status] },
+          h('span.tc-symbol', null, SYMBOLS[f.status] ?? '·')
+        ),
+        ' ',
+        h(
+          'button.tc-link',
+          { type: 'button', title: t('Show the cell and its report'), onclick: () => this.reveal(f) },
+          f.name
+        ),
+        ' ',
+        gain
+      ),
       h('div.tc-muted', null, `${f.file}:${f.line}`, this.beginning(f)),
       h('div.tc-muted', null, facts),
-      saved !== null ? h('div.tc-muted', null, saved >= 0 ? t('saved {0} so far', seconds(saved)) : t('cost {0} so far', seconds(-saved)),
-        f.compile_seconds ? t(', {0} to compile', seconds(f.compile_seconds)) : '') : null,
-      f.reason ? h('div.tc-side-reason', null, f.reason) : null);
+      saved !== null
+        ? h(
+            'div.tc-muted',
+            null,
+            saved >= 0 ? t('saved {0} so far', seconds(saved)) : t('cost {0} so far', seconds(-saved)),
+            f.compile_seconds ? t(', {0} to compile', seconds(f.compile_seconds)) : ''
+          )
+        : null,
+      f.reason ? h('div.tc-side-reason', null, f.reason) : null
+    );
   }
 
   /** How a function's cell begins: by that its reader knows it. */
   private beginning(f: CompiledFunction): Child {
     const cell = this.cellOf(f);
-    const line = cell?.model.sharedModel.getSource().split('\n').find(l => l.trim() && !/^(%|# tcompile:)/.test(l));
+    const line = cell?.model.sharedModel
+      .getSource()
+      .split('\n')
+      .find(l => l.trim() && !/^(%|# tcompile:)/.test(l));
     return line ? [' · ', h('code', null, line.trim())] : null;
   }
 
   private cellOf(f: CompiledFunction) {
-    return f.cell === null ? undefined : this.panel?.content.widgets.find(w => w.model.type === 'code' && (w.model as any).executionCount === f.cell);
+    return f.cell === null
+      ? undefined
+      : this.panel?.content.widgets.find(w => w.model.type === 'code' && (w.model as any).executionCount === f.cell);
   }
 
   private reveal(f: CompiledFunction): void {

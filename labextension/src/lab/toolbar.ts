@@ -11,11 +11,18 @@ const MODES = ['default', 'reduce-overhead', 'max-autotune', 'max-autotune-no-cu
 
 export class CellSwitch extends Widget {
   private readonly toggle = h('button.tc-cell-switch-button', { type: 'button' }) as HTMLButtonElement;
-  private readonly mode = h('select.tc-cell-switch-mode', { 'aria-label': t('Mode of the compiled cell'), title: t('Mode of the compiled cell') },
-    MODES.map(m => h('option', { value: m }, m))) as HTMLSelectElement;
+  private readonly mode = h(
+    'select.tc-cell-switch-mode',
+    { 'aria-label': t('Mode of the compiled cell'), title: t('Mode of the compiled cell') },
+    MODES.map(m => h('option', { value: m }, m))
+  ) as HTMLSelectElement;
   private watched: any = null;
 
-  constructor(private panel: NotebookPanel, private preferred: () => string, private onUse: () => void) {
+  constructor(
+    private panel: NotebookPanel,
+    private preferred: () => string,
+    private onUse: () => void
+  ) {
     super();
     this.addClass('tc-cell-switch');
     this.node.append(this.toggle, this.mode);
@@ -45,7 +52,10 @@ export class CellSwitch extends Widget {
     if (after !== before) {
       // One change at the top keeps the cursor where it is.
       let same = 0;
-      while (same < Math.min(before.length, after.length) && before[before.length - 1 - same] === after[after.length - 1 - same]) {
+      while (
+        same < Math.min(before.length, after.length) &&
+        before[before.length - 1 - same] === after[after.length - 1 - same]
+      ) {
         same++;
       }
       cell.model.sharedModel.updateSource(0, before.length - same, after.slice(0, after.length - same));
@@ -72,7 +82,9 @@ export class CellSwitch extends Widget {
     this.toggle.disabled = !code;
     this.toggle.setAttribute('aria-pressed', String(request !== null));
     this.toggle.textContent = request ? t('● compiled') : t('○ compile cell');
-    this.toggle.title = request ? t('This cell is compiled. Click: take the request away') : t('Compile this cell: writes # tcompile: on top of it');
+    this.toggle.title = request
+      ? t('This cell is compiled. Click: take the request away')
+      : t('Compile this cell: writes # tcompile: on top of it');
     this.mode.hidden = !request;
     this.mode.value = request ? modeOf(request.options) : 'default';
   }

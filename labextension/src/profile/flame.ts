@@ -18,7 +18,14 @@ const LEAST_NAMED = 26;
 const MOST_ZOOM = 1e6;
 
 /** Hues by kind, and by part for groups. A kernel has its own colour in all views. */
-const KIND_HUES: { [kind: string]: number } = { library: 188, python: 45, guards: 285, memory: 0, plan: 220, device: 160 };
+const KIND_HUES: { [kind: string]: number } = {
+  library: 188,
+  python: 45,
+  guards: 285,
+  memory: 0,
+  plan: 220,
+  device: 160
+};
 const PART_HUES: { [part: string]: number } = { forward: 212, backward: 28, optimizer: 148 };
 const KERNEL_HUES = [212, 28, 148, 282, 338, 178, 48, 250];
 
@@ -59,16 +66,25 @@ export class FlameCanvas {
     this.element.tabIndex = 0;
     this.element.setAttribute('role', 'application');
     this.element.setAttribute('aria-roledescription', t('flame chart'));
-    this.element.setAttribute('aria-label',
-      t('One call over time. Left and right walk along a row, up and down between what holds and what is held, Enter zooms in, plus and minus zoom, 0 shows all.'));
+    this.element.setAttribute(
+      'aria-label',
+      t(
+        'One call over time. Left and right walk along a row, up and down between what holds and what is held, Enter zooms in, plus and minus zoom, 0 shows all.'
+      )
+    );
     this.context = this.element.getContext('2d')!;
     this.theme = readTheme(this.element);
     const observer = new ResizeObserver(() => this.resize());
     observer.observe(this.element);
-    this.stop.push(() => observer.disconnect(), onThemeChange(() => requestAnimationFrame(() => {
-      this.theme = readTheme(this.element);
-      this.invalidate();
-    })));
+    this.stop.push(
+      () => observer.disconnect(),
+      onThemeChange(() =>
+        requestAnimationFrame(() => {
+          this.theme = readTheme(this.element);
+          this.invalidate();
+        })
+      )
+    );
     this.listen();
   }
 
@@ -174,30 +190,40 @@ export class FlameCanvas {
         this.zoomTo(bar);
       }
     });
-    element.addEventListener('wheel', event => {
-      // The page stays scrollable past the chart: the wheel zooms with ctrl, or once the chart has the focus.
-      if (!event.ctrlKey && document.activeElement !== element) {
-        return;
-      }
-      event.preventDefault();
-      if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
-        this.view(this.from + (event.deltaX || event.deltaY) / this.scale(), this.to - this.from);
-      } else {
-        this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0016)), at(event).x);
-      }
-    }, { passive: false });
+    element.addEventListener(
+      'wheel',
+      event => {
+        // The page stays scrollable past the chart: the wheel zooms with ctrl, or once the chart has the focus.
+        if (!event.ctrlKey && document.activeElement !== element) {
+          return;
+        }
+        event.preventDefault();
+        if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
+          this.view(this.from + (event.deltaX || event.deltaY) / this.scale(), this.to - this.from);
+        } else {
+          this.zoom(Math.exp(-event.deltaY * (event.ctrlKey ? 0.01 : 0.0016)), at(event).x);
+        }
+      },
+      { passive: false }
+    );
     element.addEventListener('keydown', event => this.key(event));
   }
 
   private key(event: KeyboardEvent): void {
     const pan = (this.to - this.from) * 0.15;
     const act: { [key: string]: () => void } = {
-      '+': () => this.zoom(1.5), '=': () => this.zoom(1.5), '-': () => this.zoom(1 / 1.5), '0': () => this.fit(),
-      Enter: () => this.chosen && this.zoomTo(this.chosen), Escape: () => this.events.choose(null),
-      ArrowLeft: () => this.walk(-1), ArrowRight: () => this.walk(1),
+      '+': () => this.zoom(1.5),
+      '=': () => this.zoom(1.5),
+      '-': () => this.zoom(1 / 1.5),
+      '0': () => this.fit(),
+      Enter: () => this.chosen && this.zoomTo(this.chosen),
+      Escape: () => this.events.choose(null),
+      ArrowLeft: () => this.walk(-1),
+      ArrowRight: () => this.walk(1),
       ArrowUp: () => this.chosen && this.chosen.parent >= 0 && this.go(this.bars[this.chosen.parent]),
       ArrowDown: () => this.go(this.chosen ? this.bars.find(b => b.parent === this.chosen!.index) : this.bars[0]),
-      a: () => this.view(this.from - pan, this.to - this.from), d: () => this.view(this.from + pan, this.to - this.from)
+      a: () => this.view(this.from - pan, this.to - this.from),
+      d: () => this.view(this.from + pan, this.to - this.from)
     };
     const action = act[event.key];
     if (action && !event.metaKey && !event.ctrlKey) {
@@ -226,7 +252,11 @@ export class FlameCanvas {
     }
     const reach = 2 / this.scale();
     const time = this.from + x / this.scale();
-    return row.find(b => time >= b.begin && time <= b.end) ?? row.find(b => time >= b.begin - reach && time <= b.end + reach) ?? null;
+    return (
+      row.find(b => time >= b.begin && time <= b.end) ??
+      row.find(b => time >= b.begin - reach && time <= b.end + reach) ??
+      null
+    );
   }
 
   private resize(): void {
@@ -339,7 +369,14 @@ export class FlameCanvas {
 
 /** As many digits as tell two ticks apart. */
 function tickWords(value: number, step: number): string {
-  const [unit, size] = value >= 1 || step >= 0.5 ? ['s', 1] : value >= 1e-3 || step >= 5e-4 ? ['ms', 1e-3] : value >= 1e-6 || value === 0 ? ['µs', 1e-6] : ['ns', 1e-9];
+  const [unit, size] =
+    value >= 1 || step >= 0.5
+      ? ['s', 1]
+      : value >= 1e-3 || step >= 5e-4
+        ? ['ms', 1e-3]
+        : value >= 1e-6 || value === 0
+          ? ['µs', 1e-6]
+          : ['ns', 1e-9];
   const digits = Math.max(0, -Math.floor(Math.log10(step / size) + 1e-9));
   return `${(value / size).toFixed(Math.min(6, digits))} ${unit}`;
 }

@@ -47,9 +47,19 @@ export function spansOf(p: CallProfile): Span[] {
   return (c.kind ?? []).map((kind, index) => {
     const [file, line] = tables.line[c.line[index]];
     return {
-      index, kind: tables.kind[kind], name: tables.name[c.name[index]], parent: c.parent[index], begin: c.begin[index] * 1e-9, seconds: c.length[index] * 1e-9,
-      graph: c.graph[index] < 0 ? null : c.graph[index], kernel: c.kernel[index] < 0 ? null : c.kernel[index], node: tables.node[c.node[index]],
-      file, line, module: tables.module[c.module[index]], part: tables.part[c.part[index]]
+      index,
+      kind: tables.kind[kind],
+      name: tables.name[c.name[index]],
+      parent: c.parent[index],
+      begin: c.begin[index] * 1e-9,
+      seconds: c.length[index] * 1e-9,
+      graph: c.graph[index] < 0 ? null : c.graph[index],
+      kernel: c.kernel[index] < 0 ? null : c.kernel[index],
+      node: tables.node[c.node[index]],
+      file,
+      line,
+      module: tables.module[c.module[index]],
+      part: tables.part[c.part[index]]
     };
   });
 }
@@ -91,7 +101,16 @@ export function barsOf(spans: Span[]): Bar[] {
     return made;
   };
   const put = (span: Span, parent: number, depth: number, part: string): void => {
-    const bar = add({ span, name: span.name, path: span.module, part: span.part || part, begin: span.begin, end: span.begin + span.seconds, depth, parent });
+    const bar = add({
+      span,
+      name: span.name,
+      path: span.module,
+      part: span.part || part,
+      begin: span.begin,
+      end: span.begin + span.seconds,
+      depth,
+      parent
+    });
     const children = inside.get(span.index) ?? [];
     if (span.kind === 'graph') {
       steps(children, bar.index, depth + 1);
@@ -117,7 +136,7 @@ export function barsOf(spans: Span[]): Bar[] {
     level(children, paths as string[][], 0, parent, depth);
   };
   const level = (children: Span[], paths: string[][], at: number, parent: number, depth: number): void => {
-    for (let i = 0; i < children.length; ) {
+    for (let i = 0; i < children.length;) {
       const name = paths[i][at];
       if (name === undefined) {
         put(children[i++], parent, depth, '');
@@ -137,8 +156,14 @@ export function barsOf(spans: Span[]): Bar[] {
       } else {
         const last = children[end - 1];
         const bar = add({
-          span: null, name: paths[i].slice(at, to + 1).join('.'), path: paths[i].slice(0, to + 1).join('.'), part: children[i].part,
-          begin: children[i].begin, end: last.begin + last.seconds, depth, parent
+          span: null,
+          name: paths[i].slice(at, to + 1).join('.'),
+          path: paths[i].slice(0, to + 1).join('.'),
+          part: children[i].part,
+          begin: children[i].begin,
+          end: last.begin + last.seconds,
+          depth,
+          parent
         });
         level(children.slice(i, end), paths.slice(i, end), to + 1, bar.index, depth + 1);
       }
@@ -154,7 +179,7 @@ export function barsOf(spans: Span[]): Bar[] {
 
 /** The lines that a span's work comes from: a kernel's go to all of its operations' lines in equal parts. */
 export function linesOf(report: Report, s: Span): [string, number][] {
-  const lines = s.kernel === null ? [] : report.kernels[s.kernel]?.lines ?? [];
+  const lines = s.kernel === null ? [] : (report.kernels[s.kernel]?.lines ?? []);
   return lines.length ? lines : s.line === null ? [] : [[s.file, s.line]];
 }
 

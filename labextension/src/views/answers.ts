@@ -12,17 +12,39 @@ export function answersView(report: Report, go: (ref: string) => void): HTMLElem
     return null;
   }
   const gains = report.answers.some(a => a.gain !== null);
-  return section(gains ? t('What would make it faster') : t('In short'), h('ol.tc-answers', null, report.answers.map(a => answer(report, a, go))));
+  return section(
+    gains ? t('What would make it faster') : t('In short'),
+    h(
+      'ol.tc-answers',
+      null,
+      report.answers.map(a => answer(report, a, go))
+    )
+  );
 }
 
 function answer(report: Report, a: Answer, go: (ref: string) => void): HTMLElement {
   const gain = gainWords(a);
-  return h('li.tc-answer-row', null,
-    h('div.tc-answer-text', null, h('span', null, ...prose(a.text)),
-      gain ? h(a.how === 'measured' ? 'strong.tc-answer-gain.tc-gain-up' : 'span.tc-answer-gain.tc-muted', null, gain) : null),
+  return h(
+    'li.tc-answer-row',
+    null,
+    h(
+      'div.tc-answer-text',
+      null,
+      h('span', null, ...prose(a.text)),
+      gain
+        ? h(a.how === 'measured' ? 'strong.tc-answer-gain.tc-gain-up' : 'span.tc-answer-gain.tc-muted', null, gain)
+        : null
+    ),
     a.action ? h('div.tc-answer-action', null, ...prose(a.action)) : null,
-    h('div.tc-answer-buttons', null, change(report, a),
-      a.ref && a.ref !== 'overview' ? h('button.tc-link', { type: 'button', onclick: () => go(a.ref) }, t('details')) : null));
+    h(
+      'div.tc-answer-buttons',
+      null,
+      change(report, a),
+      a.ref && a.ref !== 'overview'
+        ? h('button.tc-link', { type: 'button', onclick: () => go(a.ref) }, t('details'))
+        : null
+    )
+  );
 }
 
 /** `1.3× [1.2–1.4], measured`, `at most 1.5×`; empty where no gain is told. */
@@ -31,7 +53,9 @@ export function gainWords(a: Answer): string {
     return '';
   }
   return a.how === 'measured'
-    ? a.lo && a.hi && a.lo !== a.hi ? t('{0}× [{1}–{2}], measured', ratioText(a.gain), ratioText(a.lo), ratioText(a.hi)) : t('{0}×, measured', ratioText(a.gain))
+    ? a.lo && a.hi && a.lo !== a.hi
+      ? t('{0}× [{1}–{2}], measured', ratioText(a.gain), ratioText(a.lo), ratioText(a.hi))
+      : t('{0}×, measured', ratioText(a.gain))
     : t('at most {0}×', ratioText(a.gain));
 }
 
@@ -45,21 +69,45 @@ function change(report: Report, a: Answer): HTMLElement | null {
   }
   const said = h('span.tc-muted', { role: 'status' });
   const words = settings.map(([name, value]) => `${name}=${value}`).join(' ');
-  const act = button(fix ? t('change the lines and time again') : t('set {0} and time again', words), { class: 'tc-button' }, () => {
-    const host = hostOf(element);
-    const cell = report.source.cell;
-    const done = fix ? host?.apply?.(fix, report.source.file === fix.file ? cell : null) : host?.set?.(a.settings, cell);
-    if (done && host?.runAgain) {
-      said.textContent = t(' done: the cell runs again');
-      host.runAgain(cell);
-    } else {
-      said.textContent = done === undefined ? t(' the cell can be changed in JupyterLab only') : done ? t(' done: run the cell again') : t(' the cell does not read like that any more');
+  const act = button(
+    fix ? t('change the lines and time again') : t('set {0} and time again', words),
+    { class: 'tc-button' },
+    () => {
+      const host = hostOf(element);
+      const cell = report.source.cell;
+      const done = fix
+        ? host?.apply?.(fix, report.source.file === fix.file ? cell : null)
+        : host?.set?.(a.settings, cell);
+      if (done && host?.runAgain) {
+        said.textContent = t(' done: the cell runs again');
+        host.runAgain(cell);
+      } else {
+        said.textContent =
+          done === undefined
+            ? t(' the cell can be changed in JupyterLab only')
+            : done
+              ? t(' done: run the cell again')
+              : t(' the cell does not read like that any more');
+      }
+      act.disabled = done === true;
     }
-    act.disabled = done === true;
-  });
-  const element = h('span.tc-answer-change', null,
-    fix ? h('details.tc-fix-details', null, h('summary', null, t('as a change of lines')), diffLines([
-      ...fix.old.split('\n').map((line): [string, string] => ['-', line]), ...fix.new.split('\n').map((line): [string, string] => ['+', line])
-    ])) : null, act, said);
+  );
+  const element = h(
+    'span.tc-answer-change',
+    null,
+    fix
+      ? h(
+          'details.tc-fix-details',
+          null,
+          h('summary', null, t('as a change of lines')),
+          diffLines([
+            ...fix.old.split('\n').map((line): [string, string] => ['-', line]),
+            ...fix.new.split('\n').map((line): [string, string] => ['+', line])
+          ])
+        )
+      : null,
+    act,
+    said
+  );
   return element;
 }

@@ -14,9 +14,23 @@ import { t, words } from '../texts';
 const COLUMNS = ['cell', 'bytecode', 'graph', 'loop IR', 'kernel', 'assembly', 'entry'] as const;
 type Name = (typeof COLUMNS)[number];
 /** Generated source has the longest lines. */
-const GROW: { [name in Name]: number } = { cell: 3, bytecode: 3, graph: 3.2, 'loop IR': 3, kernel: 4.2, assembly: 3.2, entry: 3 };
+const GROW: { [name in Name]: number } = {
+  cell: 3,
+  bytecode: 3,
+  graph: 3.2,
+  'loop IR': 3,
+  kernel: 4.2,
+  assembly: 3.2,
+  entry: 3
+};
 const TITLES: { [name in Name]: string } = words({
-  cell: 'Cell', bytecode: 'Bytecode', graph: 'Graph', 'loop IR': 'Loop IR', kernel: 'Kernel', assembly: 'PTX', entry: 'Entry (Python)'
+  cell: 'Cell',
+  bytecode: 'Bytecode',
+  graph: 'Graph',
+  'loop IR': 'Loop IR',
+  kernel: 'Kernel',
+  assembly: 'PTX',
+  entry: 'Entry (Python)'
 });
 
 export function codeView({ model, memory }: ViewContext): View {
@@ -24,7 +38,9 @@ export function codeView({ model, memory }: ViewContext): View {
   const columnsHere = COLUMNS.filter(name => name !== 'assembly' || report.kernels.some(k => k.assembly));
   const known = report.frames.flatMap((f, i) => (f.bytecode ? [i] : []));
   const state: { closed: Name[]; kernel: number; graph: number; entry: number; frame: number } = (memory.code ??= {
-    closed: ['bytecode', 'assembly', 'entry', ...(report.source.text ? [] : ['cell' as Name])], frame: known[known.length - 1] ?? -1, entry: 0,
+    closed: ['bytecode', 'assembly', 'entry', ...(report.source.text ? [] : ['cell' as Name])],
+    frame: known[known.length - 1] ?? -1,
+    entry: 0,
     kernel: model.place.kernel ?? report.graphs[mainGraph(model)]?.kernels[0] ?? 0,
     graph: model.place.graph ?? report.kernels[model.place.kernel ?? -1]?.graph ?? mainGraph(model)
   });
@@ -41,14 +57,21 @@ export function codeView({ model, memory }: ViewContext): View {
   let nodes: GraphNode[] = [];
   let list: VirtualList | null = null;
 
-  const copy = (text: string) => button(t('copy'), { class: 'tc-link', title: t('Copy the text') }, event => {
-    const target = event.currentTarget as HTMLElement;
-    navigator.clipboard.writeText(text).then(() => (target.textContent = t('copied')), () => (target.textContent = t('could not copy')));
-  });
+  const copy = (text: string) =>
+    button(t('copy'), { class: 'tc-link', title: t('Copy the text') }, event => {
+      const target = event.currentTarget as HTMLElement;
+      navigator.clipboard.writeText(text).then(
+        () => (target.textContent = t('copied')),
+        () => (target.textContent = t('could not copy'))
+      );
+    });
 
   const chooser = (label: string, names: string[], chosen: number, act: (index: number) => void): HTMLElement => {
-    const select = h('select.tc-select', { 'aria-label': label }, names.map((n, i) =>
-      h('option', { value: i, selected: i === chosen }, n))) as HTMLSelectElement;
+    const select = h(
+      'select.tc-select',
+      { 'aria-label': label },
+      names.map((n, i) => h('option', { value: i, selected: i === chosen }, n))
+    ) as HTMLSelectElement;
     select.onchange = () => act(Number(select.value));
     return select;
   };
@@ -59,8 +82,11 @@ export function codeView({ model, memory }: ViewContext): View {
       return;
     }
     cell = new Listing(report.source.text, {
-      label: t('The code of the cell'), language: 'python', firstLine: report.source.first_line,
-      marks: marksByLine(report.marks.filter(m => model.isHere(m.file))), heat: heatOf(report, f => model.isHere(f)),
+      label: t('The code of the cell'),
+      language: 'python',
+      firstLine: report.source.first_line,
+      marks: marksByLine(report.marks.filter(m => model.isHere(m.file))),
+      heat: heatOf(report, f => model.isHere(f)),
       onLine: line => model.selectLine(report.source.file, line, 'cell')
     });
     body.append(cell.element);
@@ -69,29 +95,52 @@ export function codeView({ model, memory }: ViewContext): View {
   const fillGraph = (body: HTMLElement) => {
     const levels = model.levels(state.graph);
     if (!levels.length) {
-      body.append(empty(report.graphs.length ? t('This graph was left out to keep the report small.') : t('No graph: nothing was captured.')));
+      body.append(
+        empty(
+          report.graphs.length
+            ? t('This graph was left out to keep the report small.')
+            : t('No graph: nothing was captured.')
+        )
+      );
       return;
     }
     const graph = state.graph;
     nodes = model.graphNodes(graph, levels.includes('lowered') ? 'lowered' : 'captured');
     list = new VirtualList({
-      label: t('Operations'), rowHeight: 20, count: nodes.length,
+      label: t('Operations'),
+      rowHeight: 20,
+      count: nodes.length,
       row: (i, element) => {
         const n = nodes[i];
         element.classList.add('tc-graph-line');
         element.append(
-          h('span.tc-kernel-bar', { style: { background: n.kernel === null ? 'transparent' : kernelColour(n.kernel) } }),
-          h('code', { title: `${n.module}\n${tensorType(n)}` }, h('span.tc-t-atom', null, `%${n.name}`), ' = ',
+          h('span.tc-kernel-bar', {
+            style: { background: n.kernel === null ? 'transparent' : kernelColour(n.kernel) }
+          }),
+          h(
+            'code',
+            { title: `${n.module}\n${tensorType(n)}` },
+            h('span.tc-t-atom', null, `%${n.name}`),
+            ' = ',
             h('span.tc-t-call', null, n.op.replace(/\.default$/, '')),
             n.args ? `(${n.args.replace(/%(\d+)/g, (_, k) => `%${nodes[n.inputs[Number(k)]]?.name ?? '?'}`)})` : '',
-            h('span.tc-muted', null, `  ${tensorType(n)}`)));
+            h('span.tc-muted', null, `  ${tensorType(n)}`)
+          )
+        );
       },
       onRow: i => model.selectNode(graph, nodes[i], 'graph')
     });
     body.append(list.element);
   };
 
-  const fillText = (body: HTMLElement, text: string, language: Language, label: string, missing: string, onLine?: (line: number) => void): Listing | null => {
+  const fillText = (
+    body: HTMLElement,
+    text: string,
+    language: Language,
+    label: string,
+    missing: string,
+    onLine?: (line: number) => void
+  ): Listing | null => {
     if (!text) {
       body.append(empty(missing));
       return null;
@@ -116,16 +165,24 @@ export function codeView({ model, memory }: ViewContext): View {
     const text = report.frames[state.frame]?.bytecode ?? '';
     if (!text) {
       bytecode = null;
-      body.append(empty(report.frames.length ? t('The bytecode of these functions was not kept.') : t('No function was captured.')));
+      body.append(
+        empty(
+          report.frames.length ? t('The bytecode of these functions was not kept.') : t('No function was captured.')
+        )
+      );
       return;
     }
     const rows = text.split('\n');
-    bytecode = new Listing(text, { label: t('Bytecode'), language: 'ir', onLine: row => {
-      const line = sourceLine(rows[row - 1]);
-      if (line) {
-        model.selectLine(report.frames[state.frame].file || report.source.file, line, 'bytecode');
+    bytecode = new Listing(text, {
+      label: t('Bytecode'),
+      language: 'ir',
+      onLine: row => {
+        const line = sourceLine(rows[row - 1]);
+        if (line) {
+          model.selectLine(report.frames[state.frame].file || report.source.file, line, 'bytecode');
+        }
       }
-    } });
+    });
     body.append(bytecode.element);
   };
 
@@ -137,27 +194,62 @@ export function codeView({ model, memory }: ViewContext): View {
     const k = report.kernels[state.kernel];
     append(head, [h('strong', null, TITLES[name])]);
     if (name === 'graph' && report.graphs.length > 1) {
-      head.append(chooser(t('Graph'), report.graphs.map(g => g.name), state.graph, i => model.select({ graph: i }, 'chooser')));
+      head.append(
+        chooser(
+          t('Graph'),
+          report.graphs.map(g => g.name),
+          state.graph,
+          i => model.select({ graph: i }, 'chooser')
+        )
+      );
     }
     if (name === 'kernel' && report.kernels.length) {
-      append(head, [report.kernels.length > 1
-        ? chooser(t('Kernel'), report.kernels.map(x => x.name), state.kernel, i => model.selectKernel(i, 'chooser')) : h('span', null, k.name),
-      k?.source ? copy(k.source) : null]);
+      append(head, [
+        report.kernels.length > 1
+          ? chooser(
+              t('Kernel'),
+              report.kernels.map(x => x.name),
+              state.kernel,
+              i => model.selectKernel(i, 'chooser')
+            )
+          : h('span', null, k.name),
+        k?.source ? copy(k.source) : null
+      ]);
     }
     if (name === 'bytecode' && known.length > 1) {
-      head.append(chooser(t('Function'), known.map(i => frameWords(report.frames[i].name)), known.indexOf(state.frame), k => {
-        state.frame = known[k];
-        build('bytecode');
-        follow(model.place, null);
-      }));
+      head.append(
+        chooser(
+          t('Function'),
+          known.map(i => frameWords(report.frames[i].name)),
+          known.indexOf(state.frame),
+          k => {
+            state.frame = known[k];
+            build('bytecode');
+            follow(model.place, null);
+          }
+        )
+      );
     }
     if (name === 'entry' && report.entries.length > 1) {
-      head.append(chooser(t('Entry'), report.entries.map((e, i) => `${frameWords(report.frames[e.frame]?.name ?? t('frame'))} #${i}`), state.entry, i => {
-        state.entry = i;
-        build('entry');
-      }));
+      head.append(
+        chooser(
+          t('Entry'),
+          report.entries.map((e, i) => `${frameWords(report.frames[e.frame]?.name ?? t('frame'))} #${i}`),
+          state.entry,
+          i => {
+            state.entry = i;
+            build('entry');
+          }
+        )
+      );
     }
-    append(head, [button('×', { class: 'tc-close', title: t('Close {0}', TITLES[name]), 'aria-label': t('Close {0}', TITLES[name]) }, () => toggle(name))]);
+    append(head, [
+      button(
+        '×',
+        { class: 'tc-close', title: t('Close {0}', TITLES[name]), 'aria-label': t('Close {0}', TITLES[name]) },
+        () => toggle(name)
+      )
+    ]);
     const theirs = (report.options.backend ?? 'tcompile') !== 'tcompile';
     const left = t('This text was left out to keep the report small enough to save.');
     if (name === 'cell') {
@@ -168,25 +260,58 @@ export function codeView({ model, memory }: ViewContext): View {
       fillGraph(body);
     } else if (name === 'loop IR') {
       const lines = (k?.ir ?? '').split('\n');
-      ir = fillText(body, k?.ir ?? '', 'ir', t('Loop IR of the kernel'), !k ? t('No kernel was generated.') : theirs ? t('Another compiler wrote this kernel: it has no loop IR.') : left,
-        line => chooseNamed(lines[line - 1].split('  # ')[1]?.split(', ') ?? [], name));
+      ir = fillText(
+        body,
+        k?.ir ?? '',
+        'ir',
+        t('Loop IR of the kernel'),
+        !k
+          ? t('No kernel was generated.')
+          : theirs
+            ? t('Another compiler wrote this kernel: it has no loop IR.')
+            : left,
+        line => chooseNamed(lines[line - 1].split('  # ')[1]?.split(', ') ?? [], name)
+      );
     } else if (name === 'kernel') {
       const [before, own] = preamble(k);
-      kernel = fillText(body, own, k?.language === 'triton' ? 'triton' : 'cpp', t('Source of the kernel'),
-        k ? left : t('No kernel was generated.'), line => chooseNamed(computedAt(k, line + before.length), name));
+      kernel = fillText(
+        body,
+        own,
+        k?.language === 'triton' ? 'triton' : 'cpp',
+        t('Source of the kernel'),
+        k ? left : t('No kernel was generated.'),
+        line => chooseNamed(computedAt(k, line + before.length), name)
+      );
       kernel?.scrollTo(/(?!)/);
       if (before.length) {
-        body.prepend(h('details.tc-fold.tc-preamble', null, h('summary', null, t('Types and helpers before it: {0}', plural(before.length, 'line'))),
-          new Listing(before.join('\n'), { label: t('What every kernel begins with'), language: 'cpp' }).element));
+        body.prepend(
+          h(
+            'details.tc-fold.tc-preamble',
+            null,
+            h('summary', null, t('Types and helpers before it: {0}', plural(before.length, 'line'))),
+            new Listing(before.join('\n'), { label: t('What every kernel begins with'), language: 'cpp' }).element
+          )
+        );
       }
     } else if (name === 'assembly') {
       const source = ptxLines(k?.assembly ?? '');
-      assembly = fillText(body, k?.assembly ?? '', 'ir', t('PTX of the kernel'), k ? left : t('No kernel was generated.'),
-        line => chooseNamed(computedAt(k, source[line - 1]), name));
+      assembly = fillText(
+        body,
+        k?.assembly ?? '',
+        'ir',
+        t('PTX of the kernel'),
+        k ? left : t('No kernel was generated.'),
+        line => chooseNamed(computedAt(k, source[line - 1]), name)
+      );
       assembly?.scrollTo(/\.entry/);
     } else {
-      fillText(body, report.entries[state.entry]?.source ?? '', 'python', t('Python text of the entry'),
-        report.entries.length ? left : t('No entry: nothing was compiled.'));
+      fillText(
+        body,
+        report.entries[state.entry]?.source ?? '',
+        'python',
+        t('Python text of the entry'),
+        report.entries.length ? left : t('No entry: nothing was compiled.')
+      );
     }
   };
 
@@ -200,7 +325,12 @@ export function codeView({ model, memory }: ViewContext): View {
       }
     }
     clear(toggles);
-    append(toggles, columnsHere.map(name => button(TITLES[name], { class: 'tc-segment', 'aria-pressed': String(opened.includes(name)) }, () => toggle(name))));
+    append(
+      toggles,
+      columnsHere.map(name =>
+        button(TITLES[name], { class: 'tc-segment', 'aria-pressed': String(opened.includes(name)) }, () => toggle(name))
+      )
+    );
   };
 
   const toggle = (name: Name) => {
@@ -233,7 +363,10 @@ export function codeView({ model, memory }: ViewContext): View {
     if (bytecode && p.line) {
       const rows = report.frames[state.frame].bytecode.split('\n');
       const here = (p.file ?? report.source.file) === (report.frames[state.frame].file || report.source.file);
-      bytecode.highlight(here ? rows.flatMap((row, i) => (sourceLine(row) === p.line ? [i + 1] : [])) : [], origin !== 'bytecode');
+      bytecode.highlight(
+        here ? rows.flatMap((row, i) => (sourceLine(row) === p.line ? [i + 1] : [])) : [],
+        origin !== 'bytecode'
+      );
     }
     let chosen: number[] = [];
     if (p.node !== undefined && p.node !== null) {
@@ -248,18 +381,32 @@ export function codeView({ model, memory }: ViewContext): View {
     const names = namesInKernel(report.kernels[state.kernel], state.kernel, nodes, chosen);
     ir?.highlight(ir.linesWith(names), origin !== 'loop IR');
     const k = report.kernels[state.kernel];
-    const variables = Object.entries(k?.names ?? {}).filter(([, node]) => names.includes(node)).map(([variable]) => variable);
-    const lines = kernel ? (k?.names && Object.keys(k.names).length ? kernel.linesThatSet(variables) : kernel.linesWith(names)) : [];
+    const variables = Object.entries(k?.names ?? {})
+      .filter(([, node]) => names.includes(node))
+      .map(([variable]) => variable);
+    const lines = kernel
+      ? k?.names && Object.keys(k.names).length
+        ? kernel.linesThatSet(variables)
+        : kernel.linesWith(names)
+      : [];
     kernel?.highlight(lines, origin !== 'kernel');
     if (assembly) {
       const skipped = preamble(k)[0].length;
-      assembly.highlight(ptxLines(k?.assembly ?? '').flatMap((line, i) => (lines.includes(line - skipped) ? [i + 1] : [])), origin !== 'assembly');
+      assembly.highlight(
+        ptxLines(k?.assembly ?? '').flatMap((line, i) => (lines.includes(line - skipped) ? [i + 1] : [])),
+        origin !== 'assembly'
+      );
     }
   };
 
   for (const name of columnsHere) {
     const body = h('div.tc-pane-body');
-    const pane = h('div.tc-pane', { role: 'region', 'aria-label': TITLES[name], style: { '--tc-grow': GROW[name] } }, h('div.tc-pane-head'), body);
+    const pane = h(
+      'div.tc-pane',
+      { role: 'region', 'aria-label': TITLES[name], style: { '--tc-grow': GROW[name] } },
+      h('div.tc-pane-head'),
+      body
+    );
     bodies.set(name, body);
     panes.set(name, pane);
     if (columns.childElementCount) {
@@ -278,7 +425,12 @@ export function codeView({ model, memory }: ViewContext): View {
 
 /** A bar before a pane: dragged, or moved by the arrow keys, it parts the width between the pane and the one before it. */
 function splitter(pane: HTMLElement): HTMLElement {
-  const bar = h('div.tc-split', { role: 'separator', tabindex: 0, 'aria-orientation': 'vertical', 'aria-label': t('Width of {0}', pane.getAttribute('aria-label')) });
+  const bar = h('div.tc-split', {
+    role: 'separator',
+    tabindex: 0,
+    'aria-orientation': 'vertical',
+    'aria-label': t('Width of {0}', pane.getAttribute('aria-label'))
+  });
   const move = (pixels: number) => {
     let before = bar.previousElementSibling as HTMLElement | null;
     while (before && (before.hidden || !before.classList.contains('tc-pane'))) {
@@ -318,7 +470,9 @@ function splitter(pane: HTMLElement): HTMLElement {
 /** A kernel's source parted at its first line of meaning: what every kernel begins with, and its own text. */
 function preamble(k: Kernel | undefined): [string[], string] {
   const lines = (k?.source ?? '').split('\n');
-  let at = lines.findIndex(line => (k?.language === 'triton' ? line.startsWith(`def ${k.name}`) : /extern "C"/.test(line)));
+  let at = lines.findIndex(line =>
+    k?.language === 'triton' ? line.startsWith(`def ${k.name}`) : /extern "C"/.test(line)
+  );
   while (at > 0 && /^(@|\/\/|#(?!include|define|pragma|if|end))/.test(lines[at - 1])) {
     at--; // its decorators and comments
   }
@@ -328,7 +482,9 @@ function preamble(k: Kernel | undefined): [string[], string] {
 /** The operations whose results a line of a kernel's source sets, or else reads. */
 function computedAt(k: Kernel | undefined, line: number): string[] {
   const names = k?.names ?? {};
-  const words = ((k?.source ?? '').split('\n')[line - 1]?.match(/[A-Za-z_]\w*/g) ?? []).map(w => (w in names ? w : w.replace(SUFFIX, '')));
+  const words = ((k?.source ?? '').split('\n')[line - 1]?.match(/[A-Za-z_]\w*/g) ?? []).map(w =>
+    w in names ? w : w.replace(SUFFIX, '')
+  );
   return words.flatMap(word => names[word] ?? []);
 }
 

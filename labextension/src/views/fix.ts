@@ -9,20 +9,40 @@ const SIGNS: { [sign: string]: string } = { '+': 'tc-diff-new', '-': 'tc-diff-go
 
 /** Rows of a unified diff: what they are is said by the sign, and repeated by colour. */
 export function diffLines(rows: [string, string][]): HTMLElement {
-  return h('pre.tc-diff', null, rows.map(([sign, line]) => h('span', { class: SIGNS[sign] ?? '' }, `${sign} ${line}\n`)));
+  return h(
+    'pre.tc-diff',
+    null,
+    rows.map(([sign, line]) => h('span', { class: SIGNS[sign] ?? '' }, `${sign} ${line}\n`))
+  );
 }
 
 /** The lines as they are and as they should be. `cell`: execution count of the cell that holds them. */
 export function fixElement(fix: Fix, cell: number | null): HTMLElement {
   const rows: [string, string][] = [
-    ...fix.old.split('\n').map((line): [string, string] => ['-', line]), ...fix.new.split('\n').map((line): [string, string] => ['+', line])
+    ...fix.old.split('\n').map((line): [string, string] => ['-', line]),
+    ...fix.new.split('\n').map((line): [string, string] => ['+', line])
   ];
   const said = h('span.tc-muted', { role: 'status' });
-  const apply = button(t('apply to the cell'), { title: t('Changes these lines in the cell; run it again to see what became of it') }, () => {
-    const done = hostOf(element)?.apply?.(fix, cell);
-    said.textContent = done === undefined ? t(' the cell can be changed in JupyterLab only') : done ? t(' done: run the cell again') : t(' the cell does not read like that any more');
-    apply.disabled = done === true;
-  });
-  const element = h('div.tc-fix', null, diffLines(rows), fix.note ? h('p.tc-muted', null, fix.note) : null, h('div', null, apply, said));
+  const apply = button(
+    t('apply to the cell'),
+    { title: t('Changes these lines in the cell; run it again to see what became of it') },
+    () => {
+      const done = hostOf(element)?.apply?.(fix, cell);
+      said.textContent =
+        done === undefined
+          ? t(' the cell can be changed in JupyterLab only')
+          : done
+            ? t(' done: run the cell again')
+            : t(' the cell does not read like that any more');
+      apply.disabled = done === true;
+    }
+  );
+  const element = h(
+    'div.tc-fix',
+    null,
+    diffLines(rows),
+    fix.note ? h('p.tc-muted', null, fix.note) : null,
+    h('div', null, apply, said)
+  );
   return element;
 }

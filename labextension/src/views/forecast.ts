@@ -40,11 +40,14 @@ export function forecastForm({ model }: ViewContext): { element: HTMLElement; sh
       const host = asked ? null : hostOf(element);
       if (host) {
         asked = true;
-        host.ask('forecast', { report: model.report.id }).then(({ functions, dtypes }) => {
-          if (functions.length) {
-            element.append(section(t('Would this recompile?'), form(host, model.report.id, functions, dtypes)));
-          }
-        }, () => (asked = false));
+        host.ask('forecast', { report: model.report.id }).then(
+          ({ functions, dtypes }) => {
+            if (functions.length) {
+              element.append(section(t('Would this recompile?'), form(host, model.report.id, functions, dtypes)));
+            }
+          },
+          () => (asked = false)
+        );
       }
     }
   };
@@ -72,24 +75,44 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
     readers = rows.map(row => {
       const fields = several && row.inner ? folded : top;
       if (row.kind === 'value') {
-        const value = h('input.tc-input', { type: 'text', value: row.value, 'aria-label': t('Value of {0}', row.name) }) as HTMLInputElement;
+        const value = h('input.tc-input', {
+          type: 'text',
+          value: row.value,
+          'aria-label': t('Value of {0}', row.name)
+        }) as HTMLInputElement;
         fields.append(h('label', null, h('code', null, row.name)), value);
         return () => [row.name, value.value];
       }
-      const shape = h('input.tc-input', { type: 'text', value: row.shape!.join(', '), 'aria-label': t('Shape of {0}', row.name), title: t('sizes, separated by commas') }) as HTMLInputElement;
-      const dtype = h('select.tc-select', { 'aria-label': t('Dtype of {0}', row.name) }, [...new Set([row.dtype!, ...dtypes])].map(d =>
-        h('option', { value: d }, d))) as HTMLSelectElement;
+      const shape = h('input.tc-input', {
+        type: 'text',
+        value: row.shape!.join(', '),
+        'aria-label': t('Shape of {0}', row.name),
+        title: t('sizes, separated by commas')
+      }) as HTMLInputElement;
+      const dtype = h(
+        'select.tc-select',
+        { 'aria-label': t('Dtype of {0}', row.name) },
+        [...new Set([row.dtype!, ...dtypes])].map(d => h('option', { value: d }, d))
+      ) as HTMLSelectElement;
       fields.append(h('label', null, h('code', null, row.name)), h('span.tc-form-pair', null, shape, dtype));
       return () => {
         const words = shape.value.split(/[\s,×x]+/).filter(t => t);
         // A symbol left as it stands means: any size that the entry takes.
         const sizes = words.map(Number);
-        return [row.name, { shape: sizes.every(Number.isInteger) ? sizes : words.join() === row.shape!.join() ? null : sizes, dtype: dtype.value }];
+        return [
+          row.name,
+          {
+            shape: sizes.every(Number.isInteger) ? sizes : words.join() === row.shape!.join() ? null : sizes,
+            dtype: dtype.value
+          }
+        ];
       };
     });
     if (folded.childElementCount) {
       const inner = rows.filter(r => r.inner).length;
-      fields.append(h('details.tc-fold', null, h('summary', null, t('within objects: {0}', plural(inner, 'more value'))), folded));
+      fields.append(
+        h('details.tc-fold', null, h('summary', null, t('within objects: {0}', plural(inner, 'more value'))), folded)
+      );
     }
     ask.hidden = !readers.length;
     if (!readers.length) {
@@ -98,7 +121,11 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
   };
   const ask = button(t('ask'), {}, async () => {
     try {
-      const answer: Answer = await host.ask('forecast', { report, function: which, given: Object.fromEntries(readers.map(read => read())) });
+      const answer: Answer = await host.ask('forecast', {
+        report,
+        function: which,
+        given: Object.fromEntries(readers.map(read => read()))
+      });
       out.replaceChildren();
       append(out, [verdict(answer)]);
     } catch (error) {
@@ -106,20 +133,57 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
     }
   });
   show(which);
-  const select = offered.length > 1 ? h('select.tc-select', { 'aria-label': t('Function') }, offered.map(i => h('option', { value: i }, functions[i].function))) as HTMLSelectElement : null;
+  const select =
+    offered.length > 1
+      ? (h(
+          'select.tc-select',
+          { 'aria-label': t('Function') },
+          offered.map(i => h('option', { value: i }, functions[i].function))
+        ) as HTMLSelectElement)
+      : null;
   if (select) {
     select.onchange = () => show(Number(select.value));
   }
-  return h('div', null, h('div.tc-toolbar', null, select ?? h('code', null, functions[which].function), entries),
-    fields, h('div', null, ask), out);
+  return h(
+    'div',
+    null,
+    h('div.tc-toolbar', null, select ?? h('code', null, functions[which].function), entries),
+    fields,
+    h('div', null, ask),
+    out
+  );
 }
 
 function verdict(a: Answer): HTMLElement {
   if (!a.recompiles) {
-    return h('p', null, h('strong.tc-gain-up', null, t('● no')), t(': entry {0} serves it', a.entry), h('span.tc-muted', null, a.assumed ? t(', if {0} hold as they did', plural(a.assumed, 'further guard')) : ''));
+    return h(
+      'p',
+      null,
+      h('strong.tc-gain-up', null, t('● no')),
+      t(': entry {0} serves it', a.entry),
+      h('span.tc-muted', null, a.assumed ? t(', if {0} hold as they did', plural(a.assumed, 'further guard')) : '')
+    );
   }
   const f = a.failures[a.failures.length - 1];
-  return h('div', null, h('p', null, h('strong.tc-gain-down', null, t('▲ yes')), t(': none of {0} fits', plural(a.entries, 'entry', 'entries'))),
-    f ? h('dl.tc-versus', null, h('div', null, h('dt', null, t('expected')), h('dd', null, ...prose(f.expected))), h('div', null, h('dt', null, t('got')), h('dd.tc-got', null, ...prose(f.got)))) : null,
-    f?.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(f.suggestion))) : null);
+  return h(
+    'div',
+    null,
+    h(
+      'p',
+      null,
+      h('strong.tc-gain-down', null, t('▲ yes')),
+      t(': none of {0} fits', plural(a.entries, 'entry', 'entries'))
+    ),
+    f
+      ? h(
+          'dl.tc-versus',
+          null,
+          h('div', null, h('dt', null, t('expected')), h('dd', null, ...prose(f.expected))),
+          h('div', null, h('dt', null, t('got')), h('dd.tc-got', null, ...prose(f.got)))
+        )
+      : null,
+    f?.suggestion
+      ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(f.suggestion)))
+      : null
+  );
 }

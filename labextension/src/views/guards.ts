@@ -8,21 +8,48 @@ import { View, ViewContext } from './view';
 import { t, words } from '../texts';
 
 const CLASS_WORDS: { [name: string]: string } = words({
-  watched: 'one flag for all of them, cleared when something changes', checked: 'looked at on each call', once: 'constant for the process'
+  watched: 'one flag for all of them, cleared when something changes',
+  checked: 'looked at on each call',
+  once: 'constant for the process'
 });
 
 const KIND_WORDS: { [kind: string]: string } = words({
-  TENSOR: 'dtype, shape and device of tensors', EQUALS: 'values', ID: 'the very object', TYPE: 'classes', STATE: 'settings of torch', LEN: 'lengths', CLASS: 'methods of a class',
-  DICT_KEYS: 'keys of a dict', ALIAS: 'one object at two places', NO_ALIAS: 'different objects', NO_OVERLAP: 'memory that tensors do not share', WEAK_ID: 'the very object',
-  HASATTR: 'that an attribute is there', LACKS: 'that a name is not there', FUNCTION: 'code of functions', CODE: 'code of functions', PREDICATE: 'relations of sizes'
+  TENSOR: 'dtype, shape and device of tensors',
+  EQUALS: 'values',
+  ID: 'the very object',
+  TYPE: 'classes',
+  STATE: 'settings of torch',
+  LEN: 'lengths',
+  CLASS: 'methods of a class',
+  DICT_KEYS: 'keys of a dict',
+  ALIAS: 'one object at two places',
+  NO_ALIAS: 'different objects',
+  NO_OVERLAP: 'memory that tensors do not share',
+  WEAK_ID: 'the very object',
+  HASATTR: 'that an attribute is there',
+  LACKS: 'that a name is not there',
+  FUNCTION: 'code of functions',
+  CODE: 'code of functions',
+  PREDICATE: 'relations of sizes'
 });
 const CLASS_NAMES: { [name: string]: string } = words({ watched: 'watched', checked: 'checked', once: 'once' });
 const EVENT_WORDS: { [name: string]: string } = words({
-  recompile: 'recompile', break: 'break', skip: 'skip', limit: 'limit', error: 'error'
+  recompile: 'recompile',
+  break: 'break',
+  skip: 'skip',
+  limit: 'limit',
+  error: 'error'
 });
 
 const LEGEND_WORDS: { [name: string]: string } = words({
-  capture: 'compiling', entry: 'an entry serves', recompile: 'compiled again', break: 'graph break', harmless: 'no change needed', skip: 'runs as Python', limit: 'given up', error: 'error'
+  capture: 'compiling',
+  entry: 'an entry serves',
+  recompile: 'compiled again',
+  break: 'graph break',
+  harmless: 'no change needed',
+  skip: 'runs as Python',
+  limit: 'given up',
+  error: 'error'
 });
 /** From so many rows on, those of one kind are one until it is opened. */
 const FOLD_FROM = 24;
@@ -37,19 +64,37 @@ export function guardsView(context: ViewContext): View {
   const { model, go } = context;
   const { report } = model;
   const forecast = forecastForm(context);
-  const cards = report.recompiles.map(r => recompileCard(r, report.source.file, () =>
-    model.selectLine(r.file || report.source.file, r.line ?? 0, 'recompile')));
-  const parts = guardTable(report.guards, report.source.file, row => {
-    if (row.line) {
-      model.selectLine(row.file || report.source.file, row.line, 'guards');
-    }
-  }, report.entries.map(e => frameWords(report.frames[e.frame]?.name ?? 'frame')));
-  const element = h('div', null,
-    section(t('Entries over time'), timeline(report, report.frames.map(f => frameWords(f.name)), go)),
-    section(cards.length ? t('Recompiled {0}', plural(report.summary.recompiles || cards.length, 'time')) : t('Recompiles'),
-      cards.length ? cards : empty(t('None: each function was compiled once, and its guards have held since.'))),
+  const cards = report.recompiles.map(r =>
+    recompileCard(r, report.source.file, () => model.selectLine(r.file || report.source.file, r.line ?? 0, 'recompile'))
+  );
+  const parts = guardTable(
+    report.guards,
+    report.source.file,
+    row => {
+      if (row.line) {
+        model.selectLine(row.file || report.source.file, row.line, 'guards');
+      }
+    },
+    report.entries.map(e => frameWords(report.frames[e.frame]?.name ?? 'frame'))
+  );
+  const element = h(
+    'div',
+    null,
+    section(
+      t('Entries over time'),
+      timeline(
+        report,
+        report.frames.map(f => frameWords(f.name)),
+        go
+      )
+    ),
+    section(
+      cards.length ? t('Recompiled {0}', plural(report.summary.recompiles || cards.length, 'time')) : t('Recompiles'),
+      cards.length ? cards : empty(t('None: each function was compiled once, and its guards have held since.'))
+    ),
     forecast.element,
-    section(t('What the entries rely on'), costs(report), parts.element));
+    section(t('What the entries rely on'), costs(report), parts.element)
+  );
   return {
     element,
     shown: forecast.shown,
@@ -63,14 +108,33 @@ export function guardsView(context: ViewContext): View {
 
 /** What one check of all guards costs, against what the call takes. */
 function costs(report: Report): HTMLElement | null {
-  const measured = report.entries.flatMap((e, i) => (e.guard_seconds === null ? [] : [`${t('entry {0}', i)}: ${seconds(e.guard_seconds)}`]));
-  return measured.length ? h('p.tc-muted', null, t('All guards of an entry together, per call: {0}{1}', measured.slice(0, 12).join(', '), measured.length > 12 ? ', …' : '')) : null;
+  const measured = report.entries.flatMap((e, i) =>
+    e.guard_seconds === null ? [] : [`${t('entry {0}', i)}: ${seconds(e.guard_seconds)}`]
+  );
+  return measured.length
+    ? h(
+        'p.tc-muted',
+        null,
+        t(
+          'All guards of an entry together, per call: {0}{1}',
+          measured.slice(0, 12).join(', '),
+          measured.length > 12 ? ', …' : ''
+        )
+      )
+    : null;
 }
 
 /** The words of a guard; of a list that is long its beginning, and the rest as a hint. */
 function guardWords(text: string): Child {
   const cut = text.length > LONGEST_TEXT ? text.lastIndexOf(', ', LONGEST_TEXT) : -1;
-  return cut < 0 ? prose(text) : h('span', { title: text }, ...prose(text.slice(0, cut)), h('span.tc-muted', null, t(' and {0} more', text.slice(cut).split(', ').length - 1)));
+  return cut < 0
+    ? prose(text)
+    : h(
+        'span',
+        { title: text },
+        ...prose(text.slice(0, cut)),
+        h('span.tc-muted', null, t(' and {0} more', text.slice(cut).split(', ').length - 1))
+      );
 }
 
 export function flash(target: HTMLElement | null | undefined): void {
@@ -92,16 +156,57 @@ function value(text: string): Child {
 
 function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement {
   const what = r.detail && !r.source.endsWith(r.detail) ? `${r.source}.${r.detail}`.replace('.[', '[') : r.source;
-  return h(isBenign(r) ? 'article.tc-card.tc-card-quiet' : 'article.tc-card', { tabindex: -1 },
-    h('h4', null, h('code', null, what || r.kind), t(' changed '), h('span.tc-muted', null, t('in {0}', frameWords(r.frame_name)))),
-    h('dl.tc-versus', null,
+  return h(
+    isBenign(r) ? 'article.tc-card.tc-card-quiet' : 'article.tc-card',
+    { tabindex: -1 },
+    h(
+      'h4',
+      null,
+      h('code', null, what || r.kind),
+      t(' changed '),
+      h('span.tc-muted', null, t('in {0}', frameWords(r.frame_name)))
+    ),
+    h(
+      'dl.tc-versus',
+      null,
       h('div', null, h('dt', null, t('expected')), h('dd', null, value(r.expected))),
-      h('div', null, h('dt', null, t('got')), h('dd.tc-got', null, value(r.got)))),
-    r.line ? h('div.tc-labelled', null, h('span.tc-label', null, t('your line')),
-      h('button.tc-code-link', { type: 'button', onclick: act }, h('span.tc-muted', null, place(r.file, r.line, here)), ' ', h('code', null, r.code.trim()))) : null,
-    r.why.includes(' ') ? h('div.tc-labelled', null, h('span.tc-label', null, t('why it matters')), h('span', null, ...prose(r.why))) : null,
-    isBenign(r) ? h('p.tc-muted', null, ...prose(r.suggestion)) : r.suggestion ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(r.suggestion))) : null,
-    r.others ? h('p.tc-muted', null, t('{0} of the function failed as well', plural(r.others, 'further entry', 'further entries'))) : null);
+      h('div', null, h('dt', null, t('got')), h('dd.tc-got', null, value(r.got)))
+    ),
+    r.line
+      ? h(
+          'div.tc-labelled',
+          null,
+          h('span.tc-label', null, t('your line')),
+          h(
+            'button.tc-code-link',
+            { type: 'button', onclick: act },
+            h('span.tc-muted', null, place(r.file, r.line, here)),
+            ' ',
+            h('code', null, r.code.trim())
+          )
+        )
+      : null,
+    r.why.includes(' ')
+      ? h('div.tc-labelled', null, h('span.tc-label', null, t('why it matters')), h('span', null, ...prose(r.why)))
+      : null,
+    isBenign(r)
+      ? h('p.tc-muted', null, ...prose(r.suggestion))
+      : r.suggestion
+        ? h(
+            'div.tc-remedy',
+            null,
+            h('span.tc-label', null, t('what to change')),
+            h('span', null, ...prose(r.suggestion))
+          )
+        : null,
+    r.others
+      ? h(
+          'p.tc-muted',
+          null,
+          t('{0} of the function failed as well', plural(r.others, 'further entry', 'further entries'))
+        )
+      : null
+  );
 }
 
 /** One lane per frame: a block per entry, from when it was compiled until the next one, marks for what went wrong. */
@@ -116,43 +221,122 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
   const lanes = [...new Set(events.map(e => e.frame))];
   const serial = { recompile: 0, break: 0 };
   const numbered = events.map(e => ({
-    event: e, ref: e.kind === 'recompile' ? `recompiles/${serial.recompile++}` : e.kind === 'break' ? `breaks/${serial.break++}` : ''
+    event: e,
+    ref:
+      e.kind === 'recompile' ? `recompiles/${serial.recompile++}` : e.kind === 'break' ? `breaks/${serial.break++}` : ''
   }));
   // What needs no change has no mark of a warning.
   const benign = (ref: string) => {
     const [kind, index] = ref.split('/');
-    return kind === 'breaks' ? !!report.graph_breaks[Number(index)]?.harmless : kind === 'recompiles' && isBenign(report.recompiles[Number(index)]);
+    return kind === 'breaks'
+      ? !!report.graph_breaks[Number(index)]?.harmless
+      : kind === 'recompiles' && isBenign(report.recompiles[Number(index)]);
   };
   const kinds = new Set(numbered.map(n => (n.ref && benign(n.ref) ? 'harmless' : n.event.kind)));
   const lane = (frame: number | null) => {
     const here = numbered.filter(n => n.event.frame === frame);
     const entries = here.filter(n => n.event.kind === 'entry');
-    return h('div.tc-lane', { role: 'listitem' },
-      h('span.tc-lane-name', { title: frame === null ? '' : frames[frame] }, frame === null ? t('cell') : frames[frame] ?? t('frame {0}', frame)),
-      h('span.tc-lane-track', null,
-        here.filter(n => n.event.kind === 'capture').map(({ event }) => h('span.tc-compiling', {
-          title: t('compiling, {0}', seconds(event.seconds)), style: { left: share(event.time), width: share(event.seconds) } })),
+    return h(
+      'div.tc-lane',
+      { role: 'listitem' },
+      h(
+        'span.tc-lane-name',
+        { title: frame === null ? '' : frames[frame] },
+        frame === null ? t('cell') : (frames[frame] ?? t('frame {0}', frame))
+      ),
+      h(
+        'span.tc-lane-track',
+        null,
+        here
+          .filter(n => n.event.kind === 'capture')
+          .map(({ event }) =>
+            h('span.tc-compiling', {
+              title: t('compiling, {0}', seconds(event.seconds)),
+              style: { left: share(event.time), width: share(event.seconds) }
+            })
+          ),
         entries.map(({ event }, i) => {
           const length = Math.max(0, (entries[i + 1]?.event.time ?? end) - event.time);
           // A name that has no room, or that a mark would cover, is in the hint alone.
-          const covered = here.some(n => !['capture', 'entry'].includes(n.event.kind) && n.event.time >= event.time && n.event.time < event.time + 0.12 * end);
-          return h('span.tc-entry-block', {
-            title: t('entry {0} from {1} on: {2}', event.entry ?? i, seconds(event.time), event.text), style: { left: share(event.time), width: share(length) }
-          }, length > 0.1 * end && !covered ? t('entry {0}', event.entry ?? i) : '');
+          const covered = here.some(
+            n =>
+              !['capture', 'entry'].includes(n.event.kind) &&
+              n.event.time >= event.time &&
+              n.event.time < event.time + 0.12 * end
+          );
+          return h(
+            'span.tc-entry-block',
+            {
+              title: t('entry {0} from {1} on: {2}', event.entry ?? i, seconds(event.time), event.text),
+              style: { left: share(event.time), width: share(length) }
+            },
+            length > 0.1 * end && !covered ? t('entry {0}', event.entry ?? i) : ''
+          );
         }),
-        here.filter(n => !['capture', 'entry'].includes(n.event.kind)).map(({ event, ref }) =>
-          h(`button.tc-event.tc-event-${ref && benign(ref) ? 'harmless' : event.kind}`, {
-            type: 'button', title: t('{0} at {1}: {2}', EVENT_WORDS[event.kind] ?? event.kind, seconds(event.time), event.text), 'aria-label': t('{0} at {1}: {2}', EVENT_WORDS[event.kind] ?? event.kind, seconds(event.time), event.text),
-            style: { left: share(event.time) }, onclick: () => ref && go(ref)
-          }))));
+        here
+          .filter(n => !['capture', 'entry'].includes(n.event.kind))
+          .map(({ event, ref }) =>
+            h(`button.tc-event.tc-event-${ref && benign(ref) ? 'harmless' : event.kind}`, {
+              type: 'button',
+              title: t('{0} at {1}: {2}', EVENT_WORDS[event.kind] ?? event.kind, seconds(event.time), event.text),
+              'aria-label': t(
+                '{0} at {1}: {2}',
+                EVENT_WORDS[event.kind] ?? event.kind,
+                seconds(event.time),
+                event.text
+              ),
+              style: { left: share(event.time) },
+              onclick: () => ref && go(ref)
+            })
+          )
+      )
+    );
   };
-  const legend = h('div.tc-legend', null, ['capture', 'entry', 'recompile', 'break', 'harmless', 'skip', 'limit', 'error'].filter(kind => kinds.has(kind)).map(kind =>
-    h('span', null, h(kind === 'capture' ? 'span.tc-key.tc-compiling' : kind === 'entry' ? 'span.tc-key.tc-entry-block' : `span.tc-key.tc-event.tc-event-${kind}`, { 'aria-hidden': 'true' }), LEGEND_WORDS[kind])));
-  return h('div', null, h('div.tc-timeline', { role: 'list', 'aria-label': t('Entries over time, a lane per function') },
-    lanes.map(lane), h('div.tc-lane.tc-axis', { 'aria-hidden': 'true' }, h('span'), h('span.tc-lane-track', null, h('span', null, '0'), h('span', null, seconds(end))))), legend);
+  const legend = h(
+    'div.tc-legend',
+    null,
+    ['capture', 'entry', 'recompile', 'break', 'harmless', 'skip', 'limit', 'error']
+      .filter(kind => kinds.has(kind))
+      .map(kind =>
+        h(
+          'span',
+          null,
+          h(
+            kind === 'capture'
+              ? 'span.tc-key.tc-compiling'
+              : kind === 'entry'
+                ? 'span.tc-key.tc-entry-block'
+                : `span.tc-key.tc-event.tc-event-${kind}`,
+            { 'aria-hidden': 'true' }
+          ),
+          LEGEND_WORDS[kind]
+        )
+      )
+  );
+  return h(
+    'div',
+    null,
+    h(
+      'div.tc-timeline',
+      { role: 'list', 'aria-label': t('Entries over time, a lane per function') },
+      lanes.map(lane),
+      h(
+        'div.tc-lane.tc-axis',
+        { 'aria-hidden': 'true' },
+        h('span'),
+        h('span.tc-lane-track', null, h('span', null, '0'), h('span', null, seconds(end)))
+      )
+    ),
+    legend
+  );
 }
 
-function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => void, frames: string[]): { element: HTMLElement; row: (index: number) => HTMLElement | null } {
+function guardTable(
+  guards: GuardRow[],
+  here: string,
+  onRow: (row: GuardRow) => void,
+  frames: string[]
+): { element: HTMLElement; row: (index: number) => HTMLElement | null } {
   if (!guards.length) {
     return { element: empty(t('No guards: nothing was compiled.')), row: () => null };
   }
@@ -163,25 +347,79 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
   const note = h('span.tc-muted', { role: 'status' });
   const draw = (filter: string) => {
     const wanted = filter.trim().toLowerCase();
-    const rows = ordered.filter(({ guard: g }) => !wanted || `${g.text} ${g.source} ${g.kind} ${g.expected} ${g.cls}`.toLowerCase().includes(wanted));
+    const rows = ordered.filter(
+      ({ guard: g }) =>
+        !wanted || `${g.text} ${g.source} ${g.kind} ${g.expected} ${g.cls}`.toLowerCase().includes(wanted)
+    );
     note.textContent = plural(rows.length, 'row');
     clear(body);
     const all = [
-      { title: t('guard'), cell: r => [r.guard.failed ? h('span.tc-failed', { title: t('failed first {0}', plural(r.guard.failed, 'time')) }, `✕ ${r.guard.failed}`) : null,
-        guardWords(r.guard.text || r.guard.source), r.guard.count > 1 && !r.guard.text.startsWith(String(r.guard.count)) ? h('span.tc-muted', null, ` (${count(r.guard.count)})`) : null] },
-      { title: t('expected'), cell: r => h('code', { title: r.guard.expected.length > LONGEST ? r.guard.expected : null },
-        r.guard.expected.length > LONGEST ? `${r.guard.expected.slice(0, LONGEST)}…` : r.guard.expected) },
-      { title: t('because'), cell: r => [r.guard.why, r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null] },
-      { title: t('cost'), number: true, cell: r => (r.guard.ns === null || r.guard.ns === undefined ? '' : seconds(r.guard.ns * 1e-9)), hint: t('measured, per call; watched guards share one proof') },
-      { title: t('how'), short: true, cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, CLASS_NAMES[r.guard.cls] ?? r.guard.cls) },
+      {
+        title: t('guard'),
+        cell: r => [
+          r.guard.failed
+            ? h(
+                'span.tc-failed',
+                { title: t('failed first {0}', plural(r.guard.failed, 'time')) },
+                `✕ ${r.guard.failed}`
+              )
+            : null,
+          guardWords(r.guard.text || r.guard.source),
+          r.guard.count > 1 && !r.guard.text.startsWith(String(r.guard.count))
+            ? h('span.tc-muted', null, ` (${count(r.guard.count)})`)
+            : null
+        ]
+      },
+      {
+        title: t('expected'),
+        cell: r =>
+          h(
+            'code',
+            { title: r.guard.expected.length > LONGEST ? r.guard.expected : null },
+            r.guard.expected.length > LONGEST ? `${r.guard.expected.slice(0, LONGEST)}…` : r.guard.expected
+          )
+      },
+      {
+        title: t('because'),
+        cell: r => [
+          r.guard.why,
+          r.guard.line ? h('span.tc-muted', null, ` ${place(r.guard.file, r.guard.line, here)}`) : null
+        ]
+      },
+      {
+        title: t('cost'),
+        number: true,
+        cell: r => (r.guard.ns === null || r.guard.ns === undefined ? '' : seconds(r.guard.ns * 1e-9)),
+        hint: t('measured, per call; watched guards share one proof')
+      },
+      {
+        title: t('how'),
+        short: true,
+        cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, CLASS_NAMES[r.guard.cls] ?? r.guard.cls)
+      },
       { title: t('entry'), short: true, cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
     ] as Column<{ guard: GuardRow; index: number }>[];
     // Stock's guards come as text alone.
-    const has = [true, guards.some(g => g.expected), guards.some(g => g.why || g.line), guards.some(g => typeof g.ns === 'number')];
-    const draws = (some: typeof rows, label: string) => table(all.filter((_, i) => has[i] ?? true), some, {
-      label, limit: 120, onRow: r => onRow(r.guard),
-      rowAttributes: r => ({ 'data-guard': r.index, class: r.guard.failed ? 'tc-clickable tc-row-failed' : 'tc-clickable' })
-    });
+    const has = [
+      true,
+      guards.some(g => g.expected),
+      guards.some(g => g.why || g.line),
+      guards.some(g => typeof g.ns === 'number')
+    ];
+    const draws = (some: typeof rows, label: string) =>
+      table(
+        all.filter((_, i) => has[i] ?? true),
+        some,
+        {
+          label,
+          limit: 120,
+          onRow: r => onRow(r.guard),
+          rowAttributes: r => ({
+            'data-guard': r.index,
+            class: r.guard.failed ? 'tc-clickable tc-row-failed' : 'tc-clickable'
+          })
+        }
+      );
     const kinds = new Map<string, typeof rows>();
     const fold = !wanted && rows.length >= FOLD_FROM;
     const plain = rows.filter(r => {
@@ -201,21 +439,45 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
       body.append(draws(plain, t('Guards')));
     }
     const took = (some: typeof rows) => some.reduce((sum, r) => sum + (r.guard.ns ?? 0), 0);
-    append(body, [...kinds].sort((a, b) => took(b[1]) - took(a[1])).map(([kind, some]) => {
-      const guards = some.reduce((sum, r) => sum + r.guard.count, 0);
-      const more = h('details.tc-fold.tc-guard-kind', null, h('summary', null, h('code', null, kind), ` ${KIND_WORDS[kind] ?? ''} `,
-        h('span.tc-muted', null, [plural(guards, 'guard'), took(some) ? t('{0} a call', seconds(took(some) * 1e-9)) : ''].filter(Boolean).join(' · '))));
-      let drawn = false;
-      more.addEventListener('toggle', () => {
-        if (!drawn) {
-          drawn = true;
-          more.append(draws(some, kind));
-        }
-      });
-      return more;
-    }));
+    append(
+      body,
+      [...kinds]
+        .sort((a, b) => took(b[1]) - took(a[1]))
+        .map(([kind, some]) => {
+          const guards = some.reduce((sum, r) => sum + r.guard.count, 0);
+          const more = h(
+            'details.tc-fold.tc-guard-kind',
+            null,
+            h(
+              'summary',
+              null,
+              h('code', null, kind),
+              ` ${KIND_WORDS[kind] ?? ''} `,
+              h(
+                'span.tc-muted',
+                null,
+                [plural(guards, 'guard'), took(some) ? t('{0} a call', seconds(took(some) * 1e-9)) : '']
+                  .filter(Boolean)
+                  .join(' · ')
+              )
+            )
+          );
+          let drawn = false;
+          more.addEventListener('toggle', () => {
+            if (!drawn) {
+              drawn = true;
+              more.append(draws(some, kind));
+            }
+          });
+          return more;
+        })
+    );
   };
-  const filter = h('input.tc-input', { type: 'search', placeholder: t('filter'), 'aria-label': t('Filter the guards') }) as HTMLInputElement;
+  const filter = h('input.tc-input', {
+    type: 'search',
+    placeholder: t('filter'),
+    'aria-label': t('Filter the guards')
+  }) as HTMLInputElement;
   filter.oninput = () => draw(filter.value);
   filter.onkeydown = event => event.stopPropagation();
   draw('');
@@ -240,4 +502,3 @@ function guardTable(guards: GuardRow[], here: string, onRow: (row: GuardRow) => 
     }
   };
 }
-

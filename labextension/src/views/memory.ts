@@ -9,7 +9,13 @@ import { Model } from '../selection';
 import { t, words } from '../texts';
 import { ViewContext } from './view';
 
-const KIND_WORDS: { [kind: string]: string } = words({ activation: 'activation', result: 'result as well', random: 'random', copy: 'copy of an input', weight: 'converted weight' });
+const KIND_WORDS: { [kind: string]: string } = words({
+  activation: 'activation',
+  result: 'result as well',
+  random: 'random',
+  copy: 'copy of an input',
+  weight: 'converted weight'
+});
 const MOST_PLANS = 12;
 const MOST_BUFFERS = 80;
 
@@ -24,27 +30,66 @@ export function memoryView({ model }: ViewContext): MemoryView {
   const disposers: (() => void)[] = [];
   const plans = report.memory.filter(m => m.buffers.length || m.peak_bytes);
   const kept = report.partitions.map((p, i) => partitionElement(p, i, model));
-  const element = h('div', null,
-    section(t('Memory over one call'), plans.length ? [
-      figures(plans, report), curves(plans, report, disposers), plans.some(m => m.buffers.length) ? h('details', null,
-        h('summary', null, t('each buffer over the steps of its plan')),
-        plans.filter(m => m.buffers.length).slice(0, MOST_PLANS).map(m => lifetimes(m, report))) : null
-    ] : empty(t('No plan with buffers: everything was written straight into outputs, or nothing was compiled.'))),
-    kept.length ? section(t('Kept for backward'), kept) : null);
+  const element = h(
+    'div',
+    null,
+    section(
+      t('Memory over one call'),
+      plans.length
+        ? [
+            figures(plans, report),
+            curves(plans, report, disposers),
+            plans.some(m => m.buffers.length)
+              ? h(
+                  'details',
+                  null,
+                  h('summary', null, t('each buffer over the steps of its plan')),
+                  plans
+                    .filter(m => m.buffers.length)
+                    .slice(0, MOST_PLANS)
+                    .map(m => lifetimes(m, report))
+                )
+              : null
+          ]
+        : empty(t('No plan with buffers: everything was written straight into outputs, or nothing was compiled.'))
+    ),
+    kept.length ? section(t('Kept for backward'), kept) : null
+  );
   return { element, partition: i => kept[i] ?? null, dispose: () => disposers.forEach(f => f()) };
 }
 
 function nameOf(graph: number | null, report: Report): string {
-  return graph === null ? '' : report.graphs[graph]?.name ?? t('graph {0}', graph);
+  return graph === null ? '' : (report.graphs[graph]?.name ?? t('graph {0}', graph));
 }
 
 function figures(plans: Memory[], report: Report): HTMLElement {
-  const element = table([
-    { title: t('graph'), cell: m => h('code', null, nameOf(m.graph, report)) }, { title: t('peak'), number: true, cell: m => bytes(m.peak_bytes) },
-    { title: t('reached in'), cell: m => (m.peak_at ? [h('code', null, m.peak_at), m.peak_line?.length ? h('span.tc-muted', null, ` ${place(m.peak_line[0], m.peak_line[1], report.source.file)}`) : null] : '–') },
-    { title: t('without reuse'), number: true, cell: m => bytes(m.without_reuse_bytes) },
-    { title: t('eager’s peak'), number: true, cell: m => bytes(m.eager_peak_bytes), hint: t('at best: each value freed right after its last use') }
-  ], plans, { label: t('Memory of each graph'), limit: 20 });
+  const element = table(
+    [
+      { title: t('graph'), cell: m => h('code', null, nameOf(m.graph, report)) },
+      { title: t('peak'), number: true, cell: m => bytes(m.peak_bytes) },
+      {
+        title: t('reached in'),
+        cell: m =>
+          m.peak_at
+            ? [
+                h('code', null, m.peak_at),
+                m.peak_line?.length
+                  ? h('span.tc-muted', null, ` ${place(m.peak_line[0], m.peak_line[1], report.source.file)}`)
+                  : null
+              ]
+            : '–'
+      },
+      { title: t('without reuse'), number: true, cell: m => bytes(m.without_reuse_bytes) },
+      {
+        title: t('eager’s peak'),
+        number: true,
+        cell: m => bytes(m.eager_peak_bytes),
+        hint: t('at best: each value freed right after its last use')
+      }
+    ],
+    plans,
+    { label: t('Memory of each graph'), limit: 20 }
+  );
   element.classList.add('tc-narrow-table');
   return element;
 }
@@ -57,31 +102,90 @@ function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Chi
     return null;
   }
   const curve = (values: number[]) => ({ x: values.map((_, i) => (100 * i) / (values.length - 1)), y: values });
-  const figure = plot([
-    { name: engineName('eager'), colour: '--tc-engine-eager', ...curve(largest.eager_live!) },
-    { name: engineName('tcompile'), colour: '--tc-engine-tcompile', ...curve(largest.plan_live!) }
-  ], {
-    label: t('Bytes alive over one call'), xTitle: t('% of the graph'), yTitle: '', xFormat: v => `${Math.round(v)} %`, yFormat: v => bytes(Math.round(v)), binaryY: true
-  });
+  const figure = plot(
+    [
+      { name: engineName('eager'), colour: '--tc-engine-eager', ...curve(largest.eager_live!) },
+      { name: engineName('tcompile'), colour: '--tc-engine-tcompile', ...curve(largest.plan_live!) }
+    ],
+    {
+      label: t('Bytes alive over one call'),
+      xTitle: t('% of the graph'),
+      yTitle: '',
+      xFormat: v => `${Math.round(v)} %`,
+      yFormat: v => bytes(Math.round(v)),
+      binaryY: true
+    }
+  );
   disposers.push(figure.dispose);
-  const trains = largest.graph !== null && expandGraph(report.graphs[largest.graph].captured).some(n => n.op === 'backward');
-  return h('figure.tc-figure-box', null, h('figcaption', null, t('Bytes alive while {0} runs, beside its inputs; eager at best, each value freed right after its last use',
-    nameOf(largest.graph, report)), trains ? t(', and without what its autograd keeps until backward') : ''), figure.element);
+  const trains =
+    largest.graph !== null && expandGraph(report.graphs[largest.graph].captured).some(n => n.op === 'backward');
+  return h(
+    'figure.tc-figure-box',
+    null,
+    h(
+      'figcaption',
+      null,
+      t(
+        'Bytes alive while {0} runs, beside its inputs; eager at best, each value freed right after its last use',
+        nameOf(largest.graph, report)
+      ),
+      trains ? t(', and without what its autograd keeps until backward') : ''
+    ),
+    figure.element
+  );
 }
 
 /** Each buffer as a bar over the steps of the plan in which it is alive. */
 function lifetimes(m: Memory, report: Report): HTMLElement {
   const steps = Math.max(m.steps, ...m.buffers.map(b => b.end), 1);
   const largest = Math.max(...m.buffers.map(b => b.bytes), 1);
-  return h('div.tc-memory', null,
-    h('p', null, h('code', null, nameOf(m.graph, report)), h('span.tc-muted', null, t(': {0} over {1} of the plan', plural(m.buffers.length, 'buffer'), plural(m.steps, 'step')))),
-    h('div.tc-timeline', { role: 'list', 'aria-label': t('Buffers over the steps of the plan') }, m.buffers.slice(0, MOST_BUFFERS).map(b =>
-      h('div.tc-lane', { role: 'listitem' }, h('span.tc-lane-name', { title: b.name }, b.name),
-        h('span.tc-lane-track', null, h(`span.tc-buffer.tc-buffer-${b.kind === 'output' ? 'output' : b.reuse ? 'reused' : 'temp'}`, {
-          title: t('{0}: {1}, steps {2} to {3}', b.name, bytes(b.bytes), b.start, b.end) + (b.reuse ? t(', in the memory of {0}', b.reuse) : ''),
-          style: { left: `${(b.start / steps) * 100}%`, width: `${(Math.max(0.3, b.end - b.start) / steps) * 100}%`, opacity: 0.45 + 0.55 * (b.bytes / largest) }
-        }, bytes(b.bytes), b.reuse ? t(' in {0}', b.reuse) : ''))))),
-    m.buffers.length > MOST_BUFFERS ? h('p.tc-muted', null, t('and {0} more buffers', m.buffers.length - MOST_BUFFERS)) : null);
+  return h(
+    'div.tc-memory',
+    null,
+    h(
+      'p',
+      null,
+      h('code', null, nameOf(m.graph, report)),
+      h(
+        'span.tc-muted',
+        null,
+        t(': {0} over {1} of the plan', plural(m.buffers.length, 'buffer'), plural(m.steps, 'step'))
+      )
+    ),
+    h(
+      'div.tc-timeline',
+      { role: 'list', 'aria-label': t('Buffers over the steps of the plan') },
+      m.buffers.slice(0, MOST_BUFFERS).map(b =>
+        h(
+          'div.tc-lane',
+          { role: 'listitem' },
+          h('span.tc-lane-name', { title: b.name }, b.name),
+          h(
+            'span.tc-lane-track',
+            null,
+            h(
+              `span.tc-buffer.tc-buffer-${b.kind === 'output' ? 'output' : b.reuse ? 'reused' : 'temp'}`,
+              {
+                title:
+                  t('{0}: {1}, steps {2} to {3}', b.name, bytes(b.bytes), b.start, b.end) +
+                  (b.reuse ? t(', in the memory of {0}', b.reuse) : ''),
+                style: {
+                  left: `${(b.start / steps) * 100}%`,
+                  width: `${(Math.max(0.3, b.end - b.start) / steps) * 100}%`,
+                  opacity: 0.45 + 0.55 * (b.bytes / largest)
+                }
+              },
+              bytes(b.bytes),
+              b.reuse ? t(' in {0}', b.reuse) : ''
+            )
+          )
+        )
+      )
+    ),
+    m.buffers.length > MOST_BUFFERS
+      ? h('p.tc-muted', null, t('and {0} more buffers', m.buffers.length - MOST_BUFFERS))
+      : null
+  );
 }
 
 // ------------------------------------------------------------------------------------------------------ forward and backward
@@ -89,7 +193,10 @@ function lifetimes(m: Memory, report: Report): HTMLElement {
 function partitionElement(p: Partition, index: number, model: Model): HTMLElement {
   const { report } = model;
   const here = report.source.file;
-  const bars: [string, number][] = [[t('kept'), p.saved_bytes], [t('if nothing were computed again'), p.read_bytes]];
+  const bars: [string, number][] = [
+    [t('kept'), p.saved_bytes],
+    [t('if nothing were computed again'), p.read_bytes]
+  ];
   if (p.eager_bytes !== null) {
     bars.push([t('what eager keeps'), p.eager_bytes]);
   }
@@ -102,19 +209,73 @@ function partitionElement(p: Partition, index: number, model: Model): HTMLElemen
       model.selectLine(v.file || here, v.line, 'partition');
     }
   };
-  const values = (rows: PartitionValue[], label: string) => table([
-    { title: t('value'), cell: v => h('code', null, v.name) }, { title: t('operation'), cell: v => h('code', null, v.op) },
-    { title: t('bytes'), number: true, cell: v => bytes(v.bytes) }, { title: t('type'), short: true, cell: v => tensorType(v) },
-    { title: t('kind'), short: true, cell: v => KIND_WORDS[v.kind] ?? v.kind }, { title: t('module'), cell: v => v.module },
-    { title: t('line'), short: true, cell: v => (v.line ? place(v.file, v.line, here) : '') }
-  ], rows, { label, limit: 12, onRow: row });
-  return h('div.tc-partition', { tabindex: -1, 'data-partition': index },
-    h('p', null, h('code', null, nameOf(p.graph, report)), ': ', t('{0} in {1}, {2} computed again in backward', bytes(p.saved_bytes), plural(p.saved.length, 'value'), count(p.recomputed.length)),
-      p.budget < 1 ? t(', memory budget {0}', p.budget) : '', p.backward.length ? '' : t('; backward has not been compiled yet')),
-    p.read_bytes + (p.eager_bytes ?? 0) === 0 ? null : h('div.tc-bars.tc-bars-long', { role: 'list', 'aria-label': t('Bytes kept from forward to backward') }, bars.map(([name, b], i) =>
-      h('div.tc-bar-row', { role: 'listitem' }, h('span.tc-bar-name', null, name), h('span.tc-bar-track', { 'aria-hidden': 'true' },
-        h(i ? 'span.tc-bar.tc-engine-eager' : 'span.tc-bar.tc-engine-tcompile', { style: { width: `${((100 * b) / longest).toFixed(2)}%` } })),
-      h('span.tc-bar-value', null, bytes(b))))),
-    p.saved.length ? h('details', { open: p.saved.length <= 6 }, h('summary', null, t('what is kept, the largest first')), values(p.saved, t('Values that are kept'))) : null,
-    p.recomputed.length ? h('details', null, h('summary', null, t('what is computed again')), values(p.recomputed, t('Values that are computed again'))) : null);
+  const values = (rows: PartitionValue[], label: string) =>
+    table(
+      [
+        { title: t('value'), cell: v => h('code', null, v.name) },
+        { title: t('operation'), cell: v => h('code', null, v.op) },
+        { title: t('bytes'), number: true, cell: v => bytes(v.bytes) },
+        { title: t('type'), short: true, cell: v => tensorType(v) },
+        { title: t('kind'), short: true, cell: v => KIND_WORDS[v.kind] ?? v.kind },
+        { title: t('module'), cell: v => v.module },
+        { title: t('line'), short: true, cell: v => (v.line ? place(v.file, v.line, here) : '') }
+      ],
+      rows,
+      { label, limit: 12, onRow: row }
+    );
+  return h(
+    'div.tc-partition',
+    { tabindex: -1, 'data-partition': index },
+    h(
+      'p',
+      null,
+      h('code', null, nameOf(p.graph, report)),
+      ': ',
+      t(
+        '{0} in {1}, {2} computed again in backward',
+        bytes(p.saved_bytes),
+        plural(p.saved.length, 'value'),
+        count(p.recomputed.length)
+      ),
+      p.budget < 1 ? t(', memory budget {0}', p.budget) : '',
+      p.backward.length ? '' : t('; backward has not been compiled yet')
+    ),
+    p.read_bytes + (p.eager_bytes ?? 0) === 0
+      ? null
+      : h(
+          'div.tc-bars.tc-bars-long',
+          { role: 'list', 'aria-label': t('Bytes kept from forward to backward') },
+          bars.map(([name, b], i) =>
+            h(
+              'div.tc-bar-row',
+              { role: 'listitem' },
+              h('span.tc-bar-name', null, name),
+              h(
+                'span.tc-bar-track',
+                { 'aria-hidden': 'true' },
+                h(i ? 'span.tc-bar.tc-engine-eager' : 'span.tc-bar.tc-engine-tcompile', {
+                  style: { width: `${((100 * b) / longest).toFixed(2)}%` }
+                })
+              ),
+              h('span.tc-bar-value', null, bytes(b))
+            )
+          )
+        ),
+    p.saved.length
+      ? h(
+          'details',
+          { open: p.saved.length <= 6 },
+          h('summary', null, t('what is kept, the largest first')),
+          values(p.saved, t('Values that are kept'))
+        )
+      : null,
+    p.recomputed.length
+      ? h(
+          'details',
+          null,
+          h('summary', null, t('what is computed again')),
+          values(p.recomputed, t('Values that are computed again'))
+        )
+      : null
+  );
 }

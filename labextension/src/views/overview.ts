@@ -21,8 +21,12 @@ export function overview(context: ViewContext): View {
   if (source.text) {
     const here = report.marks.filter(m => model.isHere(m.file));
     const listing = new Listing(source.text, {
-      label: t('The code of the cell, with marks'), language: 'python', firstLine: source.first_line,
-      marks: marksByLine(here), heat: heatOf(report, f => model.isHere(f)), onLine: line => model.selectLine(source.file, line, code)
+      label: t('The code of the cell, with marks'),
+      language: 'python',
+      firstLine: source.first_line,
+      marks: marksByLine(here),
+      heat: heatOf(report, f => model.isHere(f)),
+      onLine: line => model.selectLine(source.file, line, code)
     });
     const follow = () => {
       const { file, line } = model.place;
@@ -31,22 +35,49 @@ export function overview(context: ViewContext): View {
     stops.push(model.onSelect(follow));
     follow();
     const kinds = [...new Set(here.map(m => m.kind))] as MarkKind[];
-    code = h('div.tc-panel', null, listing.element, h('div.tc-legend', null, kinds.map(kind =>
-      h('span', null, h(`span.tc-mark.tc-mark-${kind}`, { 'aria-hidden': 'true' }), MARK_WORDS[kind] ?? kind))));
+    code = h(
+      'div.tc-panel',
+      null,
+      listing.element,
+      h(
+        'div.tc-legend',
+        null,
+        kinds.map(kind =>
+          h('span', null, h(`span.tc-mark.tc-mark-${kind}`, { 'aria-hidden': 'true' }), MARK_WORDS[kind] ?? kind)
+        )
+      )
+    );
   } else {
     code = empty(t('The code was not kept in this report.'));
   }
 
   const where = whereView(report, go);
   return {
-    element: h('div', null,
-      report.errors.length ? section(t('Errors'), report.errors.map(e => h('p.tc-error', null, e))) : null,
+    element: h(
+      'div',
+      null,
+      report.errors.length
+        ? section(
+            t('Errors'),
+            report.errors.map(e => h('p.tc-error', null, e))
+          )
+        : null,
       answersView(report, go),
       where,
-      h('div.tc-columns', null,
-        h('div', null, section(source.cell ? t('Cell {0}', source.cell) : report.title || t('Code'), code), findings(report, go), previous(report)),
-        h('div', null, timeFigure(report), compileFigure(report), where ? null : runFigure(report))),
-      decisionsView(report, go)),
+      h(
+        'div.tc-columns',
+        null,
+        h(
+          'div',
+          null,
+          section(source.cell ? t('Cell {0}', source.cell) : report.title || t('Code'), code),
+          findings(report, go),
+          previous(report)
+        ),
+        h('div', null, timeFigure(report), compileFigure(report), where ? null : runFigure(report))
+      ),
+      decisionsView(report, go)
+    ),
     dispose: () => stops.forEach(f => f())
   };
 }
@@ -61,61 +92,141 @@ export function mainCall(report: Report): CallTiming | undefined {
 function timeFigure(report: Report): HTMLElement {
   const call = mainCall(report);
   if (!call) {
-    return section(t('Time per call'), empty(t('Not measured: {0}.', report.speedups.reason || t('nothing could be timed again'))));
+    return section(
+      t('Time per call'),
+      empty(t('Not measured: {0}.', report.speedups.reason || t('nothing could be timed again')))
+    );
   }
   const what = call.measured === 'cell' ? t(', the whole cell') : '';
   const more = report.speedups.calls.length - 1;
-  return section(t('Time per call of {0}{1}', call.name, what), engineBars(call.engines, call.speedups),
+  return section(
+    t('Time per call of {0}{1}', call.name, what),
+    engineBars(call.engines, call.speedups),
     more > 0 ? h('p.tc-muted', null, t('and {0} under Speed', plural(more, 'more call'))) : null,
-    report.speedups.note ? h('p.tc-muted', null, report.speedups.note) : null);
+    report.speedups.note ? h('p.tc-muted', null, report.speedups.note) : null
+  );
 }
 
 function compileFigure(report: Report): HTMLElement {
   const total = report.summary.compile_seconds;
   if (!report.stages.length) {
-    return section(t('Compile time'), empty(total ? t('{0}, not broken down.', seconds(total)) : t('Nothing was compiled: earlier entries served.')));
+    return section(
+      t('Compile time'),
+      empty(total ? t('{0}, not broken down.', seconds(total)) : t('Nothing was compiled: earlier entries served.'))
+    );
   }
   const hits = report.cache.filter(c => c.hit).reduce((sum, c) => sum + c.count, 0);
-  return section(t('Compile time {0}', seconds(total)), stageBar(report.stages),
-    hits ? h('p.tc-muted', null, t('{0} came from the disk cache', plural(hits, 'kernel'))) : null);
+  return section(
+    t('Compile time {0}', seconds(total)),
+    stageBar(report.stages),
+    hits ? h('p.tc-muted', null, t('{0} came from the disk cache', plural(hits, 'kernel'))) : null
+  );
 }
 
 /** Guards and kernels as measured; what is between them and the whole call is the host's part. */
 function runFigure(report: Report): HTMLElement {
   const call = mainCall(report);
   const ours = call?.engines.find(e => e.engine === 'tcompile')?.median ?? null;
-  const guards = report.entries.reduce((sum, e) => sum + (e.guard_seconds ?? 0), 0) / Math.max(1, report.frames.filter(f => f.entries.length).length);
+  const guards =
+    report.entries.reduce((sum, e) => sum + (e.guard_seconds ?? 0), 0) /
+    Math.max(1, report.frames.filter(f => f.entries.length).length);
   const timed = report.kernels.filter(k => k.seconds !== null);
   const kernels = timed.reduce((sum, k) => sum + k.seconds! * k.launches, 0);
   const externs = report.externs.reduce((sum, e) => sum + e.count, 0);
   const facts: Child[] = [
-    h('p.tc-muted', null, [plural(report.kernels.length, 'generated kernel'), externs ? t('{0} of torch’s own kernels', plural(externs, 'call')) : '',
-      report.fallbacks.length ? plural(report.fallbacks.reduce((sum, f) => sum + f.count, 0), 'fallback to eager', 'fallbacks to eager') : ''].filter(Boolean).join(' · '))
+    h(
+      'p.tc-muted',
+      null,
+      [
+        plural(report.kernels.length, 'generated kernel'),
+        externs ? t('{0} of torch’s own kernels', plural(externs, 'call')) : '',
+        report.fallbacks.length
+          ? plural(
+              report.fallbacks.reduce((sum, f) => sum + f.count, 0),
+              'fallback to eager',
+              'fallbacks to eager'
+            )
+          : ''
+      ]
+        .filter(Boolean)
+        .join(' · ')
+    )
   ];
   if (ours === null || !timed.length) {
     return section(t('Run time'), facts, report.kernels.length ? empty(t('Kernels were not timed one by one.')) : null);
   }
   const rest = Math.max(0, ours - guards - kernels);
-  return section(t('Run time'), stackedBar([
-    { name: t('guards'), value: guards, colour: 'hsl(188, 46%, 52%)' },
-    { name: t('kernels'), value: kernels, colour: 'hsl(212, 46%, 52%)', note: timed.length < report.kernels.length ? t('those timed') : '' },
-    { name: externs ? t('torch’s own kernels and the rest') : t('rest of the call'), value: rest, colour: 'hsl(0, 0%, 58%)' }
-  ], t('Where the run time goes')), facts);
+  return section(
+    t('Run time'),
+    stackedBar(
+      [
+        { name: t('guards'), value: guards, colour: 'hsl(188, 46%, 52%)' },
+        {
+          name: t('kernels'),
+          value: kernels,
+          colour: 'hsl(212, 46%, 52%)',
+          note: timed.length < report.kernels.length ? t('those timed') : ''
+        },
+        {
+          name: externs ? t('torch’s own kernels and the rest') : t('rest of the call'),
+          value: rest,
+          colour: 'hsl(0, 0%, 58%)'
+        }
+      ],
+      t('Where the run time goes')
+    ),
+    facts
+  );
 }
 
 function findings(report: Report, go: (ref: string) => void): HTMLElement {
   const rows: Finding[] = report.findings.slice(0, 3);
   if (!rows.length) {
     const { breaks, recompiles } = report.summary;
-    return section(t('Findings'), empty(breaks || recompiles ? t('Nothing that costs enough to mention.') :
-      t('Nothing to change: no break, no recompile, nothing ran eager that could have been compiled.')));
+    return section(
+      t('Findings'),
+      empty(
+        breaks || recompiles
+          ? t('Nothing that costs enough to mention.')
+          : t('Nothing to change: no break, no recompile, nothing ran eager that could have been compiled.')
+      )
+    );
   }
-  return section(t('Findings'), h('ol.tc-findings', null, rows.map(f => h(`li.tc-finding.tc-${f.severity}`, null,
-    h('div.tc-finding-text', null, prose(f.text),
-      f.cost_seconds ? h('span.tc-muted', null, t(' costs {0}', seconds(f.cost_seconds))) : null),
-    f.action ? h('div.tc-remedy', null, h('span.tc-label', null, t('what to change')), h('span', null, ...prose(f.action))) : null,
-    fixOf(report, f),
-    f.ref ? h('button.tc-link', { type: 'button', onclick: () => go(f.ref) }, f.line ? t('{0}, details', place('', f.line, '')) : t('details')) : null))));
+  return section(
+    t('Findings'),
+    h(
+      'ol.tc-findings',
+      null,
+      rows.map(f =>
+        h(
+          `li.tc-finding.tc-${f.severity}`,
+          null,
+          h(
+            'div.tc-finding-text',
+            null,
+            prose(f.text),
+            f.cost_seconds ? h('span.tc-muted', null, t(' costs {0}', seconds(f.cost_seconds))) : null
+          ),
+          f.action
+            ? h(
+                'div.tc-remedy',
+                null,
+                h('span.tc-label', null, t('what to change')),
+                h('span', null, ...prose(f.action))
+              )
+            : null,
+          fixOf(report, f),
+          f.ref
+            ? h(
+                'button.tc-link',
+                { type: 'button', onclick: () => go(f.ref) },
+                f.line ? t('{0}, details', place('', f.line, '')) : t('details')
+              )
+            : null
+        )
+      )
+    )
+  );
 }
 
 /** What changed since the last run of the cell: figures, options, lines of code. */
@@ -124,24 +235,52 @@ function previous(report: Report): HTMLElement | null {
   if (!p.report || !(p.changes.length || p.source.length)) {
     return null;
   }
-  return section(t('Since the last run of this cell'),
-    p.changes.length ? table<Change>([
-      { title: t('what'), cell: c => c.what }, { title: t('before'), cell: c => c.before || '–' },
-      { title: t('now'), cell: c => [c.after || '–', c.better === null ? null : h(c.better ? 'span.tc-gain-up' : 'span.tc-gain-down', null, c.better ? t(' better') : t(' worse'))] }
-    ], p.changes, { label: t('Changes since the last run'), limit: 12 }) : null,
-    p.source.length ? diffLines(p.source) : null);
+  return section(
+    t('Since the last run of this cell'),
+    p.changes.length
+      ? table<Change>(
+          [
+            { title: t('what'), cell: c => c.what },
+            { title: t('before'), cell: c => c.before || '–' },
+            {
+              title: t('now'),
+              cell: c => [
+                c.after || '–',
+                c.better === null
+                  ? null
+                  : h(c.better ? 'span.tc-gain-up' : 'span.tc-gain-down', null, c.better ? t(' better') : t(' worse'))
+              ]
+            }
+          ],
+          p.changes,
+          { label: t('Changes since the last run'), limit: 12 }
+        )
+      : null,
+    p.source.length ? diffLines(p.source) : null
+  );
 }
 
 /** A finding about a break whose remedy is a change of lines. */
 function fixOf(report: Report, f: Finding): HTMLElement | null {
   const [kind, index] = f.ref.split('/');
   const fix = kind === 'breaks' ? report.graph_breaks[Number(index)]?.fix : null;
-  return fix ? h('details.tc-fix-details', null, h('summary', null, t('as a change of lines')), fixElement(fix, report.source.file === fix.file ? report.source.cell : null)) : null;
+  return fix
+    ? h(
+        'details.tc-fix-details',
+        null,
+        h('summary', null, t('as a change of lines')),
+        fixElement(fix, report.source.file === fix.file ? report.source.cell : null)
+      )
+    : null;
 }
 
 /** Words for an empty corner of a report, used by several views. */
 export function omissions(report: Report): HTMLElement | null {
   return report.omitted.length
-    ? h('p.tc-muted', null, t('Left out: {0}.', report.omitted.map(o => `${count(o.count)} ${o.what} (${o.why})`).join('; ')))
+    ? h(
+        'p.tc-muted',
+        null,
+        t('Left out: {0}.', report.omitted.map(o => `${count(o.count)} ${o.what} (${o.why})`).join('; '))
+      )
     : null;
 }

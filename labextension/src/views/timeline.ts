@@ -11,16 +11,35 @@ import { View, ViewContext } from './view';
 import { t, words } from '../texts';
 
 const KIND_WORDS: { [kind: string]: string } = words({
-  call: 'the call', entry: 'compiled entry', guards: 'guards', graph: 'graph', kernel: 'generated kernel', library: 'library call', memory: 'memory',
-  plan: 'the plan itself', python: 'Python between', device: 'on the device', group: 'group'
+  call: 'the call',
+  entry: 'compiled entry',
+  guards: 'guards',
+  graph: 'graph',
+  kernel: 'generated kernel',
+  library: 'library call',
+  memory: 'memory',
+  plan: 'the plan itself',
+  python: 'Python between',
+  device: 'on the device',
+  group: 'group'
 });
-const PART_WORDS: { [part: string]: string } = words({ forward: 'forward', backward: 'backward', optimizer: 'optimizer' });
+const PART_WORDS: { [part: string]: string } = words({
+  forward: 'forward',
+  backward: 'backward',
+  optimizer: 'optimizer'
+});
 /** Other programs have this share of a call's length before it is said. */
 const NOISY = 1.5;
 const ROWS = 12;
 
 type Grouping = 'name' | 'module' | 'part' | 'line' | 'kind';
-const GROUPINGS: { [by in Grouping]: string } = words({ name: 'kernel and library call', module: 'module', part: 'forward, backward', line: 'line', kind: 'kind' });
+const GROUPINGS: { [by in Grouping]: string } = words({
+  name: 'kernel and library call',
+  module: 'module',
+  part: 'forward, backward',
+  line: 'line',
+  kind: 'kind'
+});
 
 interface Row {
   name: string;
@@ -33,9 +52,18 @@ export function timelineView(context: ViewContext): View {
   const { model, memory } = context;
   const { report } = model;
   if (!report.profiles.length) {
-    return { element: h('div', null, empty(report.speedups.status === 'off'
-      ? t('No call was profiled: timing was off. Write {0}.', '`%%tcompile time=1s`')
-      : t('No call was profiled: none of them can be run again, or the C extension is not built.'))), dispose: () => undefined };
+    return {
+      element: h(
+        'div',
+        null,
+        empty(
+          report.speedups.status === 'off'
+            ? t('No call was profiled: timing was off. Write {0}.', '`%%tcompile time=1s`')
+            : t('No call was profiled: none of them can be run again, or the C extension is not built.')
+        )
+      ),
+      dispose: () => undefined
+    };
   }
   const state: { call: number; by: Grouping } = (memory.timeline ??= { call: 0, by: 'name' });
   let bars: Bar[] = [];
@@ -64,8 +92,20 @@ export function timelineView(context: ViewContext): View {
     flame.select(bar, false);
     flame.light(null);
     clear(details);
-    append(details, bar ? barFacts(bar, bars, report, profile(), context) : [h('p.tc-muted', null,
-      t('Choose a bar to see what it is. Arrow keys walk, Enter zooms in, 0 shows all; the wheel zooms once the picture has the focus.'))]);
+    append(
+      details,
+      bar
+        ? barFacts(bar, bars, report, profile(), context)
+        : [
+            h(
+              'p.tc-muted',
+              null,
+              t(
+                'Choose a bar to see what it is. Arrow keys walk, Enter zooms in, 0 shows all; the wheel zooms once the picture has the focus.'
+              )
+            )
+          ]
+    );
     const span = bar?.span;
     if (tell && span) {
       const node = span.graph !== null && span.node ? model.nodeNamed(span.graph, span.node) : undefined;
@@ -81,27 +121,45 @@ export function timelineView(context: ViewContext): View {
     if (origin === 'timeline') {
       return;
     }
-    const node = p.node !== undefined && p.node !== null && p.graph !== undefined && p.graph !== null ? nodeName(p.graph, p.node) : '';
+    const node =
+      p.node !== undefined && p.node !== null && p.graph !== undefined && p.graph !== null
+        ? nodeName(p.graph, p.node)
+        : '';
     const steps = bars.filter(b => b.span && isStep(b.span));
     let found = node ? steps.filter(b => b.span!.graph === p.graph && b.span!.node === node) : [];
     if (!found.length && !p.whole && p.kernel !== undefined && p.kernel !== null) {
       found = steps.filter(b => b.span!.kernel === p.kernel);
     }
     if (!found.length && p.line) {
-      found = steps.filter(b => linesOf(report, b.span!).some(([f, l]) => l === p.line && f === (p.file ?? report.source.file)));
+      found = steps.filter(b =>
+        linesOf(report, b.span!).some(([f, l]) => l === p.line && f === (p.file ?? report.source.file))
+      );
     }
     flame.light(found.length ? new Set(found) : null);
     const took = found.reduce((sum, b) => sum + b.span!.seconds, 0);
-    status.textContent = found.length ? t('{0}, {1} of the call', plural(found.length, 'step'), percent(took / profile().seconds)) : '';
+    status.textContent = found.length
+      ? t('{0}, {1} of the call', plural(found.length, 'step'), percent(took / profile().seconds))
+      : '';
   };
-  const nodeName = (graph: number, index: number) => (model.levels(graph).includes('lowered') ? model.graphNodes(graph, 'lowered')[index]?.name ?? '' : '');
+  const nodeName = (graph: number, index: number) =>
+    model.levels(graph).includes('lowered') ? (model.graphNodes(graph, 'lowered')[index]?.name ?? '') : '';
 
-  const search = h('input.tc-input', { type: 'search', placeholder: t('find a kernel, call, module, line'), 'aria-label': t('Search the call') }) as HTMLInputElement;
+  const search = h('input.tc-input', {
+    type: 'search',
+    placeholder: t('find a kernel, call, module, line'),
+    'aria-label': t('Search the call')
+  }) as HTMLInputElement;
   let hits: Bar[] = [];
   let hit = -1;
   const find = () => {
     const wanted = search.value.trim().toLowerCase();
-    hits = wanted ? bars.filter(b => `${b.name} ${b.span?.node ?? ''} ${b.span?.module ?? b.path} ${b.span?.line ? `line ${b.span.line}` : ''}`.toLowerCase().includes(wanted)) : [];
+    hits = wanted
+      ? bars.filter(b =>
+          `${b.name} ${b.span?.node ?? ''} ${b.span?.module ?? b.path} ${b.span?.line ? `line ${b.span.line}` : ''}`
+            .toLowerCase()
+            .includes(wanted)
+        )
+      : [];
     hit = -1;
     flame.light(wanted ? new Set(hits) : null);
     const took = hits.reduce((sum, b) => sum + (b.span && isStep(b.span) ? b.span.seconds : 0), 0);
@@ -121,9 +179,18 @@ export function timelineView(context: ViewContext): View {
       find();
     }
   };
-  const tool = (label: string, title: string, act: () => void) => button(label, { class: 'tc-button tc-tool', title, 'aria-label': title }, act);
-  const chooser = report.profiles.length > 1 ? h('select.tc-select', { 'aria-label': t('Call') }, report.profiles.map((p, i) =>
-    h('option', { value: i, selected: i === state.call }, `${p.name} · ${seconds(p.seconds)}`))) as HTMLSelectElement : null;
+  const tool = (label: string, title: string, act: () => void) =>
+    button(label, { class: 'tc-button tc-tool', title, 'aria-label': title }, act);
+  const chooser =
+    report.profiles.length > 1
+      ? (h(
+          'select.tc-select',
+          { 'aria-label': t('Call') },
+          report.profiles.map((p, i) =>
+            h('option', { value: i, selected: i === state.call }, `${p.name} · ${seconds(p.seconds)}`)
+          )
+        ) as HTMLSelectElement)
+      : null;
   if (chooser) {
     chooser.onchange = () => {
       state.call = Number(chooser.value);
@@ -133,28 +200,63 @@ export function timelineView(context: ViewContext): View {
   const grouping = h('div.tc-segments', { role: 'group', 'aria-label': t('Totals by') });
   const group = () => {
     clear(grouping);
-    append(grouping, (Object.keys(GROUPINGS) as Grouping[]).filter(by => by !== 'part' || new Set(bars.flatMap(b => (b.span && isStep(b.span) ? [b.span.part] : []))).size > 1)
-      .map(by => button(GROUPINGS[by], { class: 'tc-segment', 'aria-pressed': String(by === state.by) }, () => {
-        state.by = by;
-        group();
-      })));
+    append(
+      grouping,
+      (Object.keys(GROUPINGS) as Grouping[])
+        .filter(
+          by => by !== 'part' || new Set(bars.flatMap(b => (b.span && isStep(b.span) ? [b.span.part] : []))).size > 1
+        )
+        .map(by =>
+          button(GROUPINGS[by], { class: 'tc-segment', 'aria-pressed': String(by === state.by) }, () => {
+            state.by = by;
+            group();
+          })
+        )
+    );
     clear(totals);
     const rows = totalRows(bars, state.by, report);
     const all = profile().seconds;
-    totals.append(table<Row>([
-      { title: GROUPINGS[state.by], cell: r => (['name', 'module'].includes(state.by) && r.bars[0].span && isStep(r.bars[0].span) ? h('code', null, r.name) : r.name) },
-      { title: t('time'), number: true, cell: r => seconds(r.seconds) },
-      { title: t('share'), number: true, cell: r => [h('span.tc-meter', { 'aria-hidden': 'true' }, h('span', { style: { width: `${Math.min(100, (100 * r.seconds) / all)}%` } })), ` ${percent(r.seconds / all)}`] },
-      { title: t('times'), number: true, cell: r => count(r.count) }
-    ], rows, { label: t('Where the time of the call went'), limit: ROWS, onRow: r => {
-      flame.light(new Set(r.bars));
-      flame.select(r.bars[0], true);
-      choose(r.bars.length === 1 ? r.bars[0] : null, r.bars.length === 1);
-      if (r.bars.length > 1) {
-        flame.light(new Set(r.bars));
-        status.textContent = plural(r.bars.length, 'step');
-      }
-    } }));
+    totals.append(
+      table<Row>(
+        [
+          {
+            title: GROUPINGS[state.by],
+            cell: r =>
+              ['name', 'module'].includes(state.by) && r.bars[0].span && isStep(r.bars[0].span)
+                ? h('code', null, r.name)
+                : r.name
+          },
+          { title: t('time'), number: true, cell: r => seconds(r.seconds) },
+          {
+            title: t('share'),
+            number: true,
+            cell: r => [
+              h(
+                'span.tc-meter',
+                { 'aria-hidden': 'true' },
+                h('span', { style: { width: `${Math.min(100, (100 * r.seconds) / all)}%` } })
+              ),
+              ` ${percent(r.seconds / all)}`
+            ]
+          },
+          { title: t('times'), number: true, cell: r => count(r.count) }
+        ],
+        rows,
+        {
+          label: t('Where the time of the call went'),
+          limit: ROWS,
+          onRow: r => {
+            flame.light(new Set(r.bars));
+            flame.select(r.bars[0], true);
+            choose(r.bars.length === 1 ? r.bars[0] : null, r.bars.length === 1);
+            if (r.bars.length > 1) {
+              flame.light(new Set(r.bars));
+              status.textContent = plural(r.bars.length, 'step');
+            }
+          }
+        }
+      )
+    );
   };
   const load = () => {
     const p = profile();
@@ -167,13 +269,39 @@ export function timelineView(context: ViewContext): View {
     follow(model.place, null);
   };
   const stages = report.stages.filter(s => s.self_seconds > 0);
-  const element = h('div', null,
-    stages.length ? h('details.tc-fold', null, h('summary', null, t('Compiled before the call, once: {0}', seconds(report.summary.compile_seconds))), stageBar(report.stages)) : null,
-    section(t('One call'), facts,
-      h('div.tc-toolbar', null, chooser, h('span.tc-search', null, search, status), h('span.tc-tools', null,
-        tool('−', t('Zoom out'), () => flame.zoom(1 / 1.5)), tool('+', t('Zoom in'), () => flame.zoom(1.5)), tool('⤢', t('Show all'), () => flame.fit()))),
-      stage, legend(), details),
-    section(t('Where its time went'), h('div.tc-toolbar', null, grouping), totals));
+  const element = h(
+    'div',
+    null,
+    stages.length
+      ? h(
+          'details.tc-fold',
+          null,
+          h('summary', null, t('Compiled before the call, once: {0}', seconds(report.summary.compile_seconds))),
+          stageBar(report.stages)
+        )
+      : null,
+    section(
+      t('One call'),
+      facts,
+      h(
+        'div.tc-toolbar',
+        null,
+        chooser,
+        h('span.tc-search', null, search, status),
+        h(
+          'span.tc-tools',
+          null,
+          tool('−', t('Zoom out'), () => flame.zoom(1 / 1.5)),
+          tool('+', t('Zoom in'), () => flame.zoom(1.5)),
+          tool('⤢', t('Show all'), () => flame.fit())
+        )
+      ),
+      stage,
+      legend(),
+      details
+    ),
+    section(t('Where its time went'), h('div.tc-toolbar', null, grouping), totals)
+  );
   load();
   const stop = model.onSelect(follow);
   return {
@@ -197,15 +325,25 @@ function percent(share: number): string {
 }
 
 function legend(): HTMLElement {
-  const entry = (kind: string) => h('span', null, h(`span.tc-swatch.tc-flame-${kind}`, { 'aria-hidden': 'true' }), KIND_WORDS[kind]);
+  const entry = (kind: string) =>
+    h('span', null, h(`span.tc-swatch.tc-flame-${kind}`, { 'aria-hidden': 'true' }), KIND_WORDS[kind]);
   return h('div.tc-legend', null, ['kernel', 'library', 'guards', 'python'].map(entry));
 }
 
 function profileWords(p: CallProfile): string {
-  const how = p.how === 'graphs' ? t('Its graphs alone, one after the other: the call has effects and is not run again whole.') : p.backward
-    ? t('Run again with a clock around each step, and a backward pass from its result.') : t('Run again with a clock around each step.');
-  const cost = p.plain_seconds ? t(' {0} with the clock, {1} without.', seconds(p.seconds), seconds(p.plain_seconds)) : ` ${seconds(p.seconds)}.`;
-  const noisy = p.plain_seconds && p.seconds > NOISY * p.plain_seconds ? t(' The machine was busy, or the steps are shorter than the clock: see the shares, not the figures.') : '';
+  const how =
+    p.how === 'graphs'
+      ? t('Its graphs alone, one after the other: the call has effects and is not run again whole.')
+      : p.backward
+        ? t('Run again with a clock around each step, and a backward pass from its result.')
+        : t('Run again with a clock around each step.');
+  const cost = p.plain_seconds
+    ? t(' {0} with the clock, {1} without.', seconds(p.seconds), seconds(p.plain_seconds))
+    : ` ${seconds(p.seconds)}.`;
+  const noisy =
+    p.plain_seconds && p.seconds > NOISY * p.plain_seconds
+      ? t(' The machine was busy, or the steps are shorter than the clock: see the shares, not the figures.')
+      : '';
   const device = p.device === 'cuda' ? t(' Bars are the host’s: what the GPU does meanwhile stands below them.') : '';
   return how + cost + noisy + device + (p.lost ? t(' {0} found no room.', plural(p.lost, 'step')) : '');
 }
@@ -214,9 +352,14 @@ function barWords(bar: Bar, report: Report, p: CallProfile): string {
   const length = bar.end - bar.begin;
   const s = bar.span;
   return [
-    s?.node && s.kind !== 'kernel' ? `${bar.name} → ${s.node}` : bar.name, `${seconds(length)}, ${percent(length / p.seconds)}`, KIND_WORDS[s?.kind ?? 'group'] ?? s?.kind ?? '',
-    s ? s.module : bar.path, s?.line ? place(s.file, s.line, report.source.file) : ''
-  ].filter(Boolean).join('\n');
+    s?.node && s.kind !== 'kernel' ? `${bar.name} → ${s.node}` : bar.name,
+    `${seconds(length)}, ${percent(length / p.seconds)}`,
+    KIND_WORDS[s?.kind ?? 'group'] ?? s?.kind ?? '',
+    s ? s.module : bar.path,
+    s?.line ? place(s.file, s.line, report.source.file) : ''
+  ]
+    .filter(Boolean)
+    .join('\n');
 }
 
 function barFacts(bar: Bar, bars: Bar[], report: Report, p: CallProfile, context: ViewContext): Child[] {
@@ -225,16 +368,32 @@ function barFacts(bar: Bar, bars: Bar[], report: Report, p: CallProfile, context
   const kernel = s && s.kernel !== null ? report.kernels[s.kernel] : undefined;
   const fact = (name: string, value: Child) => h('div.tc-fact', null, h('dt', null, name), h('dd', null, value));
   const inside = bars.filter(b => b.parent === bar.index).reduce((sum, b) => sum + b.end - b.begin, 0);
-  return [h('h4', null, bar.name), h('dl.tc-facts', null,
-    fact(t('is'), s ? KIND_WORDS[s.kind] ?? s.kind : t('steps of a module, one after the other')),
-    fact(t('time'), `${seconds(length)}, ${percent(length / p.seconds)}`),
-    inside ? fact(t('of it its own'), seconds(Math.max(0, length - inside))) : null,
-    fact(t('begins at'), seconds(bar.begin)),
-    (s?.module ?? bar.path) ? fact(t('module'), s?.module ?? bar.path) : null,
-    s?.line ? fact(t('from'), place(s.file, s.line, report.source.file)) : null,
-    s?.node ? fact(t('operation'), button(s.node, { class: 'tc-link' }, () => context.go('graph'))) : null,
-    kernel ? fact(t('kernel'), button(kernel.name, { class: 'tc-link' }, () => context.go(`kernels/${s!.kernel}`))) : null,
-    kernel?.bytes ? fact(t('bytes'), bytes(kernel.bytes)) : null)];
+  return [
+    h('h4', null, bar.name),
+    h(
+      'dl.tc-facts',
+      null,
+      fact(t('is'), s ? (KIND_WORDS[s.kind] ?? s.kind) : t('steps of a module, one after the other')),
+      fact(t('time'), `${seconds(length)}, ${percent(length / p.seconds)}`),
+      inside ? fact(t('of it its own'), seconds(Math.max(0, length - inside))) : null,
+      fact(t('begins at'), seconds(bar.begin)),
+      (s?.module ?? bar.path) ? fact(t('module'), s?.module ?? bar.path) : null,
+      s?.line ? fact(t('from'), place(s.file, s.line, report.source.file)) : null,
+      s?.node
+        ? fact(
+            t('operation'),
+            button(s.node, { class: 'tc-link' }, () => context.go('graph'))
+          )
+        : null,
+      kernel
+        ? fact(
+            t('kernel'),
+            button(kernel.name, { class: 'tc-link' }, () => context.go(`kernels/${s!.kernel}`))
+          )
+        : null,
+      kernel?.bytes ? fact(t('bytes'), bytes(kernel.bytes)) : null
+    )
+  ];
 }
 
 /** The call's steps and its gaps by a property of theirs, the longest first. */
@@ -262,7 +421,15 @@ function totalRows(bars: Bar[], by: Grouping, report: Report): Row[] {
         add(t('no line'), s.seconds, bar);
       }
     } else {
-      add(by === 'name' ? s.name : by === 'part' ? PART_WORDS[s.part] ?? s.part : moduleName(s) || t('outside of modules'), s.seconds, bar);
+      add(
+        by === 'name'
+          ? s.name
+          : by === 'part'
+            ? (PART_WORDS[s.part] ?? s.part)
+            : moduleName(s) || t('outside of modules'),
+        s.seconds,
+        bar
+      );
     }
   }
   return [...rows.values()].sort((a, b) => b.seconds - a.seconds);

@@ -21,8 +21,16 @@ export const KIND_WORDS: { [kind: string]: string } = words({
 });
 
 const COLOURS: { [kind: string]: string } = {
-  kernels: 'hsl(212, 60%, 52%)', library: 'hsl(188, 46%, 48%)', compiled: 'hsl(212, 30%, 72%)', torch: 'hsl(32, 62%, 54%)', python: 'hsl(48, 58%, 52%)',
-  data: 'hsl(95, 36%, 48%)', waiting: 'hsl(0, 0%, 66%)', starved: 'hsl(0, 0%, 50%)', compiling: 'hsl(285, 34%, 58%)', rest: 'hsl(48, 30%, 62%)'
+  kernels: 'hsl(212, 60%, 52%)',
+  library: 'hsl(188, 46%, 48%)',
+  compiled: 'hsl(212, 30%, 72%)',
+  torch: 'hsl(32, 62%, 54%)',
+  python: 'hsl(48, 58%, 52%)',
+  data: 'hsl(95, 36%, 48%)',
+  waiting: 'hsl(0, 0%, 66%)',
+  starved: 'hsl(0, 0%, 50%)',
+  compiling: 'hsl(285, 34%, 58%)',
+  rest: 'hsl(48, 30%, 62%)'
 };
 const KINDS = ['kernels', 'library', 'compiled', 'torch', 'python', 'data', 'waiting', 'starved', 'compiling', 'rest'];
 const ROWS = 8;
@@ -36,27 +44,54 @@ export function whereView(report: Report, go: (ref: string) => void): HTMLElemen
     return null;
   }
   const parts = KINDS.map(kind => ({
-    name: KIND_WORDS[kind], colour: COLOURS[kind], value: wall.parts.filter(p => p.kind === kind).reduce((sum, p) => sum + p.seconds, 0)
+    name: KIND_WORDS[kind],
+    colour: COLOURS[kind],
+    value: wall.parts.filter(p => p.kind === kind).reduce((sum, p) => sum + p.seconds, 0)
   }));
-  const share = (p: WallPart) => (p.seconds / wall.seconds >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / wall.seconds)) : t('< 1 %'));
+  const share = (p: WallPart) =>
+    p.seconds / wall.seconds >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / wall.seconds)) : t('< 1 %');
   const rows = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved' && p.kind !== 'rest');
-  return section(t('Where the {0} of the run went', seconds(wall.seconds)), stackedBar(parts, t('Where the wall time went')),
-    rows.length ? table<WallPart>([
-      { title: t('what'), cell: p => [h('span.tc-swatch', { style: { background: COLOURS[p.kind] } }), p.kind === 'compiled' || JOINED.test(p.name) ? p.name : h('code', null, p.name)] },
-      { title: t('is'), cell: p => KIND_WORDS[p.kind] ?? p.kind },
-      { title: t('time'), number: true, cell: p => seconds(p.seconds) },
-      { title: t('share'), number: true, cell: share },
-      { title: t('calls'), number: true, cell: p => (p.count ? count(p.count) : '') },
-      { title: t('line'), short: true, cell: p => (p.line ? place(p.file, p.line, report.source.file) : '') }
-    ], rows, { label: t('Where the wall time went, by name'), limit: ROWS, onRow: p => p.ref && go(p.ref) }) : null,
-    h('p.tc-muted', null, wall.how === 'sampled'
-      ? t('From {0} at the program’s stack; compiling by the compiler’s own clock.', plural(wall.samples, 'look'))
-      : t('Too short to be looked at: compiling by the compiler’s clock, kernels by their time and calls.')));
+  return section(
+    t('Where the {0} of the run went', seconds(wall.seconds)),
+    stackedBar(parts, t('Where the wall time went')),
+    rows.length
+      ? table<WallPart>(
+          [
+            {
+              title: t('what'),
+              cell: p => [
+                h('span.tc-swatch', { style: { background: COLOURS[p.kind] } }),
+                p.kind === 'compiled' || JOINED.test(p.name) ? p.name : h('code', null, p.name)
+              ]
+            },
+            { title: t('is'), cell: p => KIND_WORDS[p.kind] ?? p.kind },
+            { title: t('time'), number: true, cell: p => seconds(p.seconds) },
+            { title: t('share'), number: true, cell: share },
+            { title: t('calls'), number: true, cell: p => (p.count ? count(p.count) : '') },
+            { title: t('line'), short: true, cell: p => (p.line ? place(p.file, p.line, report.source.file) : '') }
+          ],
+          rows,
+          { label: t('Where the wall time went, by name'), limit: ROWS, onRow: p => p.ref && go(p.ref) }
+        )
+      : null,
+    h(
+      'p.tc-muted',
+      null,
+      wall.how === 'sampled'
+        ? t('From {0} at the program’s stack; compiling by the compiler’s own clock.', plural(wall.samples, 'look'))
+        : t('Too short to be looked at: compiling by the compiler’s clock, kernels by their time and calls.')
+    )
+  );
 }
 
 const DECISION_WORDS: { [decision: string]: string } = words({
-  compiled: 'compiled', 'left alone': 'left alone', 'not followed': 'not followed', skipped: 'runs as Python', limit: 'given up',
-  'switched off': 'switched off', 'taken over': 'compiled here'
+  compiled: 'compiled',
+  'left alone': 'left alone',
+  'not followed': 'not followed',
+  skipped: 'runs as Python',
+  limit: 'given up',
+  'switched off': 'switched off',
+  'taken over': 'compiled here'
 });
 
 export function decisionsView(report: Report, go: (ref: string) => void): HTMLElement | null {
@@ -66,19 +101,46 @@ export function decisionsView(report: Report, go: (ref: string) => void): HTMLEl
   const compiled = report.decisions.filter(d => d.decision === 'compiled');
   const alone = report.decisions.filter(d => d.decision !== 'compiled');
   const where = (d: Decision) => (d.line ? place(d.file, d.line, report.source.file) : d.file);
-  return h('div', null,
-    section(t('What was compiled, and why it pays'), compiled.length ? table<Decision>([
-      { title: t('function'), cell: d => h('code', null, d.what) },
-      { title: t('compiled in'), number: true, cell: d => (d.seconds ? seconds(d.seconds) : '–') },
-      { title: t('calls'), number: true, cell: d => (d.calls ? count(d.calls) : '–'), hint: t('served by compiled code') },
-      { title: t('why'), cell: d => prose(d.why) },
-      { title: t('line'), short: true, cell: where }
-    ], compiled, { label: t('What was compiled'), limit: ROWS, onRow: d => d.ref && go(d.ref) }) : empty(t('Nothing.'))),
-    alone.length ? h('details.tc-fold', null, h('summary', null, t('What was left alone, and why: {0}', plural(alone.length, 'function'))),
-      table<Decision>([
-        { title: t('function'), cell: d => h('code', null, d.what) },
-        { title: '', short: true, cell: d => DECISION_WORDS[d.decision] ?? d.decision },
-        { title: t('why'), cell: d => prose(d.why) },
-        { title: t('line'), short: true, cell: where }
-      ], alone, { label: t('What was left alone'), limit: 40 })) : null);
+  return h(
+    'div',
+    null,
+    section(
+      t('What was compiled, and why it pays'),
+      compiled.length
+        ? table<Decision>(
+            [
+              { title: t('function'), cell: d => h('code', null, d.what) },
+              { title: t('compiled in'), number: true, cell: d => (d.seconds ? seconds(d.seconds) : '–') },
+              {
+                title: t('calls'),
+                number: true,
+                cell: d => (d.calls ? count(d.calls) : '–'),
+                hint: t('served by compiled code')
+              },
+              { title: t('why'), cell: d => prose(d.why) },
+              { title: t('line'), short: true, cell: where }
+            ],
+            compiled,
+            { label: t('What was compiled'), limit: ROWS, onRow: d => d.ref && go(d.ref) }
+          )
+        : empty(t('Nothing.'))
+    ),
+    alone.length
+      ? h(
+          'details.tc-fold',
+          null,
+          h('summary', null, t('What was left alone, and why: {0}', plural(alone.length, 'function'))),
+          table<Decision>(
+            [
+              { title: t('function'), cell: d => h('code', null, d.what) },
+              { title: '', short: true, cell: d => DECISION_WORDS[d.decision] ?? d.decision },
+              { title: t('why'), cell: d => prose(d.why) },
+              { title: t('line'), short: true, cell: where }
+            ],
+            alone,
+            { label: t('What was left alone'), limit: 40 }
+          )
+        )
+      : null
+  );
 }
