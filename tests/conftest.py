@@ -12,6 +12,8 @@ from typing import Any, Iterator
 import pytest
 
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the cores from the other workers
 os.environ.setdefault("TCOMPILE_SUPPRESS_ERRORS", "0")
 os.environ.setdefault("TCOMPILE_VERIFY", "1")
 os.environ.setdefault("TCOMPILE_CELL_INSTRUCTION_LIMIT", "0")
