@@ -576,28 +576,21 @@ function autotune(name: string, trials: Trial[]): HTMLElement {
     h(
       'div.tc-bars.tc-bars-long',
       { role: 'list' },
-      done
-        .slice(0, 24)
-        .map(x =>
+      done.slice(0, 24).map(x =>
+        h(
+          'div.tc-bar-row',
+          { role: 'listitem' },
+          h('span.tc-bar-name', { title: config(x) }, x.chosen ? '● ' : '', config(x)),
           h(
-            'div.tc-bar-row',
-            { role: 'listitem' },
-            h('span.tc-bar-name', { title: config(x) }, x.chosen ? '● ' : '', config(x)),
-            h(
-              'span.tc-bar-track',
-              null,
-              h(x.chosen ? 'span.tc-bar.tc-engine-tcompile' : 'span.tc-bar.tc-engine-eager', {
-                style: { width: `${(x.seconds! / slowest) * 100}%` }
-              })
-            ),
-            h(
-              'span.tc-bar-value',
-              null,
-              seconds(x.seconds),
-              x.chosen ? h('span.tc-bar-gain', null, t(' chosen')) : null
-            )
-          )
+            'span.tc-bar-track',
+            null,
+            h(x.chosen ? 'span.tc-bar.tc-engine-tcompile' : 'span.tc-bar.tc-engine-eager', {
+              style: { width: `${(x.seconds! / slowest) * 100}%` }
+            })
+          ),
+          h('span.tc-bar-value', null, seconds(x.seconds), x.chosen ? h('span.tc-bar-gain', null, t(' chosen')) : null)
         )
+      )
     ),
     failed.length
       ? h('p.tc-muted', null, t('{0} did not run: {1}', plural(failed.length, 'candidate'), failed[0].error))
