@@ -112,11 +112,11 @@ PRETTIER := cd labextension && test ! -x node_modules/.bin/prettier || node_modu
 
 format: setup
 	$(PY) -m ruff format .
-	@$(PRETTIER) --write src scripts style
+	@$(PRETTIER) --write src scripts style tests
 
 lint: setup
 	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m ruff format --check -q . || status=1; $(PY) -m mypy || status=1; \
-	 ($(PRETTIER) --check src scripts style) || status=1; exit $$status
+	 ($(PRETTIER) --check src scripts style tests) || status=1; exit $$status
 
 browser: | $(STAMPS)/packages
 	@$(PY) tools/environment.py browser --install

@@ -1,0 +1,107 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Box, layout } from '../src/graph/layout';
+import { buildTree, initiallyOpen, size, Tree } from '../src/graph/tree';
+import { GraphNode } from '../src/schema';
+
+/** Numbers that are the same in every run. */
+function random(seed: number): () => number {
+  return () => {
+    seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
+    return seed / 2 ** 32;
+  };
+}
+
+function node(index: number, op: string, inputs: number[], module: string): GraphNode {
+  const what = { args: '', shape: [4], dtype: 'float32', file: 'a.py', line: 1, kernel: null };
+  return { index, name: `n${index}`, op, inputs, module, ...what };
+}
+
+/** A directed graph of `n` nodes, in topological order, in modules three deep; with a backward pass if asked for. */
+function graphOf(n: number, seed: number, backward = false): GraphNode[] {
+  const next = random(seed);
+  return Array.from({ length: n }, (_, i) => {
+    const source = i < 2 || next() < 0.1;
+    const reach = Math.min(i, 12);
+    const inputs = source ? [] : [i - 1 - Math.floor(next() * reach), i - 1 - Math.floor(next() * reach)];
+    const part = backward && i > n / 2 ? 'backward.' : '';
+    const depth = Math.floor((i / n) * 6);
+    const op = source ? (next() < 0.5 ? 'input' : 'parameter') : 'aten.add.Tensor';
+    return node(i, op, [...new Set(inputs)], `${part}layers.${depth}${next() < 0.5 ? '.mlp' : ''}`);
+  });
+}
+
+const all = (tree: Tree) => new Set(tree.groups.map(g => g.id));
+const measure = () => ({ w: 90, h: 30 });
+const within = (inner: Box, outer: Box) =>
+  inner.x >= outer.x - 1e-6 &&
+  inner.y >= outer.y - 1e-6 &&
+  inner.x + inner.w <= outer.x + outer.w + 1e-6 &&
+  inner.y + inner.h <= outer.y + outer.h + 1e-6;
+const apart = (a: Box, b: Box) =>
+  a.x + a.w <= b.x + 1e-6 || b.x + b.w <= a.x + 1e-6 || a.y + a.h <= b.y + 1e-6 || b.y + b.h <= a.y + 1e-6;
+
+for (const backward of [false, true]) {
+  test(`a group is one run of nodes, and the order stays topological${backward ? ', with a backward pass' : ''}`, () => {
+    for (let seed = 1; seed <= 40; seed++) {
+      const nodes = graphOf(10 + seed * 3, seed, backward);
+      const tree = buildTree(nodes);
+      assert.deepEqual(
+        [...tree.order].sort((a, b) => a - b),
+        nodes.map(n => n.index)
+      );
+      const at = new Map(tree.order.map((index, place) => [index, place]));
+      for (const n of nodes) {
+        for (const input of n.inputs) {
+          assert.ok(at.get(input)! < at.get(n.index)!, `seed ${seed}: n${n.index} stands before what it reads`);
+        }
+      }
+      for (const group of tree.groups) {
+        assert.equal(size(group), group.last - group.first + 1, `seed ${seed}: ${group.id}`);
+      }
+    }
+  });
+}
+
+test('boxes lie within their frame and apart from each other', () => {
+  for (let seed = 1; seed <= 30; seed++) {
+    const tree = buildTree(graphOf(20 + seed * 4, seed, seed % 2 === 0));
+    for (const opened of [new Set<string>(), initiallyOpen(tree), all(tree)]) {
+      const { frames, boxOf } = layout(tree, opened, measure);
+      assert.ok(tree.leaves.every(leaf => boxOf[leaf.node.index]));
+      for (const frame of frames) {
+        frame.children.forEach((a, i) => {
+          assert.ok(within(a, frame), `seed ${seed}: a box leaves its frame`);
+          assert.ok(
+            frame.children.slice(i + 1).every(b => apart(a, b)),
+            `seed ${seed}: two boxes overlap`
+          );
+        });
+      }
+    }
+  }
+});
+
+test('edges of collapsed groups are one, with a count', () => {
+  const nodes = [node(0, 'input', [], ''), ...[1, 2, 3].map(i => node(i, 'aten.add.Tensor', [0], 'block'))];
+  const closed = layout(buildTree(nodes), new Set(), measure);
+  assert.deepEqual(
+    closed.edges.map(e => e.count),
+    [3]
+  );
+  const tree = buildTree(nodes);
+  assert.equal(layout(tree, all(tree), measure).edges.length, 3);
+});
+
+test('a graph without nodes, and one of a single node', () => {
+  assert.equal(layout(buildTree([]), new Set(), measure).boxes.length, 0);
+  assert.equal(layout(buildTree([node(0, 'input', [], '')]), new Set(), measure).boxes.length, 1);
+});
+
+test('a graph of 6,000 nodes is laid out while nobody waits', () => {
+  const tree = buildTree(graphOf(6000, 5));
+  const start = performance.now();
+  layout(tree, all(tree), measure);
+  assert.ok(performance.now() - start < 5000); // some 50 ms on a quiet machine
+});
