@@ -9,7 +9,7 @@ import sys
 from functools import lru_cache
 from typing import Any, Callable
 
-__all__ = ["frame_line", "frame_words", "stage_name", "label", "set_cell_labels", "cell_number"]
+__all__ = ["frame_line", "frame_words", "is_loop", "stage_name", "label", "set_cell_labels", "cell_number"]
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None
@@ -38,6 +38,11 @@ def frame_words(name: str) -> str:
         return "the cell's top level"
     head, loop, line = name.partition(".<loop at line ")
     return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
+
+
+def is_loop(name: str) -> bool:
+    """Whether a frame is one turn of a loop."""
+    return ".<loop at line " in name
 
 
 def frame_line(name: str, line: int) -> int:

@@ -161,6 +161,7 @@ class Engine:
         ):
             return RUN_ORIGINAL
         with stages.compiling():
+            state.renamed_unmet.clear()
             entry = cache.lookup(func, args)  # another thread may have been quicker
             while entry is None:
                 try:
@@ -269,7 +270,7 @@ class Engine:
                 learn(state, e.program.guards, func, args)
         if (entry := self._renamed(cache, state, misses, func, args)) is not None:
             return entry
-        if self._waits(cache, state, func, misses):
+        if self._waits(cache, state, func, args, misses):
             return None
         try:
             return self._make_entry(cache, state, func, args, failures)
@@ -442,6 +443,7 @@ class Engine:
         cache: CodeCache,
         state: FrameState,
         func: types.FunctionType,
+        args: tuple,
         misses: Sequence[tuple[Entry, int]],
     ) -> bool:
         """Whether a call that no entry serves runs plain, since another like it may not come."""

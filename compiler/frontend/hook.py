@@ -16,6 +16,8 @@ from typing import Any, Iterator, TypeVar
 
 from .. import events, stages
 from . import frames
+from ..base.labels import is_loop
+from ..capture.bytecode.loops import find_loops
 from ..capture.bytecode.memo import CodeMemo
 from ..config import Options
 from ..capture.breaks.failing import call_original
@@ -31,7 +33,7 @@ from .instead_of_stock import InsteadOfStock
 from .measured import Timings
 from .optimizer_steps import OptimizerSteps, is_step
 from .policy import Library, is_installed
-from .recompile import unmet
+from .recompile import looked_at, unmet
 from ..runtime import frame_hook as _hook
 from ..runtime.dispatch import RUN_ORIGINAL, forget_all, forget_code
 
@@ -110,6 +112,7 @@ class HookEngine(Engine):
         self.times = Timings(opts)
         self.instead_of_stock = InsteadOfStock(self, engine_for)
         self._root: types.CodeType | None = None  # of a library, which the hook asks about
+        self._waiting = False  # the call that the hook asks about is to run as it is
         self._defined: dict[
             type, int
         ] = {}  # the program's classes in entries, kept until a cell may have defined them again -> run
@@ -155,16 +158,14 @@ class HookEngine(Engine):
             or func.__dict__
             and is_disabled(func)
         ):
-            return super().on_frame(code, func, args)
+            return self._compiled_or_plain(code, func, args)
         if self.library.is_root(code, func, args, self.generation):
             self._root = code
             if self.times.is_off(code, args):
                 if self.library.is_leaf(code):
                     self.cache(code).rest = _REST
                 return call_original(func, args)
-            result = super().on_frame(code, func, args)
-            if result is RUN_ORIGINAL and self._root is None:
-                return self.times.run_plain(code, func, args)
+            result = self._compiled_or_plain(code, func, args)
             if result is RUN_ORIGINAL and (state := self.state(code)).skips:
                 self.library.give_up(code, state.last_skip)
         elif self.library.is_watched(code):
@@ -177,6 +178,15 @@ class HookEngine(Engine):
             self.cache(code).rest = rest
         return result
 
+    def _compiled_or_plain(self, code: types.CodeType, func: types.FunctionType, args: tuple) -> Any:
+        """What runs the frame; a call that waits (`_waits`) runs as it is, with everything below it."""
+        self._waiting = False
+        result = super().on_frame(code, func, args)
+        if result is not RUN_ORIGINAL or not self._waiting:
+            return result
+        self._waiting = False
+        return self.times.run_plain(code, func, args) if code is self._root else call_original(func, args)
+
     def _tiers(self, code: types.CodeType) -> dict[str, Any]:
         if self.library is None or frames.takes_every_frame():
             return {}
@@ -184,24 +194,32 @@ class HookEngine(Engine):
             return {"leaf": self.library.is_leaf(code)}
         return {"library": self.library}
 
-    def _waits(self, cache: Any, state: Any, func: types.FunctionType, misses: Any) -> bool:
+    def _waits(self, cache: Any, state: Any, func: types.FunctionType, args: tuple, misses: Any) -> bool:
         """A root that serves other calls meets a new form of call once in each run of a cell before it is compiled for
         it. What comes once in a run (the prompt of a generation, the last batch) never is, so that a second run
         compiles nothing. The first step of an optimizer that the cell has made anew is such a call, too: capturing it
-        would end where the optimizer gets its state.
+        would end where the optimizer gets its state. A frame that goes on to further steps does not wait.
         """
+        call = tuple(map(id, args))
         if (
             self.library is None
             or not len(cache)
             or frames.takes_every_frame()
             or state.waited == self.generation
+            and state.waits_for != call
             or func.__code__ is not self._root
-            and state.before_first_step.isdisjoint(unmet(misses))
+            and not (_is_one_turn(func.__code__) and self._is_before_first_step(state, misses))
         ):
             return False
+        # What resumes a frame meets a call first, and the hook meets the frame that this starts.
+        state.waits_for = call if state.waited != self.generation else None
         state.waited = self.generation
-        self._root = None  # it runs as it is, with everything below
+        self._waiting = True
         return True
+
+    @staticmethod
+    def _is_before_first_step(state: Any, misses: Any) -> bool:
+        return not state.before_first_step.isdisjoint(unmet(misses) | set(state.renamed_unmet.values()))
 
     # ---- classes that a cell defined again
     @contextmanager
@@ -240,8 +258,13 @@ class HookEngine(Engine):
             guards, renaming = found
             namespace = renaming.namespace(entry.meta.namespace)
             program = compile_guards(guards, len(args))
-            if namespace is None or program.check(func, args) >= 0:
+            if namespace is None:
                 continue
+            if (at := program.check(func, args)) >= 0:
+                state.renamed_unmet[id(entry)] = looked_at(guards[at])
+                continue
+            if (unmet_before := state.renamed_unmet.get(id(entry))) is not None:  # an optimizer got its state meanwhile
+                state.before_first_step.add(unmet_before)
             call: Any = namespace.get("graph_0")
             if hasattr(call, "held_by"):
                 call.held_by(namespace, "graph_0")
@@ -254,6 +277,11 @@ class HookEngine(Engine):
     def _check_gain(self, code: types.CodeType, result: Any) -> None:
         if self.library is not None and not frames.takes_every_frame():
             self.library.check_gain(code, result.graph, bool(result.breaks))
+
+
+def _is_one_turn(code: types.CodeType) -> bool:
+    """Whether a call of the code is one turn of a loop, or runs no loop."""
+    return is_loop(code.co_qualname) or not find_loops(code)
 
 
 @contextmanager

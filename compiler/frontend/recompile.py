@@ -31,7 +31,9 @@ class FrameState:
     dynamic_floats: set[Any] = field(default_factory=set)  # Sources of floats that are inputs of the graph
     dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
     waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
+    waits_for: tuple[int, ...] | None = None  # ids of that call's arguments, until the frame hook has met it
     before_first_step: set[Any] = field(default_factory=set)  # guards that hold once an optimizer has its state
+    renamed_unmet: dict[int, Any] = field(default_factory=dict)  # of entries that else serve under new names
     put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)
     skips: int = 0
     last_skip: str = ""  # why capture passed the frame over last
@@ -79,7 +81,12 @@ def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
 def unmet(misses: Iterable[tuple[Any, int]]) -> set[tuple[str, Any]]:
     """The guards that did not hold, by what they look at."""
     found = (entry.program.guards[index] for entry, index in misses if index >= 0)
-    return {(guard.kind, guard.source) for guard in found if guard.source is not None}
+    return {looked_at(guard) for guard in found if guard.source is not None}
+
+
+def looked_at(guard: Any) -> tuple[str, Any]:
+    """What tells a guard from others of its frame, whatever it expects."""
+    return guard.kind, guard.source
 
 
 # ---- how many entries are enough

@@ -72,6 +72,10 @@ class Renaming:
             return self._same_dict(dict(old), dict(new))
         if type(old) is set:  # in the closure of a dataclass's __repr__: who is at it
             return not old and not new
+        if type(old) is list:  # what a program reads of it is guarded, as of any list
+            return self._pair(old, new, self._same_list)
+        if type(old) is dict:
+            return self._pair(old, new, self._same_dict)
         return False
 
     def _pair(self, old: Any, new: Any, same: Any) -> bool:
@@ -113,6 +117,9 @@ class Renaming:
 
     def _same_dict(self, old: dict, new: dict) -> bool:
         return list(old) == list(new) and all(self.pair(old[k], new[k]) for k in old)
+
+    def _same_list(self, old: list, new: list) -> bool:
+        return len(old) == len(new) and all(map(self.pair, old, new))
 
     def _same_cells(self, old: Sequence[types.CellType], new: Sequence[types.CellType]) -> bool:
         def contents(cell: types.CellType) -> Any:
@@ -190,7 +197,7 @@ def renamed(guards: Sequence[Guard], func: Any, args: tuple) -> tuple[list[Guard
         try:
             got = evaluate_source(guard.source, func, args)
         except Unreachable:
-            return None
+            continue  # its guard says so
         if guard.kind == "TYPE":
             got = type(got)
         if got is not wanted and not renaming.pair(wanted, got):

@@ -257,11 +257,7 @@ def test_watching_a_function_asks_less_and_less_often(library, monkeypatch):
     torch.testing.assert_close(cells.names["out"], library.polynomial(x))
 
 
-def test_the_first_step_of_an_optimizer_made_anew_is_not_captured_again(monkeypatch):
-    """Capture would go through all that lies before the step, and end there: the optimizer has its state then."""
-    made, real = [], optimizers._make_state
-    monkeypatch.setattr(optimizers, "_make_state", lambda *given: made.append(given[0]) or real(*given))
-    text = """
+_PLAIN_LOOP = """
 torch.manual_seed(1)
 net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 optimizer = torch.optim.Adam(net.parameters(), 1e-2)
@@ -272,6 +268,54 @@ for i in range(5):
     optimizer.step()
 out = [p.detach().clone() for p in net.parameters()]
 """
+# A scheduler puts a function of its own in the place of the optimizer's step.
+_SCHEDULED_LOOP = """
+def run():
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=6)
+    for i in range(6):
+        for k in range(2):
+            (net(torch.randn(3, 4)) - 1).square().mean().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return [p.detach().clone() for p in net.parameters()]
+out = run()
+"""
+# The model's class is another in each run.
+_REDEFINED_LOOP = """
+def run():
+    torch.manual_seed(1)
+    words = ["a", "b"]
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.rnn = nn.Linear(len(words), 4), nn.GRU(4, 4)
+        def forward(self, x, h):
+            return self.rnn(self.layer(x), h)
+    net = Net()
+    optimizer, h = torch.optim.RMSprop(net.parameters(), 1e-2), None
+    for i in range(5):
+        y, h = net(torch.randn(3, 2), h)
+        h = h.detach()
+        optimizer.zero_grad()
+        y.square().mean().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in net.parameters()]
+out = run()
+"""
+
+
+@pytest.mark.parametrize(
+    "text", [_PLAIN_LOOP, _SCHEDULED_LOOP, _REDEFINED_LOOP], ids=["plain", "scheduled", "redefined"]
+)
+def test_the_first_step_of_an_optimizer_made_anew_is_not_captured_again(monkeypatch, text):
+    """Capture would go through all that lies before the step, and end there: the optimizer has its state then."""
+    made, real = [], optimizers._make_state
+    monkeypatch.setattr(optimizers, "_make_state", lambda *given: made.append(given[0]) or real(*given))
     plain = {"torch": torch, "nn": nn}
     exec(text, plain)
     state = torch.random.get_rng_state()

@@ -33,6 +33,10 @@ def tensors(x, n):
     return torch.tensor(n), torch.tensor([n, 3], dtype=torch.float32), torch.tensor((n, x.shape[0])) + x[0, 0].long()
 
 
+def nested(x, n):
+    return torch.tensor([[n]]), torch.tensor([[n, 2.5], (n + 1, 3)]) * 2, torch.as_tensor([[[n]], [[1]]])
+
+
 def resampled(x, n):
     y = x[None, None, :, :n]
     return (
@@ -56,7 +60,7 @@ def keys(x, n):
 
 
 @pytest.mark.parametrize(
-    "fn,entries", [(parity, 3), (divisible, 3), (member, 5), (tensors, 2), (resampled, 2), (keys, 8)]
+    "fn,entries", [(parity, 3), (divisible, 3), (member, 5), (tensors, 2), (nested, 2), (resampled, 2), (keys, 8)]
 )
 @pytest.mark.parametrize("backend", ["eager", "tcompile"])
 def test_as_eager(fn, entries, backend):
@@ -67,6 +71,18 @@ def test_as_eager(fn, entries, backend):
         for n in (3, 5, 7, 8, 4, 6, 2):
             torch.testing.assert_close(compiled(X, n), fn(X, n), rtol=1e-5, atol=1e-5)
     assert len(recorded.report().entries) <= entries
+
+
+def test_ragged_numbers_raise_as_in_eager():
+    def fn(x, n):
+        try:
+            return torch.tensor([[n], [1, 2]])
+        except ValueError as error:
+            return x * len(str(error))
+
+    compiled = tcompile.compile(fn)
+    for n in (3, 5, 7):
+        torch.testing.assert_close(compiled(X, n), fn(X, n))
 
 
 def test_a_remainder_that_is_a_size():

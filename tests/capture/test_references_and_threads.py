@@ -147,3 +147,45 @@ def test_callables_allowed_in_graphs(backend, monkeypatch):
         torch.testing.assert_close(torch.autograd.grad(c(x).sum(), x), torch.autograd.grad(fn(x).sum(), x))
     monkeypatch.setitem(globals(), "twice", torch._dynamo.allow_in_graph(Twice(5)))
     torch.testing.assert_close(c(x), fn(x))
+
+
+def test_one_entry_serves_references_to_other_objects():
+    """A module of torch keeps weak references to its weights: each module has others."""
+
+    class Box:
+        pass
+
+    def f(box):
+        target = box.reference()
+        return box.value * 2 if target is box.value else box.value - (0 if target is None else target)
+
+    def box_of(value, target):
+        box = Box()
+        box.value, box.reference, box.kept = value, weakref.ref(target), target
+        return box
+
+    fast = tcompile.compile(f)
+    with tcompile.record() as record:
+        for k in range(4):
+            x = torch.full((3,), float(k))
+            torch.testing.assert_close(fast(box_of(x, x)), x * 2)
+        assert len(record.report().entries) == 1
+        for k in range(3):
+            x, other = torch.full((3,), float(k)), torch.ones(3)
+            torch.testing.assert_close(fast(box_of(x, other)), x - other)
+        gone = box_of(x, torch.ones(3))
+        gone.kept = None
+        torch.testing.assert_close(fast(gone), x)
+    assert len(record.report().entries) == 3
+
+
+def test_one_entry_serves_recurrent_modules_alike():
+    modules = [torch.nn.LSTM(4, 6, batch_first=True) for _ in range(4)]
+    fast = tcompile.compile(lambda module, x: module(x)[0])
+    x = torch.randn(2, 5, 4)
+    with tcompile.record() as record:
+        for module in modules:
+            torch.testing.assert_close(fast(module, x), module(x)[0])
+        modules[0].weight_hh_l0 = torch.nn.Parameter(modules[0].weight_hh_l0 * 2)
+        torch.testing.assert_close(fast(modules[0], x), modules[0](x)[0])
+    assert len(record.report().entries) <= 2

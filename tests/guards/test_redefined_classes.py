@@ -228,3 +228,29 @@ def test_another_dataclass_is_another_program(notebook, old, new):
     notebook.run(DATA.replace(old, new))
     notebook.run(text)
     torch.testing.assert_close(notebook.names["y"], notebook.names["x"] * 6)
+
+
+def test_a_closure_of_the_class_may_hold_lists_and_dicts():
+    """Those of the new definition are others; equal contents do, and other contents don't."""
+    text = """
+def make(words):
+    table = {"scale": [2.0, 3.0]}
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return x * len(words) + table["scale"][0]
+
+    return Net()
+
+net = make(WORDS)
+"""
+    cells = Notebook()
+    for words, first in ((["a", "b"], True), (["a", "b"], False), (["a", "b", "c"], True), (["a", "b"], False)):
+        cells.names["WORDS"] = list(words)
+        cells.run(text)
+        captured = cells.run("y = net(x)")
+        assert bool(captured) is first, words
+        torch.testing.assert_close(cells.names["y"], cells.names["x"] * len(words) + 2.0)
+    cells.run(text.replace("[2.0, 3.0]", "[5.0, 3.0]"))
+    cells.run("y = net(x)")
+    torch.testing.assert_close(cells.names["y"], cells.names["x"] * 2 + 5.0)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Iterable
 import torch
 
 from ...guards import source as S
-from ...guards.weak import Weak
 from ...runtime.dispatch import Dispatcher
 from . import attributes, builtin_calls, callables, classes, modules, operators
 from ..library import optimizers
@@ -29,6 +28,7 @@ from .inline_policy import (
     CONSTANT_BY_NAME,
     is_disabled,
     is_leaf_function,
+    is_trusted_function,
     is_trusted_module,
     known_constant_functions,
     runs_code,
@@ -177,10 +177,13 @@ def _call_opaque(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     return tensor_calls.call_function(m, fn, args, kwargs)
 
 
+def _target(reference: Any) -> Any:
+    """What a weak reference refers to; itself where it is something else."""
+    return reference() if type(reference) is weakref.ref else reference
+
+
 def _call_weakref(m: Machine, ref: Any) -> Any:
-    """ref(): a reference from outside is relied on by identity, and so is its target, which lives on or is gone for
-    good.
-    """
+    """ref(): the target of a reference from outside is read again at each call."""
     target, world = ref(), m.world
     if m.referenced:
         raise Plainly(
@@ -190,14 +193,7 @@ def _call_weakref(m: Machine, ref: Any) -> Any:
         )
     if not world.is_outside(ref):  # made inside (weak_reference), to an object from outside
         return target
-    world.guard(world.sources[id(ref)], "ID", ref, "weak reference")
-    if target is None:
-        return None
-    source = world.source_of(target)
-    if source is None:
-        return world.load(target, S.const(Weak(target)), "target of a weak reference")
-    world.guard(source, "WEAK_ID", weakref.ref(target), "target of a weak reference")
-    return world.tensors.get(id(target), target)
+    return world.load(target, S.asked(world.sources[id(ref)], _target), "target of a weak reference")
 
 
 @passes_on
@@ -270,7 +266,7 @@ def call_python(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) ->
     source = world.source_of(fn)
     if source is None and id(fn) not in world.created:
         source = world.anchor(fn)
-    if source is not None and not is_trusted_module(fn.__module__ or ""):
+    if source is not None and not is_trusted_function(fn):
         world.guard_function(source, fn, "function")
     if code.co_flags & 0x380:
         raise Break("async", "a coroutine or async generator is called")

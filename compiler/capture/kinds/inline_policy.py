@@ -5,6 +5,7 @@ break.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 __all__ = [
+    "is_trusted_function",
     "is_trusted_module",
     "is_leaf_function",
     "runs_code",
@@ -57,6 +59,18 @@ def is_trusted_module(name: str) -> bool:
     runs.
     """
     return name.partition(".")[0] in _STDLIB or name == "torch" or name.startswith(("torch.", "tcompile.compiler."))
+
+
+def is_trusted_function(fn: types.FunctionType) -> bool:
+    """A function that a trusted module has under its name. One that such a module makes at a call, as a scheduler wraps
+    an optimizer's step, is another at each; it is taken for the program's.
+    """
+    if not is_trusted_module(fn.__module__ or ""):
+        return False
+    module = found = sys.modules.get(fn.__module__)
+    for name in fn.__qualname__.split("."):
+        found = inspect.getattr_static(found, name, None)
+    return fn in (getattr(found, "__func__", found), getattr(module, fn.__name__, None))
 
 
 def is_leaf_function(fn: types.FunctionType) -> bool:

@@ -35,7 +35,7 @@ from ..arrays.array_value import Array, array_class, array_like
 from ..library.backward_reads import refuse_read
 from ..bytecode.splice import UNBOUND
 from .generators import InlineGenerator
-from ..kinds.inline_policy import is_trusted_module
+from ..kinds.inline_policy import is_trusted_function, is_trusted_module
 from ..numbers.late_text import LateText, given_late
 from ..arrays.outside_arrays import load_array
 from ..kinds.outside_iterators import OutsideIterator
@@ -237,7 +237,7 @@ class World:
             self.guard(source, "TYPE", t, why)  # its function and arguments are guarded as they are read
         elif t in BOUND_NATIVE and not isinstance(native_owner(value), (types.ModuleType, type, type(None))):
             self.guard(source, "TYPE", t, why)  # using it breaks: its owner has no source
-        elif isinstance(value, types.FunctionType) and not is_trusted_module(value.__module__ or ""):
+        elif isinstance(value, types.FunctionType) and not is_trusted_function(value):
             self.guard(
                 source, "TYPE", t, why
             )  # what it does is guarded when it is called, who it is where that matters

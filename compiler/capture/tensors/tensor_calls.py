@@ -528,14 +528,32 @@ FACTORIES = frozenset(
 _INFERRING = frozenset((torch.tensor, torch.as_tensor, torch.asarray))  # the dtype of numpy's numbers is the tensor's
 
 
-def _numbers_that_vary(data: Any) -> list:
-    """The numbers that torch.tensor is given, alone or in a flat sequence, where one of them is a symbol."""
-    numbers = list(data) if type(data) in (list, tuple, torch.Size) else [data]
-    return (
-        numbers
-        if {int, float, torch.SymInt, torch.SymFloat}.issuperset(map(type, numbers)) and any(map(_symbolic, numbers))
-        else []
-    )
+def _of_numbers_that_vary(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """torch.tensor of numbers, alone or in nested sequences, of which one is a symbol: the graph reads them at each
+    call. None for what else a factory is given.
+    """
+    if fn not in (torch.tensor, torch.as_tensor) or not args or kwargs.get("requires_grad"):
+        return None
+    numbers, shape = _flattened(args[0])
+    types = set(map(type, numbers))
+    if not types <= {int, float, torch.SymInt, torch.SymFloat} or not any(map(_symbolic, numbers)):
+        return None
+    usual = torch.int64 if types <= {int, torch.SymInt} else torch.get_default_dtype()
+    same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
+    each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
+    flat = call_function(m, torch.stack, [each], {}) if shape else each[0]
+    return call_method(m, flat, "reshape", [shape], {}) if len(shape) > 1 else flat
+
+
+def _flattened(data: Any) -> tuple[list, tuple[int, ...]]:
+    """What lies in nested sequences, and their shape; nothing where they are ragged, which torch is to say."""
+    if type(data) not in (list, tuple, torch.Size):
+        return [data], ()
+    parts = [_flattened(d) for d in data]
+    shapes = {shape for _, shape in parts}
+    if len(shapes) != 1:
+        return [], (0,)
+    return [number for numbers, _ in parts for number in numbers], (len(data), *shapes.pop())
 
 
 def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
@@ -543,16 +561,8 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     meta device.
     """
     args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
-    if (
-        fn in (torch.tensor, torch.as_tensor)
-        and args
-        and not kwargs.get("requires_grad")
-        and (numbers := _numbers_that_vary(args[0]))
-    ):
-        usual = torch.int64 if {int, torch.SymInt}.issuperset(map(type, numbers)) else torch.get_default_dtype()
-        same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
-        each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
-        return call_function(m, torch.stack, [each], {}) if isinstance(args[0], (list, tuple)) else each[0]
+    if (made := _of_numbers_that_vary(m, fn, args, kwargs)) is not None:
+        return made
     if (
         fn is torch.full
         and len(args) == 2
@@ -563,6 +573,8 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     if args and type(args[0]) is range:
         args[0] = list(args[0])
+    if fn in _INFERRING and args and type(args[0]) in (list, tuple) and not _flattened(args[0])[0]:
+        m.native(fn, args[0])  # ragged sequences raise; on the meta device they don't
     if holds_array(args):
         return CONVERSIONS["tensor"](m, fn, args, kwargs)
     if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
