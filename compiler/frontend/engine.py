@@ -169,9 +169,10 @@ class Engine:
                         entry = self._compile(cache, state, func, args)
                     break
                 except StateMade:
-                    misses = cache.last_failures
+                    before = cache.last_failures
                     entry = cache.lookup(func, args)
-                    state.before_first_step |= unmet(m for m in misses if m[0] is entry)
+                    still = {(id(e), at) for e, at in cache.last_failures if e is not entry}
+                    state.before_first_step |= unmet(m for m in before if (id(m[0]), m[1]) not in still)
         return RUN_ORIGINAL if entry is None else entry
 
     def _runs_plainly(self, state: FrameState) -> bool:
