@@ -60,7 +60,6 @@ def looks(samples: Samples) -> Iterator[tuple[float, float, float, Seen]]:
             yield row.end, row.seconds, 1.0 - starved, seen
     finally:  # code of the program's lives no longer for having been looked at
         called_at.cache_clear()
-        _instructions.cache_clear()
 
 
 def seen_at(row: Sample) -> Seen:
@@ -138,26 +137,20 @@ def _position(code: CodeType, at: int) -> tuple[int | None, ...]:
 @functools.lru_cache(maxsize=4096)
 def called_at(code: CodeType, at: int) -> tuple[str, bool]:
     """The name of what a frame has called, and whether it is an operator on tensors; empty where it calls nothing."""
-    instruction = next((i for i in _instructions(code) if i.offset == at), None)
-    if instruction is None:
+    if not 0 <= at < len(code.co_code):
         return "", False
-    node = _expression(code, at)
-    if instruction.opname.startswith("BINARY_OP") and isinstance(node, (ast.BinOp, ast.AugAssign)):
+    operation, node = dis.opname[code.co_code[at]], _expression(code, at)
+    if operation.startswith("BINARY_OP") and isinstance(node, (ast.BinOp, ast.AugAssign)):
         return _SYMBOLS.get(type(node.op), type(node.op).__name__.lower()), True
-    if instruction.opname.startswith("BINARY_SUBSCR"):
+    if operation.startswith("BINARY_SUBSCR"):
         return "[...]", True
-    if not instruction.opname.startswith(_CALLS):
+    if not operation.startswith(_CALLS):
         return "", False
     if not isinstance(node, ast.Call):
         return "", False
     text = ast.unparse(node.func)
     name = node.func.attr if isinstance(node.func, ast.Attribute) else text
     return (name, True) if _is_operator(code, node.func, name) else (text if len(text) <= 40 else name, False)
-
-
-@functools.lru_cache(maxsize=256)
-def _instructions(code: CodeType) -> list[dis.Instruction]:
-    return list(dis.get_instructions(code))
 
 
 def _expression(code: CodeType, at: int) -> ast.AST | None:
