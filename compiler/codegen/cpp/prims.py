@@ -212,7 +212,8 @@ _QUOTIENT = {
     "i64": (
         """vi64 quotient(vi64 a, vi64 b) {
     const i64 most = 1LL << 52;
-    vi64 far = (a > most) | (a < -most) | (b > most) | (b < -most), q = b == 0 ? vi64{} : convert<vi64>(convert<vf64>(a) / convert<vf64>(b));
+    vi64 far = (a > most) | (a < -most) | (b > most) | (b < -most);
+    vi64 q = b == 0 ? vi64{} : convert<vi64>(convert<vf64>(a) / convert<vf64>(b));
     if (__builtin_expect(any(far), 0)) for (int k = 0; k < L; k++) if (far[k]) q[k] = div(a[k], b[k]);
     return q;
 }"""
