@@ -367,6 +367,7 @@ class Session:
         place: Place,
         before: CompileReport | None,
     ) -> None:
+        """Time the calls of a report that is shown untimed, and show it anew."""
         try:
             self._time_into(report, builder, spec, cell, place)
             if spec.check:

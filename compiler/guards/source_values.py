@@ -211,6 +211,7 @@ def load_attr(obj: Any, name: str) -> Any:
 
 
 def _attributes_of(obj: Any) -> dict:
+    """The dict of an instance or a module; a class has none that could be reached."""
     d = None if isinstance(obj, type) else instance_dict(obj)
     if d is None:
         raise Unreachable("__dict__")
@@ -226,6 +227,7 @@ def _load_of_thread(obj: threading.local, name: str) -> Any:
 
 
 def _load_by_getter(descr: Any, obj: Any, name: str) -> Any:
+    """An attribute that a data descriptor written in C gives."""
     tp = type(obj)
     if isinstance(obj, torch.Tensor) and tp not in (torch.Tensor, torch.nn.Parameter):
         raise Unreachable(name)  # its getters call the subclass' __torch_function__

@@ -95,6 +95,7 @@ def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> _
 
 
 def _keys_mismatch(value: torch.Tensor, spec: TensorSpec) -> _Mismatch | None:
+    """Which bit of the dispatch keys differs, where it has a name."""
     template = key_template(spec.dtype, spec.device, spec.layout or torch.strided)
     if _keys(value).raw_repr() in template.accepted(spec):
         return None

@@ -562,6 +562,7 @@ class Lowering:
         return a
 
     def _operand_in_memory(self, a: Ref, m: Any, call: _Call) -> Buffer:
+        """A value in the layout that the call reads right, or fastest."""
         strides = strides_of(m) if _is_tensor(m) else None
         if call.own_memory:
             return self.realise(a, strides, fresh=True)

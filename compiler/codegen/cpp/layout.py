@@ -381,6 +381,7 @@ def _unroll(stage: Stage, along: Axis | None, cost: float, layout: Layout, choic
 
 
 def _stage_loops(stage: Stage, along: Axis | None, unroll: int, mode: str) -> StageLoops:
+    """In mode "outer" vectors run along no axis of the stage's own; in mode "inner" a scan has no vector loop."""
     if mode == "outer":
         return StageLoops(stage.axes, along, unroll)
     if _runs(stage):
