@@ -297,6 +297,7 @@ class Session:
         self._known[id(meta)] = (weakref.ref(meta, forget), report, number)
 
     def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
+        """What follows a cell: its report is made, kept and shown, and its calls are timed."""
         key = self._cell_key(cell)
         before = self._runs.get(key)
         if before is not None:  # what was decided of library code then holds now: it is not decided again
@@ -314,6 +315,25 @@ class Session:
         if report.summary.status == "nothing" and (implicit or not ok):
             place.drop()
             return
+        self._keep(report, key, before)
+        if builder.calls:
+            self._keep_live(report, builder, spec, cell)
+        elif spec.time is not None and ok and self._times_of_origin(builder, report, spec, place):
+            return
+        if ok and builder.calls and spec.options.backend == "inductor":
+            self._later(lambda: self._under_stock(builder, report, spec))
+        if ok and (spec.repeat or builder.calls and spec.time is not None):
+            _show(place, report, timed=False)
+            self._later(lambda: self._time_and_conclude(builder, report, spec, cell, place, before))
+            return
+        if spec.check and ok:
+            self._check(builder, report, spec, place)
+        if not report.speedups:  # it may have those of the run that compiled
+            report.speedups = _not_timed(spec, ok)
+        _conclude(report, builder.served, None, place)
+
+    def _keep(self, report: CompileReport, key: str, before: CompileReport | None) -> None:
+        """Among the latest reports, and as its cell's latest. `before`: the cell's report of the run before."""
         if report.summary.status != "nothing" or self.last is None:  # a run without tensors says nothing anew
             self.last = report
         if before is not None:
@@ -326,49 +346,36 @@ class Session:
         while len(self._reports) > _KEPT:
             self._reports.popitem(last=False)
 
-        def time_again(seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
-            again = replace(spec, time=seconds or spec.time or 1.0, compare=compare or spec.compare)
-            self._time_into(report, builder, again, cell, Place(self.shell, quiet=True))
-            finish(report, builder.served)
+    def _times_of_origin(self, builder: Any, report: CompileReport, spec: CellOptions, place: Place) -> bool:
+        """Where entries of an earlier run served the cell, that run's calls are at hand. Whether what it was not
+        compared with is measured now, which then concludes the report."""
+        if builder.origin is None or builder.origin.live is None:
+            return False
+        report.live = builder.origin.live
+        if set(spec.compare) <= set(report.speedups.engines):
+            return False
+        place.show_untimed(report)
+        self._later(lambda: self._time_origin(builder.origin, report, spec, builder.served, place))
+        return True
 
-        if builder.calls:
-            from .again import Again
-
-            report.live = Again(report, builder, self.engine, spec.options, time_again)
-            self._keep_live(report, builder)
-        elif builder.origin is not None and builder.origin.live is not None and spec.time is not None and ok:
-            # Entries of an earlier run served the cell. Its calls are at hand: what it was not compared with is
-            # measured now.
-            report.live = builder.origin.live
-            if not set(spec.compare) <= set(report.speedups.engines):
-                place.show_untimed(report)
-                self._later(lambda: self._time_origin(builder.origin, report, spec, builder.served, place))
-                return
-        times = ok and (spec.repeat or builder.calls and spec.time is not None)
-        if ok and builder.calls and spec.options.backend == "inductor":
-            self._later(lambda: self._under_stock(builder, report, spec))
-        if not times:
-            if spec.check and ok:
-                with _told(report, "comparing every node with eager"):
-                    self._check(builder, report, spec, place)
-            if not report.speedups:  # it may have those of the run that compiled
-                report.speedups = _not_timed(spec, ok)
-            _conclude(report, builder.served, None, place)
-            return
-        _show(place, report, timed=False)
-
-        def timing() -> None:
-            try:
-                self._time_into(report, builder, spec, cell, place)
-                if spec.check:
-                    with _told(report, "comparing every node with eager"):
-                        self._check(builder, report, spec, place)
-            except KeyboardInterrupt:  # the cell itself is done and its result shown
-                report.speedups = report.speedups or Speedups("unavailable", "interrupted", spec.time)
-            finally:
-                _conclude(report, builder.served, before, place)
-
-        self._later(timing)
+    def _time_and_conclude(
+        self,
+        builder: Any,
+        report: CompileReport,
+        spec: CellOptions,
+        cell: Cell,
+        place: Place,
+        before: CompileReport | None,
+    ) -> None:
+        """Time the calls of a report that is shown untimed, and show it anew."""
+        try:
+            self._time_into(report, builder, spec, cell, place)
+            if spec.check:
+                self._check(builder, report, spec, place)
+        except KeyboardInterrupt:  # the cell itself is done and its result shown
+            report.speedups = report.speedups or Speedups("unavailable", "interrupted", spec.time)
+        finally:
+            _conclude(report, builder.served, before, place)
 
     def _under_stock(self, builder: Any, report: CompileReport, spec: CellOptions) -> None:
         """Show below the report what stock makes of the same calls. `report.stock` keeps it."""
@@ -387,10 +394,11 @@ class Session:
         _show(place, report.stock)
 
     def _check(self, builder: Any, report: CompileReport, spec: CellOptions, place: Place) -> None:
-        from ..compiler.report.numerics import check_calls
+        with _told(report, "comparing every node with eager"):
+            from ..compiler.report.numerics import check_calls
 
-        place.say("comparing every node with eager and float64")
-        check_calls(builder.calls, report, spec.options)
+            place.say("comparing every node with eager and float64")
+            check_calls(builder.calls, report, spec.options)
 
     def _later(self, timing: Callable[[], None]) -> None:
         if self.shell.displayhook.exec_result is None:  # called by code, not by a cell: nothing is shown afterwards
@@ -405,8 +413,16 @@ class Session:
         report.speedups = origin.speedups
         _conclude(report, served, None, place)
 
-    def _keep_live(self, report: CompileReport, builder: Any) -> None:
+    def _keep_live(self, report: CompileReport, builder: Any, spec: CellOptions, cell: Cell) -> None:
         """A report that can be timed again holds on to the arguments of its calls: only the latest few do."""
+        from .again import Again
+
+        def time_again(seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
+            again = replace(spec, time=seconds or spec.time or 1.0, compare=compare or spec.compare)
+            self._time_into(report, builder, again, cell, Place(self.shell, quiet=True))
+            finish(report, builder.served)
+
+        report.live = Again(report, builder, self.engine, spec.options, time_again)
         self._live.append((report, builder))
         while len(self._live) > _KEPT_LIVE:
             old, its = self._live.popleft()

@@ -14,7 +14,8 @@ import torch.fx
 
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
-from .partition import is_view, reached_from
+from .parted_graphs import reached_from
+from .partition import is_view
 
 __all__ = ["kept_by_autograd", "read_by_backward", "remember", "refuse_changed"]
 

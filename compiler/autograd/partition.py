@@ -20,17 +20,15 @@ import torch
 import torch.fx
 
 from ..ops.mask_bits import UNPACK
-from ..graph.captured import GraphInput
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta, order_in_memory
 from ..graph.meta.views_meta import contiguous_strides
-from ..graph.opinfo import op_info
-from ..ops.raising import node_may_raise
-from ..symbolic.expr import Expr, symbol
-from .saved_masks import packable, packed_nodes, unpacked_node, with_comparisons
+from ..symbolic.expr import Expr
+from .parted_graphs import ancestors, backward_graph, forward_graph, reached_from, slot_of
+from .saved_masks import packable, packed_nodes, with_comparisons
 from .mincut import INF, min_node_cut
 
-__all__ = ["Partition", "Value", "bytes_of", "partition"]
+__all__ = ["Cut", "Partition", "Value", "bytes_of", "partition"]
 
 _FREE = 0  # weight of a value that lives anyway
 _WEIGHTS = 8  # converted weights are kept up to this part of what is kept anyway
@@ -127,14 +125,14 @@ def partition(
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
     backward_nodes = {n for n in joint.graph.nodes if n in needs_tangent and n.op == "call_function"}
-    needed = _ancestors([results[s] for s in grad_slots])
+    needed = ancestors([results[s] for s in grad_slots])
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent) | _dropped(joint, readers)
     given = {results[s] for s in forward_slots}
     bits = packable(joint.graph, given, _recomputable, is_view, hints, opts)
-    cut = partial(_cut, joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits, given)
+    cut = Cut(joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits, given)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint, dear, bits)
     weights, operands = set(), set()
@@ -162,8 +160,8 @@ def partition(
     mask_of = {k: n for n, k in packed.items()}
     saved = [packed.get(n, n) for n in saved]
 
-    forward = _forward(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
-    backward = _backward(
+    forward = forward_graph(joint, n_inputs, n_outputs, forward_slots, [n for n in saved if n.op != "placeholder"])
+    backward = backward_graph(
         joint, saved, tangents, sizes, readers, recomputed, n_outputs, {c: n for n, c in copies.items()}, mask_of
     )
     index = {n: i for i, n in enumerate(primals)}
@@ -214,13 +212,7 @@ def _op_name(n: Any) -> str:
 
 def _slots(outputs: list[GraphOutput]) -> list[int]:
     """The results that these outputs are made of."""
-    return sorted(
-        {
-            o.value if o.kind == "buffer" else o.value[1]
-            for o in outputs
-            if o.kind == "buffer" or o.kind == "view" and o.value[0] == "node"
-        }
-    )
+    return sorted({slot for o in outputs if (slot := slot_of(o)) is not None})
 
 
 def _given_inputs(joint: AtenGraph, n_outputs: int) -> set[torch.fx.Node]:
@@ -230,21 +222,6 @@ def _given_inputs(joint: AtenGraph, n_outputs: int) -> set[torch.fx.Node]:
         for o in joint.plan[n_outputs:]
         if o.kind == "input" or o.kind == "view" and o.value[0] == "input"
     }
-
-
-def reached_from(starts: Iterable[torch.fx.Node], neighbours: str = "users") -> set[torch.fx.Node]:
-    seen = set(starts)
-    todo = list(seen)
-    while todo:
-        for u in getattr(todo.pop(), neighbours):
-            if u not in seen:
-                seen.add(u)
-                todo.append(u)
-    return seen
-
-
-def _ancestors(ends: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    return reached_from(ends, "all_input_nodes")
 
 
 def _bytes(n: torch.fx.Node, hints: dict[str, int]) -> int:
@@ -548,73 +525,92 @@ def _is_convolution(t: Any) -> bool:
     return isinstance(t, torch._ops.OpOverload) and "convolution" in t._schema.name
 
 
-def _cut(
-    joint: AtenGraph,
-    primals: list,
-    readers: set,
-    needs_tangent: set,
-    needed: set,
-    written: set,
-    fragile: set,
-    dear: set,
-    bits: set,
-    given: set,
-    released: frozenset = frozenset(),
-) -> list[torch.fx.Node]:
-    """The forward values to keep, in graph order. `given`: what the caller gets. `released` may be computed again
-    although it is `dear`.
+@dataclass
+class Cut:
+    """cut(released): the forward values to keep, in graph order. Those `released` may be computed again although they
+    are dear.
+
+    readers           backward's operators that are needed; results that are none of backward's are among them
+    needs_tangent     what depends on tangents
+    needed            what gradients depend on
+    written, fragile  inputs: of `partition`
+    dear              values that are not computed again although they are cheap
+    bits              masks that are kept as bits
+    given             what the caller gets
     """
-    hints = joint.env.hints if joint.env is not None else {}
-    forward = [
-        n
-        for n in joint.graph.nodes
-        if n in needed and n not in needs_tangent and n.op in ("call_function", "placeholder", "get_attr")
-    ]
-    inside = set(forward)
-    weights, edges, sources, sinks = {}, [], [], []
-    positions = {n: i for i, n in enumerate(primals)}
-    for n in forward:
-        if n.op == "get_attr":
-            continue  # constants are in both graphs
-        tensor = isinstance(n.meta.get("val"), TensorMeta)
-        if n.op == "placeholder":
-            if not tensor:
-                continue  # sizes and scalars are passed apart
-            at = positions[n]
-            if at in fragile or at in written:  # kept as a copy
-                laid_out = any(u.target is torch.ops.aten.as_strided.default for u in n.users) and not _dense(
-                    n.meta["val"]
-                )
-                weights[n] = INF if laid_out else _bytes(n, hints) + 64
-            else:
-                weights[n] = _FREE
-            sources.append(n)
-        else:
-            made_here = not n.all_input_nodes and _recomputable(n)  # constants are made again rather than kept
-            weights[n] = INF if not tensor or is_view(n.target) or made_here else _kept_bytes(n, hints, bits) + 64
-            copied = n in given and n.target is torch.ops.aten.clone.default
-            if weights[n] < INF and _recomputable(n) and n not in dear:
-                weights[n] += (
-                    -1 if copied else _kept_bytes(n, hints, bits) >> 5
-                )  # (of two alike, the one that is in memory anyway)
-            again = n in released
-            leaves = "checkpoint" in n.meta and any(
-                u in inside and u.meta.get("checkpoint") != n.meta["checkpoint"] and "apart" not in u.meta
-                for u in n.users
-            )
-            if "checkpoint" in n.meta and may_recompute(n) and not leaves:  # the user asks for it
-                again = True
-                if weights[n] < INF:
-                    weights[n] <<= 20
-            if leaves or not again and (n in dear or not _recomputable(n)):
+
+    joint: AtenGraph
+    primals: list
+    readers: set
+    needs_tangent: set
+    needed: set
+    written: set
+    fragile: set
+    dear: set
+    bits: set
+    given: set
+
+    def __post_init__(self) -> None:
+        self.hints = self.joint.env.hints if self.joint.env is not None else {}
+        self.copied = {n for i, n in enumerate(self.primals) if i in self.fragile or i in self.written}
+        self.forward = [
+            n
+            for n in self.joint.graph.nodes
+            if n in self.needed and n not in self.needs_tangent and n.op in ("call_function", "placeholder", "get_attr")
+        ]
+        self.inside = set(self.forward)
+
+    def __call__(self, released: frozenset = frozenset()) -> list[torch.fx.Node]:
+        weights, edges, sources, sinks = {}, [], [], []
+        for n in self.forward:
+            if n.op == "get_attr":
+                continue  # constants are in both graphs
+            if n.op == "placeholder":
+                if not isinstance(n.meta.get("val"), TensorMeta):
+                    continue  # sizes and scalars are passed apart
+                weights[n] = self.weight_of_input(n)
                 sources.append(n)
-        if any(u in readers or u in needs_tangent for u in n.users) or n in readers:
-            sinks.append(n)
-    for n in forward:
-        if n in weights:
-            edges += [(n, u) for u in n.users if u in weights and u in inside]
-    cut = min_node_cut(weights, edges, sources, sinks)
-    return [n for n in forward if n in cut]
+            else:
+                weights[n], begins = self.weight_of_result(n, n in released)
+                if begins:
+                    sources.append(n)
+            if n in self.readers or any(u in self.readers or u in self.needs_tangent for u in n.users):
+                sinks.append(n)
+        for n in weights:
+            edges += [(n, u) for u in n.users if u in weights]
+        cut = min_node_cut(weights, edges, sources, sinks)
+        return [n for n in self.forward if n in cut]
+
+    def weight_of_input(self, n: torch.fx.Node) -> int:
+        if n not in self.copied:
+            return _FREE
+        by_strides = any(u.target is torch.ops.aten.as_strided.default for u in n.users)
+        return INF if by_strides and not _dense(n.meta["val"]) else _bytes(n, self.hints) + 64
+
+    def weight_of_result(self, n: torch.fx.Node, released: bool) -> tuple[int, bool]:
+        """(weight, whether backward cannot compute it again)."""
+        weight = self._weight(n)
+        asked = "checkpoint" in n.meta  # the user asks to compute it again, unless another region reads it
+        leaves = asked and any(
+            u in self.inside and u.meta.get("checkpoint") != n.meta["checkpoint"] and "apart" not in u.meta
+            for u in n.users
+        )
+        if asked and not leaves and may_recompute(n):
+            return weight << 20 if weight < INF else weight, False
+        return weight, leaves or not released and (n in self.dear or not _recomputable(n))
+
+    def _weight(self, n: torch.fx.Node) -> int:
+        """Of keeping a result: its bytes, INF for what is never kept itself."""
+        cheap = _recomputable(n)
+        made_here = cheap and not n.all_input_nodes  # constants are made again rather than kept
+        if not isinstance(n.meta.get("val"), TensorMeta) or is_view(n.target) or made_here:
+            return INF
+        kept = _kept_bytes(n, self.hints, self.bits)
+        weight = kept + 64
+        if cheap and n not in self.dear and weight < INF:  # (of two alike, the one that is in memory anyway)
+            copied = n in self.given and n.target is torch.ops.aten.clone.default
+            weight += -1 if copied else kept >> 5
+        return weight
 
 
 def _recomputed(readers: set, saved: list, needs_tangent: set) -> list[torch.fx.Node]:
@@ -650,150 +646,3 @@ def _symbols_of(what: Any) -> set[str]:
 
     look(what)
     return names
-
-
-def _forward(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[int], saved: list) -> AtenGraph:
-    g = torch.fx.Graph()
-    new: dict[torch.fx.Node, torch.fx.Node] = {}
-    results = joint.results
-    late = reached_from(joint.placeholders[n_inputs:])
-    checks = [
-        n
-        for n in joint.graph.nodes
-        if isinstance(n.target, torch._ops.OpOverload)
-        and n not in late
-        and (not op_info(n.target).n_results or node_may_raise(n))
-    ]
-    wanted = _ancestors([*(results[s] for s in slots), *saved, *checks])  # checks are there to raise: a singular matrix
-    for i, n in enumerate(joint.placeholders):
-        if i < n_inputs:
-            new[n] = g.node_copy(n)
-    for n in joint.graph.nodes:
-        if n in wanted and n.op in ("call_function", "get_attr"):
-            new[n] = g.node_copy(n, new.__getitem__)
-    position = {s: k for k, s in enumerate(slots)}
-    outs = [new[results[s]] for s in slots]
-    saved_slots = []
-    for n in saved:
-        known = next((k for k, s in enumerate(slots) if results[s] is n), None)
-        if known is None:
-            outs.append(new[n])
-            known = len(outs) - 1
-        saved_slots.append(known)
-    g.output(tuple(outs))
-    outputs = [_moved(o, position) for o in joint.plan[:n_outputs]]
-    outputs += [GraphOutput("buffer", k, n.meta["val"]) for k, n in zip(saved_slots, saved)]
-    constants = {n.target: joint.constants[n.target] for n in g.nodes if n.op == "get_attr"}
-    return AtenGraph(
-        g,
-        joint.inputs[:n_inputs],
-        outputs,
-        [(i, position[s]) for i, s in joint.mutation_slots],
-        joint.env,
-        constants,
-        list(joint.no_overlap),
-        f"{joint.name}_forward",
-        writes=joint.writes,
-    )
-
-
-def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
-    if o.kind == "buffer":
-        return GraphOutput("buffer", position[o.value], o.meta)
-    if o.kind == "view" and o.value[0] == "node":
-        return GraphOutput("view", ("node", position[o.value[1]]), o.meta)
-    return o
-
-
-def _backward(
-    joint: AtenGraph,
-    saved: list,
-    tangents: list,
-    sizes: list[str],
-    readers: set,
-    recomputed: list,
-    n_outputs: int,
-    copy_of: dict[torch.fx.Node, torch.fx.Node],
-    mask_of: dict[torch.fx.Node, torch.fx.Node],
-) -> AtenGraph:
-    """`copy_of`: which input a saved value is a copy of; `mask_of`: which mask it holds the bits of."""
-    g = torch.fx.Graph()
-    new: dict[torch.fx.Node, torch.fx.Node] = {}
-    inputs: list[GraphInput] = []
-    for n in sorted(saved, key=lambda n: n.op != "placeholder"):  # saved inputs first, then what forward returned
-        p = g.placeholder(f"saved_{n.name}")
-        p.meta["val"] = n.meta["val"]
-        new[n] = new[copy_of.get(n, n)] = p
-        inputs.append(GraphInput(p.name, None, "tensor"))
-    for name in sizes:
-        p = g.placeholder(f"size_{name}")
-        p.meta["val"] = symbol(name)
-        inputs.append(GraphInput(p.name, None, "int"))
-    for n in joint.placeholders:
-        if (
-            n not in new
-            and not isinstance(n.meta.get("val"), TensorMeta)
-            and any(u in readers or u in recomputed for u in n.users)
-        ):
-            p = g.placeholder(f"scalar_{n.name}")
-            p.meta["val"] = n.meta["val"]
-            new[n] = p
-            inputs.append(GraphInput(p.name, None, "float"))
-    for n in tangents:
-        new[n] = g.node_copy(n)
-        inputs.append(GraphInput(n.name, None, "tensor"))
-    for k, mask in mask_of.items():
-        new[mask] = unpacked_node(g, new[k], mask)
-    again = set(recomputed)
-
-    def copy(root: torch.fx.Node) -> None:
-        """A node after what it needs: what is computed again comes where it is read, so that it does not lie about."""
-        stack = [root]
-        while stack:
-            n = stack[-1]
-            missing = [x for x in n.all_input_nodes if x in again and x not in new]
-            if missing:
-                stack += missing
-                continue
-            stack.pop()
-            if n not in new:
-                new[n] = g.node_copy(n, new.__getitem__)
-
-    grads = joint.plan[n_outputs:]
-    for n in joint.graph.nodes:
-        if n.op == "get_attr":
-            new[n] = g.node_copy(n)
-    for n in joint.graph.nodes:
-        if n in readers and n not in new:
-            copy(n)
-    results = joint.results
-    slots: dict[int, int] = {}
-    outs: list[torch.fx.Node] = []
-    outputs = []
-    for o in grads:
-        s = o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] == "node" else None
-        if s is None:  # the gradient is a tangent or an input as it is
-            kind, value = ("input", o.value) if o.kind == "input" else (o.kind, o.value)
-            i = value[1] if kind == "view" else value
-            place = joint.placeholders[i]
-            at = [k for k, p in enumerate(x for x in g.nodes if x.op == "placeholder") if p is new.get(place)]
-            outputs.append(
-                GraphOutput("input", at[0], o.meta)
-                if kind == "input"
-                else GraphOutput("view", ("input", at[0]), o.meta)
-            )
-            continue
-        if s not in slots:
-            slots[s] = len(outs)
-            outs.append(new[results[s]])
-        outputs.append(
-            GraphOutput("buffer", slots[s], o.meta)
-            if o.kind == "buffer"
-            else GraphOutput("view", ("node", slots[s]), o.meta)
-        )
-    for n in reversed(list(g.nodes)):
-        if n.op == "get_attr" and not n.users:
-            g.erase_node(n)
-    g.output(tuple(outs))
-    constants = {n.target: joint.constants[n.target] for n in g.nodes if n.op == "get_attr"}
-    return AtenGraph(g, inputs, outputs, [], joint.env, constants, [], f"{joint.name}_backward")

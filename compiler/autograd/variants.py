@@ -9,7 +9,7 @@ through autograd, and gradients not wanted are dropped.
 from __future__ import annotations
 
 import operator
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 import torch.fx
@@ -19,40 +19,24 @@ from ..graph.meta import views_meta
 from ..graph.meta.core import TensorMeta
 from ..rewrite import run_passes
 from ..graph.to_aten import disabled_passes
+from .parted_graphs import slot_of
 
 __all__ = ["variant", "without_unused_inputs"]
 
 aten = torch.ops.aten
 
-# Linear in their tangent operand: absent in, absent out.
+# Linear in their tangent operand, whatever the others are: absent in, absent out.
 _LINEAR = frozenset(
     """
         mul neg _to_copy clone view expand permute transpose t squeeze unsqueeze select slice diagonal as_strided
         alias detach sum mean mm bmm view_as_real view_as_complex real imag conj _conj _unsafe_view reshape flip roll
-        constant_pad_nd convolution_backward native_layer_norm_backward native_batch_norm_backward
+        convolution_backward native_layer_norm_backward native_batch_norm_backward
         native_group_norm_backward embedding_dense_backward gelu_backward threshold_backward sigmoid_backward
         tanh_backward silu_backward _softmax_backward_data _log_softmax_backward_data nll_loss_backward mkldnn_linear
         cumsum max_pool2d_with_indices_backward avg_pool2d_backward _adaptive_avg_pool2d_backward
         upsample_nearest2d_backward upsample_bilinear2d_backward _scaled_dot_product_flash_attention_for_cpu_backward
-        select_backward slice_backward gather index index_select native_dropout_backward masked_fill as_strided_copy
-        cat stack add sub where""".split()
+        select_backward slice_backward native_dropout_backward as_strided_copy""".split()
 )
-# Linear in what they write, where they write to zeros.
-_SCATTERS = frozenset(
-    (
-        "slice_scatter",
-        "select_scatter",
-        "as_strided_scatter",
-        "diagonal_scatter",
-        "scatter",
-        "scatter_add",
-        "index_put",
-        "index_add",
-        "_unsafe_index_put",
-    )
-)
-# The first operand is the tangent, the others are values.
-_FIRST = frozenset(("div", "gather", "index", "index_select", "masked_fill"))
 
 
 def variant(
@@ -114,7 +98,7 @@ def variant(
     slots: dict[int, int] = {}
     plan: list[GraphOutput] = []
     for o, want in zip(a.plan, wanted):
-        s = o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] == "node" else None
+        s = slot_of(o)
         if not want:
             plan.append(GraphOutput("const", None))
         elif s is not None:
@@ -144,38 +128,80 @@ def _name(n: Any) -> str:
 
 def _absent(n: Any, operands: list, absent: set, empty: set) -> Any:
     """For an operator with absent operands: True where its result is absent, the node that its result equals, or None
-    where zeros serve.
+    where zeros serve. `empty`: constants that are zeros.
     """
     if n.target is operator.getitem:
         return True
-    name = _name(n)
-    if (
-        name in ("add", "sub")
-        and len(operands) == 2
-        and len(n.all_input_nodes) == 2
-        and n.args[0] not in absent
-        and n.kwargs.get("alpha", 1) == 1
-    ):
-        return n.args[0]
-    if name == "add" and len(operands) == 2 and n.args[1] not in absent and n.kwargs.get("alpha", 1) == 1:
-        return n.args[1]
+    left = _left_of_sum(n, operands, absent)
+    if left is not None:
+        return left
     if any(x not in absent for x in operands):
         return None
-    if name in ("add", "sub") and not all(isinstance(x, torch.fx.Node) and x in absent for x in n.args[:2]):
-        return None  # a tangent plus a number or a value: not linear
-    if name == "where" and not all(
-        isinstance(x, torch.fx.Node) and (x in absent or x in empty or _is_zero(x)) for x in n.args[1:]
-    ):
+    name = _name(n)
+    condition = _ABSENT_IF.get(name)
+    gone = name in _LINEAR if condition is None else condition(n, operands, absent, empty)
+    return True if gone else None
+
+
+def _left_of_sum(n: Any, operands: list, absent: set) -> Any:
+    """Of a sum of two values that depend on tangents the one that is there; no negative of it, and no multiple."""
+    name = _name(n)
+    if name not in ("add", "sub") or len(operands) != 2 or n.kwargs.get("alpha", 1) != 1:
         return None
-    if name == "masked_fill" and n.args[2] != 0 or name == "constant_pad_nd" and len(n.args) > 2 and n.args[2] != 0:
-        return None
-    if name == "cat" or name == "stack":
-        return True if all(x in absent for x in n.args[0]) else None
-    if name in _SCATTERS:
-        return True if n.args[0] not in operands and (n.args[0] in empty or _is_zero(n.args[0])) else None
-    if name in _FIRST:
-        return True if operands == [n.args[0]] else None
-    return True if name in _LINEAR else None
+    if n.args[0] not in absent and len(n.all_input_nodes) == 2:
+        return n.args[0]
+    return n.args[1] if name == "add" and n.args[1] not in absent else None
+
+
+def _both_absent(n: Any, operands: list, absent: set, empty: set) -> bool:
+    """A tangent plus a number or a value is not linear."""
+    return all(isinstance(x, torch.fx.Node) and x in absent for x in n.args[:2])
+
+
+def _all_absent(n: Any, operands: list, absent: set, empty: set) -> bool:
+    return all(x in absent for x in n.args[0])
+
+
+def _zeros_where_present(n: Any, operands: list, absent: set, empty: set) -> bool:
+    return all(isinstance(x, torch.fx.Node) and (x in absent or _is_zeros(x, empty)) for x in n.args[1:])
+
+
+def _first_alone(n: Any, operands: list, absent: set, empty: set) -> bool:
+    """The first operand is the tangent, the others are values."""
+    return operands == [n.args[0]]
+
+
+def _filled_with_zeros(n: Any, operands: list, absent: set, empty: set) -> bool:
+    return n.args[2] == 0 and operands == [n.args[0]]
+
+
+def _padded_with_zeros(n: Any, operands: list, absent: set, empty: set) -> bool:
+    return len(n.args) < 3 or n.args[2] == 0
+
+
+def _written_to_zeros(n: Any, operands: list, absent: set, empty: set) -> bool:
+    return n.args[0] not in operands and _is_zeros(n.args[0], empty)
+
+
+# Whether the result is absent where all operands that depend on tangents are: on a condition. All others: _LINEAR.
+_ABSENT_IF: dict[str, Callable[[Any, list, set, set], bool]] = {
+    **dict.fromkeys(("add", "sub"), _both_absent),
+    **dict.fromkeys(("cat", "stack"), _all_absent),
+    "where": _zeros_where_present,
+    **dict.fromkeys(("div", "gather", "index", "index_select"), _first_alone),
+    "masked_fill": _filled_with_zeros,
+    "constant_pad_nd": _padded_with_zeros,
+    **dict.fromkeys(
+        """
+            slice_scatter select_scatter as_strided_scatter diagonal_scatter scatter scatter_add index_put index_add
+            _unsafe_index_put""".split(),
+        _written_to_zeros,
+    ),
+}
+
+
+def _is_zeros(x: Any, empty: set) -> bool:
+    return x in empty or _is_zero(x)
 
 
 def _is_zero(x: Any) -> bool:

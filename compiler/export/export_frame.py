@@ -200,20 +200,13 @@ def _wanted(
     function: types.FunctionType, bound: inspect.BoundArguments, dynamic: Any, skipped: int
 ) -> dict[Source, set[int]]:
     """Source of a tensor -> dimensions that shall be symbols."""
-    slots = _slots(function)
     names = list(bound.arguments)[skipped:]
     if isinstance(dynamic, (list, tuple)):
         dynamic = dict(zip(names, dynamic))
     if dynamic is not None and dynamic not in (True, False) and not isinstance(dynamic, Mapping):
         raise ExportError(f"dynamic is True, or a dict such as {{'x': [0]}}, got {type(dynamic).__name__}")
     spec = dict(dynamic) if isinstance(dynamic, Mapping) else {}
-    kinds = {p.name: p.kind for p in _signature(function).parameters.values()}
-    spread = next((n for n in names if kinds[n] is inspect.Parameter.VAR_KEYWORD), None)
-    known = {name: S.local(slots[name], name) for name in names if name != spread}
-    places = {name: (bound.arguments[name], source) for name, source in known.items()}
-    if spread is not None:
-        for key, value in bound.arguments[spread].items():
-            places[key] = (value, S.dict_value(S.local(slots[spread], spread), key))
+    places = _places(function, bound, names)
     for name in spec:
         if name not in places:
             raise ExportError(f"dynamic names {name!r}, which is no parameter; there are {', '.join(places)}")
@@ -221,23 +214,13 @@ def _wanted(
 
     def visit(value: Any, source: Source, wanted: Any) -> None:
         if isinstance(value, torch.Tensor):
-            dims = set(dynamic_dims(value)) if dynamic is not False else set()
-            for d in wanted if isinstance(wanted, (list, tuple, dict, set)) else () if wanted is None else (wanted,):
-                if isinstance(wanted, dict) and wanted[d] is None:
-                    continue
-                if not isinstance(d, int) or not -value.dim() <= d < value.dim():
-                    raise ExportError(
-                        f"dynamic: dimensions of {source.name()} are from {-value.dim()} to {value.dim() - 1}, got"
-                        f" {d!r}"
-                    )
-                dims.add(d % value.dim())
+            dims = _wanted_dims(value, source, wanted) | (set(dynamic_dims(value)) if dynamic is not False else set())
             if dims:
                 out[source] = dims
         elif isinstance(value, (list, tuple)):
+            items = wanted if isinstance(wanted, (list, tuple)) else ()
             for i, v in enumerate(value):
-                visit(
-                    v, S.item(source, i), wanted[i] if isinstance(wanted, (list, tuple)) and i < len(wanted) else None
-                )
+                visit(v, S.item(source, i), items[i] if i < len(items) else None)
         elif isinstance(value, dict):
             for k, v in value.items():
                 step = S.dict_value(source, k) if type(value) is dict else S.item(source, k)
@@ -246,6 +229,41 @@ def _wanted(
     for name, (value, source) in places.items():
         visit(value, source, spec.get(name))
     return out
+
+
+def _places(
+    function: types.FunctionType, bound: inspect.BoundArguments, names: list[str]
+) -> dict[str, tuple[Any, Source]]:
+    """name -> (argument, where it is found): of the parameters `names`, and of each keyword in **kwargs."""
+    slots = _slots(function)
+    kinds = {p.name: p.kind for p in _signature(function).parameters.values()}
+    out: dict[str, tuple[Any, Source]] = {}
+    spread = None
+    for name in names:
+        if kinds[name] is inspect.Parameter.VAR_KEYWORD:
+            spread = name
+        else:
+            out[name] = (bound.arguments[name], S.local(slots[name], name))
+    if spread is not None:
+        for key, value in bound.arguments[spread].items():
+            out[key] = (value, S.dict_value(S.local(slots[spread], spread), key))
+    return out
+
+
+def _wanted_dims(value: torch.Tensor, source: Source, wanted: Any) -> set[int]:
+    """The dimensions of a tensor that `wanted` names: one, several, or a dict of them with names (None: not that)."""
+    if isinstance(wanted, dict):
+        named = [d for d, name in wanted.items() if name is not None]
+    elif isinstance(wanted, (list, tuple, set)):
+        named = list(wanted)
+    else:
+        named = [] if wanted is None else [wanted]
+    for d in named:
+        if not isinstance(d, int) or not -value.dim() <= d < value.dim():
+            raise ExportError(
+                f"dynamic: dimensions of {source.name()} are from {-value.dim()} to {value.dim() - 1}, got {d!r}"
+            )
+    return {d % value.dim() for d in named}
 
 
 class _Builder:

@@ -13,7 +13,7 @@ from typing import Any, Sequence
 
 import torch
 
-from ..lowering.ir import Buffer, Kernel, walk
+from ..lowering.ir import Buffer, Kernel, Value, walk
 from ..lowering.lowered import Extern, LoweredGraph, View
 from ..ops.raising import KEEP_BYTES, may_raise
 from ..symbolic.expr import Expr, as_expr, integer
@@ -209,13 +209,8 @@ class _Planner:
                 room[b] = nbytes(b)
                 if b in aliased or b in self.pinned and not _on_gpu(b):
                     continue  # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
-                if isinstance(s, Launch):
-                    old = self.in_place_input(s, b, i, taken, room)
-                else:
-                    old = self.written_input(s, b, i, taken, room) if isinstance(s, Extern) else None
-                if b in self.pinned:
-                    old = old if old is not None and old.dtype == b.dtype else None
-                elif old is None and (keep or size_hint(room[b], self.hints) <= KEPT_BYTES):
+                old = self.overwritten(s, b, i, taken, room)
+                if old is None and b not in self.pinned and (keep or size_hint(room[b], self.hints) <= KEPT_BYTES):
                     old = self.take(dead, room[b])
                 if old is not None:
                     reuse[b] = old
@@ -243,6 +238,15 @@ class _Planner:
             if sizes and want.value:
                 return dead[integer(sizes[0])].pop()
         return None
+
+    def overwritten(self, s: Step, b: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]) -> Buffer | None:
+        """What step i reads for the last time and writes `b` over; a result of the graph over its own dtype alone."""
+        old = None
+        if isinstance(s, Launch):
+            old = self.in_place_input(s, b, i, taken, room)
+        elif isinstance(s, Extern):
+            old = self.written_input(s, b, i, taken, room)
+        return None if old is not None and b in self.pinned and old.dtype != b.dtype else old
 
     def in_place_input(
         self, s: Launch, b: Buffer, i: int, taken: set[Buffer], room: dict[Buffer, Expr]
@@ -377,35 +381,34 @@ def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
     x, y = kernel.inputs[i], kernel.outputs[o]
     if kernel.template is not None and any(v.op == "load" and v.attr[0] is x for v in walk(kernel.template.roots())):
         return False  # (other programs read it as well)
-    at: Expr | None = None
-    stored_in = -1
-    for k, st in enumerate(kernel.stages):
-        for store in st.stores:
-            if store.buffer is y:
-                if at is not None or store.mode != "set":
-                    return False
-                at, stored_in = store.index, k
-    if at is None:
+    only = _only_store(kernel, y)
+    if only is None:
         return False
+    at, stored_in = only
     made_of_x: set[int] = set()  # ids of locals that are computed from reads of x
+
+    def reads_x(v: Value) -> bool:
+        return v.op == "load" and (v.attr[0] is x or id(v.attr[0]) in made_of_x)
+
     alone = on_gpu and not kernel.stages[stored_in].axes
     for k, st in enumerate(kernel.stages):
-        for v in walk(st.roots()):
-            if v.op != "load":
-                continue
-            if (
-                v.attr[0] is x
-                and (v.attr[1] is not at or v.args)
-                or (v.attr[0] is x or id(v.attr[0]) in made_of_x)
-                and (k > stored_in or alone and k != stored_in)
-            ):
+        too_late = k > stored_in or alone and k != stored_in
+        for v in filter(reads_x, walk(st.roots())):
+            elsewhere = v.attr[0] is x and (v.attr[1] is not at or bool(v.args))
+            if elsewhere or too_late:
                 return False
-        for store in st.stores if on_gpu else ():
-            if store.buffer.scope == "local" and any(
-                v.op == "load" and (v.attr[0] is x or id(v.attr[0]) in made_of_x) for v in walk([store.value])
-            ):
-                made_of_x.add(id(store.buffer))
+        for made in st.stores if on_gpu else ():
+            if made.buffer.scope == "local" and any(map(reads_x, walk([made.value]))):
+                made_of_x.add(id(made.buffer))
     return True
+
+
+def _only_store(kernel: Kernel, y: Buffer) -> tuple[Expr, int] | None:
+    """(index, number of the stage) of the one store to `y`; None where there is none, are several, or one adds."""
+    stores = [(store, k) for k, st in enumerate(kernel.stages) for store in st.stores if store.buffer is y]
+    if len(stores) != 1 or stores[0][0].mode != "set":
+        return None
+    return stores[0][0].index, stores[0][1]
 
 
 def _on_gpu(b: Buffer) -> bool:

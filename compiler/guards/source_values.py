@@ -188,28 +188,18 @@ def load_attr(obj: Any, name: str) -> Any:
     if name == "__class__":
         return type(obj)
     if name == "__dict__":
-        d = None if isinstance(obj, type) else instance_dict(obj)
-        if d is None:
-            raise Unreachable(name)
-        return d
-    tp = type(obj)
+        return _attributes_of(obj)
     if isinstance(obj, type):
         return _load_class_attr(obj, name)
+    tp = type(obj)
     if tp is threading.local:
-        found = getattr(obj, name, _MISSING)  # this thread's
-        if found is _MISSING:
-            raise Absent(name)
-        return found
+        return _load_of_thread(obj, name)
     if _type_lookup(tp, "__getattribute__") not in _GETATTRIBUTES:
         raise Unreachable(name)
+    # from here on in object's own order: a data descriptor, the instance's dict, the class, then __getattr__
     descr = _type_lookup(tp, name)
     if type(descr) in _DATA_DESCRIPTORS:
-        if isinstance(obj, torch.Tensor) and tp not in (torch.Tensor, torch.nn.Parameter):
-            raise Unreachable(name)  # its getters call the subclass' __torch_function__
-        try:
-            return descr.__get__(obj, tp)
-        except Exception as error:
-            raise Absent(name) from error
+        return _load_by_getter(descr, obj, name)
     if descr is not _MISSING and hasattr(type(descr), "__set__"):
         raise Unreachable(name)  # a property, or another descriptor written in Python
     d = instance_dict(obj)
@@ -217,20 +207,51 @@ def load_attr(obj: Any, name: str) -> Any:
         return found
     if descr is not _MISSING:
         return _bind(descr, obj, tp, name)
-    custom = _type_lookup(tp, "__getattr__")
+    return _load_by_getattr(obj, d, name)
+
+
+def _attributes_of(obj: Any) -> dict:
+    """The dict of an instance or a module; a class has none that could be reached."""
+    d = None if isinstance(obj, type) else instance_dict(obj)
+    if d is None:
+        raise Unreachable("__dict__")
+    return d
+
+
+def _load_of_thread(obj: threading.local, name: str) -> Any:
+    """An attribute of this thread's."""
+    found = getattr(obj, name, _MISSING)
+    if found is _MISSING:
+        raise Absent(name)
+    return found
+
+
+def _load_by_getter(descr: Any, obj: Any, name: str) -> Any:
+    """An attribute that a data descriptor written in C gives."""
+    tp = type(obj)
+    if isinstance(obj, torch.Tensor) and tp not in (torch.Tensor, torch.nn.Parameter):
+        raise Unreachable(name)  # its getters call the subclass' __torch_function__
+    try:
+        return descr.__get__(obj, tp)
+    except Exception as error:
+        raise Absent(name) from error
+
+
+def _load_by_getattr(obj: Any, d: dict | None, name: str) -> Any:
+    """What neither the instance nor its class has: nn.Module's __getattr__ looks into three tables of the instance's
+    dict `d`; another one is user code."""
+    custom = _type_lookup(type(obj), "__getattr__")
     if d is not None and custom is _module_getattr:
         for table in ("_parameters", "_buffers", "_modules"):
             t = dict.get(d, table)
             if isinstance(t, dict) and (found := _dict_get(t, name)) is not _MISSING:
                 return found
         raise Absent(name)
-    if (
-        custom is _MISSING
-        and not isinstance(obj, types.MethodType)
-        and not (isinstance(obj, types.ModuleType) and d is not None and "__getattr__" in d)
-    ):
-        raise Absent(name)
-    raise Unreachable(name)
+    # a method asks its function, a module its own __getattr__
+    asks_another = isinstance(obj, types.MethodType) or (
+        isinstance(obj, types.ModuleType) and d is not None and "__getattr__" in d
+    )
+    raise (Absent if custom is _MISSING and not asks_another else Unreachable)(name)
 
 
 def _bind(descr: Any, obj: Any, tp: type, name: str) -> Any:

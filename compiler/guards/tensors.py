@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from typing import Any
+from typing import Any, Callable
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -64,57 +64,86 @@ def _has_tangent(t: torch.Tensor) -> bool:
     return level >= 0 and torch._VF._unpack_dual(t, level=level)[1] is not None
 
 
-def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> tuple[str, Any, Any] | None:
+# (part, what it has to be, what it is), in the order in which they are compared
+_KIND: tuple[tuple[str, Callable[[TensorSpec], Any], Callable[[torch.Tensor], Any]], ...] = (
+    ("layout", lambda spec: spec.layout or torch.strided, lambda t: t.layout),
+    ("dtype", lambda spec: spec.dtype, lambda t: t.dtype),
+    ("device", lambda spec: spec.device, lambda t: t.device),
+)
+# where one is named: of strided tensors
+_PLACE: tuple[tuple[str, Callable[[TensorSpec], Any], Callable[[torch.Tensor], Any]], ...] = (
+    ("storage_offset", lambda spec: spec.storage_offset, lambda t: t.storage_offset()),
+    ("data_ptr", lambda spec: spec.data_ptr, lambda t: t.data_ptr()),
+)
+_Mismatch = tuple[str, Any, Any]
+
+
+def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> _Mismatch | None:
     """None where `value` fits `spec`, else (which part, expected, got). Bare symbols of shape and stride are bound in
     `bindings`, or compared with what is bound already; a size symbol never stands for 0 or 1."""
     cls: Any = type(value)
     if cls is not spec.type:
         return "type", spec.type, cls
     with torch._C.DisableTorchFunctionSubclass():
-        if value.layout is not (spec.layout or torch.strided):
-            return "layout", spec.layout or torch.strided, value.layout
-        if value.dtype is not spec.dtype:
-            return "dtype", spec.dtype, value.dtype
-        if value.device != spec.device:
-            return "device", spec.device, value.device
-        template = key_template(spec.dtype, spec.device, spec.layout or torch.strided)
-        keys = _keys(value).raw_repr()
-        if keys not in template.accepted(spec):
-            if value.is_conj() != spec.is_conj:
-                return "conj", spec.is_conj, value.is_conj()
-            if value.is_neg() != spec.is_neg:
-                return "neg", spec.is_neg, value.is_neg()
-            if spec.is_inference is not None and value.is_inference() is not spec.is_inference:
-                return "inference", spec.is_inference, value.is_inference()
-            return "dispatch keys", "a plain dense tensor", str(_keys(value))
-        if value.requires_grad is not bool(spec.requires_grad):
-            return "requires_grad", spec.requires_grad, value.requires_grad
-        if _has_tangent(value):
-            return "tangent", "no forward-mode tangent", "a forward-mode dual tensor"
-        if spec.layout is not None and spec.layout is not torch.strided:
-            return None if tuple(value.shape) == spec.shape else ("shape", spec.shape, tuple(value.shape))
-        if value.dim() != len(spec.shape):
-            return "ndim", len(spec.shape), value.dim()
-        for what, wanted, got in (("shape", spec.shape, value.shape), ("stride", spec.stride, value.stride())):
-            for i, (w, g) in enumerate(zip(wanted, got)):
-                if w is None:
-                    continue
-                if is_symbol(w):
-                    if w.name in bindings:
-                        w = bindings[w.name]
-                    elif what == "shape" and g < 2:
-                        return f"{what}[{i}]", f"{w.name} >= 2", g
-                    else:
-                        bindings[w.name] = g
-                        continue
-                elif not isinstance(w, int):
-                    continue  # an expression: checked once all symbols are bound
-                if w != g:
-                    return f"{what}[{i}]", w, g
-        if spec.storage_offset is not None and value.storage_offset() != spec.storage_offset:
-            return "storage_offset", spec.storage_offset, value.storage_offset()
-        if spec.data_ptr is not None and value.data_ptr() != spec.data_ptr:
-            return "data_ptr", spec.data_ptr, value.data_ptr()
+        for part, wanted, got in _KIND:
+            if got(value) != wanted(spec):
+                return part, wanted(spec), got(value)
+        # keys come first: only a plain dense tensor has strides and memory to ask for
+        return (
+            _keys_mismatch(value, spec) or _autograd_mismatch(value, spec) or _geometry_mismatch(value, spec, bindings)
+        )
+
+
+def _keys_mismatch(value: torch.Tensor, spec: TensorSpec) -> _Mismatch | None:
+    """Which bit of the dispatch keys differs, where it has a name."""
+    template = key_template(spec.dtype, spec.device, spec.layout or torch.strided)
+    if _keys(value).raw_repr() in template.accepted(spec):
+        return None
+    if value.is_conj() != spec.is_conj:
+        return "conj", spec.is_conj, value.is_conj()
+    if value.is_neg() != spec.is_neg:
+        return "neg", spec.is_neg, value.is_neg()
+    if spec.is_inference is not None and value.is_inference() is not spec.is_inference:
+        return "inference", spec.is_inference, value.is_inference()
+    return "dispatch keys", "a plain dense tensor", str(_keys(value))
+
+
+def _autograd_mismatch(value: torch.Tensor, spec: TensorSpec) -> _Mismatch | None:
+    if value.requires_grad is not bool(spec.requires_grad):
+        return "requires_grad", spec.requires_grad, value.requires_grad
+    if _has_tangent(value):
+        return "tangent", "no forward-mode tangent", "a forward-mode dual tensor"
+    return None
+
+
+def _geometry_mismatch(value: torch.Tensor, spec: TensorSpec, bindings: dict[str, int]) -> _Mismatch | None:
+    if spec.layout is not None and spec.layout is not torch.strided:
+        return None if tuple(value.shape) == spec.shape else ("shape", spec.shape, tuple(value.shape))
+    if value.dim() != len(spec.shape):
+        return "ndim", len(spec.shape), value.dim()
+    # a symbol is bound by the shape where that shows it
+    found = _sizes_mismatch("shape", spec.shape, value.shape, bindings) or _sizes_mismatch(
+        "stride", spec.stride, value.stride(), bindings
+    )
+    if found is not None:
+        return found
+    for part, wanted, got in _PLACE:
+        if wanted(spec) is not None and got(value) != wanted(spec):
+            return part, wanted(spec), got(value)
+    return None
+
+
+def _sizes_mismatch(what: str, wanted: Any, got: Any, bindings: dict[str, int]) -> _Mismatch | None:
+    """What differs first in a shape or in strides. Expressions are checked once all symbols are bound."""
+    for i, (w, g) in enumerate(zip(wanted, got)):
+        if is_symbol(w):
+            if w.name not in bindings:
+                if what == "shape" and g < 2:
+                    return f"{what}[{i}]", f"{w.name} >= 2", g
+                bindings[w.name] = g
+            w = bindings[w.name]
+        if isinstance(w, int) and w != g:
+            return f"{what}[{i}]", w, g
     return None
 
 

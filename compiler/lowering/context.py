@@ -6,7 +6,7 @@ Rules (rules/) take it as `lo`. It stores values to buffers, reduces, views, and
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
 import torch.fx
@@ -550,6 +550,29 @@ class Lowering:
                 result.append(m if m is None or isinstance(m, (bool, float)) else _size(m))
         return outs, result
 
+    def _operand(self, a: Any, m: Any, call: _Call) -> Any:
+        """What a library call is given for an argument. `m`: the metadata of the graph's own operand."""
+        if isinstance(a, Ref):
+            return self._operand_in_memory(a, m, call)
+        if isinstance(a, Scalar):
+            return Param(a.name)
+        if isinstance(a, (list, tuple)):
+            ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
+            return type(a)(self._operand(x, y, call) for x, y in zip(a, ms))
+        return a
+
+    def _operand_in_memory(self, a: Ref, m: Any, call: _Call) -> Buffer:
+        """A value in the layout that the call reads right, or fastest."""
+        strides = strides_of(m) if _is_tensor(m) else None
+        if call.own_memory:
+            return self.realise(a, strides, fresh=True)
+        if call.mask is not None and a is call.mask:
+            return self.mask(a, m)
+        if call.attention and rows_in_place(a):
+            return self.realise(a)  # (and parts of a wider product)
+        aligned = self.aligned(a, m) if call.rows else None
+        return aligned or self.realise(a, None if call.rows and matrix_in_place(a) else strides)
+
     def extern(self, node: torch.fx.Node, args: tuple, kwargs: dict, reason: str) -> Any:
         """Call the operator itself on realised arguments."""
         op = node.target
@@ -558,30 +581,14 @@ class Lowering:
         rows = packet in OUT_VARIANTS and self._device().type == "cuda"
 
         at = _MASKS.get(packet)
-        mask = args[at] if at is not None and 0 <= at < len(args) else None
-
-        own_memory = packet.startswith("as_strided")  # positions count from where the operand's memory begins
-
-        def conv(a: Any, m: Any) -> Any:
-            if isinstance(a, Ref) and own_memory:
-                return self.realise(a, strides_of(m) if _is_tensor(m) else None, fresh=True)
-            if isinstance(a, Scalar):
-                return Param(a.name)
-            if isinstance(a, Ref):
-                if mask is not None and a is mask:
-                    return self.mask(a, m)
-                if at is not None and rows_in_place(a):
-                    return self.realise(a)  # (and parts of a wider product)
-                return (rows and self.aligned(a, m)) or self.realise(
-                    a, strides_of(m) if _is_tensor(m) and not (rows and matrix_in_place(a)) else None
-                )
-            if isinstance(a, (list, tuple)):
-                ms = m if isinstance(m, (list, tuple)) and len(m) == len(a) else [None] * len(a)
-                return type(a)(conv(x, y) for x, y in zip(a, ms))
-            return a
-
-        cargs = tuple(conv(a, m) for a, m in zip(args, originals[0]))
-        ckwargs = {k: conv(a, originals[1].get(k)) for k, a in kwargs.items()}
+        call = _Call(
+            own_memory=packet.startswith("as_strided"),
+            attention=at is not None,
+            mask=args[at] if at is not None and 0 <= at < len(args) else None,
+            rows=rows,
+        )
+        cargs = tuple(self._operand(a, m, call) for a, m in zip(args, originals[0]))
+        ckwargs = {k: self._operand(a, originals[1].get(k), call) for k, a in kwargs.items()}
         val = node.meta["val"]
         outs, result = self._results_of_call(node.name, list(val) if isinstance(val, (tuple, list)) else [val], rows)
         variant, names = None, ()
@@ -691,6 +698,15 @@ class Lowering:
                         if isinstance(s, Expr) and s.op == "sym":
                             out.setdefault(s.name, (i, what, d))
         return out
+
+
+class _Call(NamedTuple):
+    """What decides in which layout a library call reads its operands."""
+
+    own_memory: bool  # positions count from where the operand's memory begins
+    attention: bool
+    mask: Any  # the operand that is added to the scores of an attention
+    rows: bool  # those of a matrix begin where the library reads fastest
 
 
 def _is_tensor(v: Any) -> bool:

@@ -58,41 +58,58 @@ def finish(r: Any, served: int = 0) -> None:
 
 
 def _status(r: Any, served: int) -> tuple[str, str]:
-    limit = next((f for f in r.frames if f.status == "limit"), None)
+    """The word of the summary, and the note beside it."""
     for f in r.frames:
         if f.name in r.reran and f.status == "compiled":
             f.status, f.reason = "partly", RERAN
-    skipped = [r.frames[f.frame] for f in r.fallbacks if f.frame is not None and r.frames[f.frame].status == "skipped"]
     if r.raised and r.why_nothing:
         return "error", ""
+    skipped = [r.frames[f.frame] for f in r.fallbacks if f.frame is not None and r.frames[f.frame].status == "skipped"]
     if r.graphs or not r.raised and any(f.entries for f in r.frames):
-        if limit is not None:
-            return "partly", f"{limit.reason} in `{limit.name}`, which runs eager from there on"
-        eager = [g for g in r.graphs if g.ran == "eager"]
+        return _status_with_graphs(r, skipped)
+    return _status_without_graphs(r, skipped, served)
+
+
+def _status_with_graphs(r: Any, skipped: list) -> tuple[str, str]:
+    """How much of what was captured ran compiled. `skipped`: the frames that ran as plain Python."""
+    limit = _at_its_limit(r)
+    if limit is not None:
+        return "partly", f"{limit.reason} in `{limit.name}`, which runs eager from there on"
+    eager = [g for g in r.graphs if g.ran == "eager"]
+    if eager and len(eager) == len(r.graphs):
+        if r.raised:  # whose kernels would have run is of no interest any more
+            return "error", ""
         why = next((f.reason for f in r.fallbacks if f.frame is None or not skipped), "")
-        if eager and len(eager) == len(r.graphs):
-            if r.raised:  # whose kernels would have run is of no interest any more
-                return "error", ""
-            return "eager", f"captured, but run by torch's own kernels: {why}"
-        if r.reran:
-            return "partly", f"a graph raised: {plural(sum(r.reran.values()), 'call')} ran as plain Python"
-        if any(not b.harmless for b in r.graph_breaks) or skipped or r.errors or eager or fell_back(r):
-            return "partly", ""
-        return "compiled", ""
+        return "eager", f"captured, but run by torch's own kernels: {why}"
+    if r.reran:
+        return "partly", f"a graph raised: {plural(sum(r.reran.values()), 'call')} ran as plain Python"
+    if any(not b.harmless for b in r.graph_breaks) or skipped or r.errors or eager or fell_back(r):
+        return "partly", ""
+    return "compiled", ""
+
+
+def _status_without_graphs(r: Any, skipped: list, served: int) -> tuple[str, str]:
+    """Why nothing was captured."""
+    limit = _at_its_limit(r)
     if limit is not None:
         return "eager", f"{limit.reason} in `{limit.name}`"
     if r.errors:
         return "error", r.errors[0]
-    if skipped or r.graph_breaks:
-        why = skipped[0].reason if skipped else r.graph_breaks[0].reason
-        where = f" `{skipped[0].name}`:" if skipped else ""
-        return "eager", f"ran as plain Python:{where} {why}"
+    if skipped:
+        return "eager", f"ran as plain Python: `{skipped[0].name}`: {skipped[0].reason}"
+    if r.graph_breaks:
+        return "eager", f"ran as plain Python: {r.graph_breaks[0].reason}"
     if served:
         return "compiled", f"{plural(served, 'call')} served by entries compiled before"
     anywhere = next((f.reason for f in r.fallbacks if f.frame is None), "")
     if anywhere:  # no frame was seen: the extension that sees them is missing
         return "eager", anywhere
     return "nothing", r.why_nothing or "nothing to compile: no tensor code ran"
+
+
+def _at_its_limit(r: Any) -> Any:
+    """The first frame that is compiled no more, because it was so often."""
+    return next((f for f in r.frames if f.status == "limit"), None)
 
 
 def _forget_own_error(r: Any) -> None:

@@ -10,7 +10,8 @@ what is saved for backward lies in the same order.
 from __future__ import annotations
 
 import operator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Callable
 
 import torch
 from torch.fx import Node
@@ -44,43 +45,84 @@ def channels_last(a: AtenGraph) -> None:
     worth = [n for n in nodes if _worth_it(n)]
     if not worth or _on_cpu(worth[0]) and any(n.target is aten.convolution_backward.default for n in nodes):
         return  # (on a CPU a training step of ResNet-50 took 1.1 times as long)
-    fixed = _seen(nodes)
-    chosen: set[Node] = set()
-    weights: dict[Node, Node] = {}
+    it = _Turning(a, nodes, _seen(nodes), set(), {})
     for n in nodes:
-        if n.op != "call_function" or n in fixed:
+        if n.op != "call_function" or n in it.fixed:
             continue
-        if (
-            n.target in _CONVOLUTIONS
-            and _is_2d(n)
-            and _follows(n, chosen)
-            or n.target in _POOLS
-            and any(x in chosen for x in n.all_input_nodes)
-        ):
-            if n.target in _CONVOLUTIONS:
-                _turn_weight(a, n, weights, nodes)
-                _turn_images(a, n, chosen)
-                if n.target is aten.convolution_backward.default:
-                    fixed -= _turn_gradient(a, n, fixed)
-            _relay(n, n.users if isinstance(n.meta["val"], (tuple, list)) else (), fixed)
-            chosen.add(n)
-        elif n.target is operator.getitem:
-            if n.args[0] in chosen and _four(n.meta["val"]):
-                n.meta["val"] = n.args[0].meta["val"][n.args[1]]
-                chosen.add(n)
-        elif _joins(n) and all(x in chosen or _lies_last(x) for x in n.all_input_nodes) and _four(n.meta["val"]):
-            n.meta["val"] = _turned(n.meta["val"])
-            chosen.add(n)
-        elif (
-            _elementwise(n)
-            and _four(n.meta["val"])
-            and (
-                any((x in chosen or _lies_last(x)) and _same(x, n) for x in n.all_input_nodes) or _feeds_convolution(n)
-            )
-        ):
-            n.meta["val"] = _turned(n.meta["val"])
-            n.kwargs = {k: v for k, v in n.kwargs.items() if k != "memory_format"}
-            chosen.add(n)
+        turn = next((turn for holds, turn in _KINDS if holds(n, it)), None)
+        if turn is not None:
+            turn(n, it)
+            it.chosen.add(n)
+
+
+@dataclass
+class _Turning:
+    """A graph while its images are turned. `fixed`: what keeps eager's strides; `chosen`: what is turned already;
+    `weights`: parameters, each with its turned copy."""
+
+    graph: AtenGraph
+    nodes: list[Node]
+    fixed: set[Node]
+    chosen: set[Node]
+    weights: dict[Node, Node]
+
+    def last(self, x: Node) -> bool:
+        """Whether channels come last, by choice or already."""
+        return x in self.chosen or _lies_last(x)
+
+
+def _is_convolution(n: Node, it: _Turning) -> bool:
+    return n.target in _CONVOLUTIONS and _is_2d(n) and _follows(n, it.chosen)
+
+
+def _turn_convolution(n: Node, it: _Turning) -> None:
+    _turn_weight(it.graph, n, it.weights, it.nodes)
+    _turn_images(it.graph, n, it.chosen)
+    if n.target is aten.convolution_backward.default:
+        it.fixed -= _turn_gradient(it.graph, n, it.fixed)
+    _turn_results(n, it)
+
+
+def _is_pool(n: Node, it: _Turning) -> bool:
+    return n.target in _POOLS and any(x in it.chosen for x in n.all_input_nodes)
+
+
+def _turn_results(n: Node, it: _Turning) -> None:
+    _relay(n, n.users if isinstance(n.meta["val"], (tuple, list)) else (), it.fixed)
+
+
+def _is_item(n: Node, it: _Turning) -> bool:
+    return n.target is operator.getitem and n.args[0] in it.chosen and _four(n.meta["val"])
+
+
+def _take_item(n: Node, it: _Turning) -> None:
+    n.meta["val"] = n.args[0].meta["val"][n.args[1]]
+
+
+def _moves_pixels(n: Node, it: _Turning) -> bool:
+    return _joins(n) and all(it.last(x) for x in n.all_input_nodes) and _four(n.meta["val"])
+
+
+def _computes_on_pixels(n: Node, it: _Turning) -> bool:
+    """Element by element, of a value that is turned, or for convolutions alone."""
+    if not (_elementwise(n) and _four(n.meta["val"])):
+        return False
+    return any(it.last(x) and _same(x, n) for x in n.all_input_nodes) or _feeds_convolution(n)
+
+
+def _turn_elements(n: Node, it: _Turning) -> None:
+    n.meta["val"] = _turned(n.meta["val"])
+    n.kwargs = {k: v for k, v in n.kwargs.items() if k != "memory_format"}
+
+
+# (whether an operator is of this kind and takes the layout, what is done with it): the first kind that holds
+_KINDS: tuple[tuple[Callable[[Node, _Turning], bool], Callable[[Node, _Turning], None]], ...] = (
+    (_is_convolution, _turn_convolution),
+    (_is_pool, _turn_results),
+    (_is_item, _take_item),
+    (_moves_pixels, lambda n, it: n.meta.update(val=_turned(n.meta["val"]))),
+    (_computes_on_pixels, _turn_elements),
+)
 
 
 def _worth_it(n: Node) -> bool:

@@ -40,8 +40,8 @@ class Value:
 
 
 def _facts(cut: Any, joint: Any, dear: Any) -> tuple[list[Value], dict[str, Any]]:
-    _, _, readers, later, needed, written, fragile, *_ = cut.args
-    if written or fragile:
+    readers, later, needed = cut.readers, cut.needs_tangent, cut.needed
+    if cut.written or cut.fragile:
         raise Decline("an argument that is written, or may change before backward")
     hints = joint.env.hints if joint.env is not None else {}
     nodes = [

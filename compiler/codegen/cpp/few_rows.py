@@ -30,7 +30,8 @@ template <int ROWS, int COLUMNS> INLINE void dots(const float *const *a, const f
     for (; k + L <= depth; k += L) step(k, All{});
     if (k < depth) step(k, First{depth - k});
     const vf32 total = fold_all((vf32 (&)[L])sum);
-    UNROLL for (int r = 0; r < ROWS; r++) __builtin_memcpy(out + r * NR, (const float *)&total + r * COLUMNS, COLUMNS * sizeof(float));
+    UNROLL for (int r = 0; r < ROWS; r++)
+        __builtin_memcpy(out + r * NR, (const float *)&total + r * COLUMNS, COLUMNS * sizeof(float));
 }
 """
 

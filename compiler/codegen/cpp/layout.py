@@ -261,36 +261,49 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
     widest = 1
     for k, stage in enumerate(kernel.stages):
         values = _values(stage)
+        axis = vectors[k] if vectors is not None else None
         if vectors is None:
             names = {a.symbol.name for a in (*kernel.outer, *stage.axes)}
         else:
-            axis = vectors[k]
             names = {axis.symbol.name} if axis is not None else set()
-        along: set[int] = set()
-        for v in values:
-            if v.op in ("load", "index"):
-                e = v.attr[1] if v.op == "load" else v.attr
-                varies = (
-                    bool(e.symbol_names() & names)
-                    or v.op == "load"
-                    and (vectors is None or mode == "outer" and v.attr[0].scope == "local")
-                )
-            else:
-                varies = v.op == "acc" and mode == "outer"
-            if varies or any(a.id in along for a in v.args) or vectors is None and v.args:
-                along.add(v.id)
+        varying = _varying(values, names, vectors is not None, mode == "outer")
         short = {v.args[0].id for v in values if _short_index(v)} - {
             a.id for v in values if not _short_index(v) for a in v.args
         }
         for v in values:
-            if v.id not in along or v.id in short or v.op in ("const", "param", "acc") or v.dtype.is_complex:
-                continue
-            widest = max(widest, 8 if v.op in WIDE else ctype(v.dtype).size if ctype(v.dtype).kind != "bool" else 1)
+            if v.id in varying and v.id not in short and v.op not in ("const", "param", "acc"):
+                widest = max(widest, _width(v))
         for a in stage.accs:
             widest = max(widest, 8 if a.op.startswith("arg") else ctype(a.dtype).size)
-        if vectors is not None and vectors[k] is not None:
+        if axis is not None:
             widest = max([widest, *(storage_size(ctype(st.buffer.dtype)) for st in stage.stores)])
     return widest
+
+
+def _varying(values: list[Value], names: set[str], known: bool, outer: bool) -> set[int]:
+    """Ids of the values that differ from lane to lane of vectors along one of the axes `names`. Where the axis is not
+    `known` yet, all that is read or computed may. `outer`: whether locals and accumulators are one a lane."""
+
+    def differs(v: Value) -> bool:
+        if v.op == "load":
+            return not known or bool(v.attr[1].symbol_names() & names) or outer and v.attr[0].scope == "local"
+        if v.op == "index":
+            return bool(v.attr.symbol_names() & names)
+        return v.op == "acc" and outer
+
+    varying: set[int] = set()
+    for v in values:
+        if differs(v) or any(a.id in varying for a in v.args) or not known and v.args:
+            varying.add(v.id)
+    return varying
+
+
+def _width(v: Value) -> int:
+    """Bytes of a lane that computes the value. Masks take the width of the rest; complex numbers are in no vector."""
+    if v.dtype.is_complex:
+        return 1
+    ct = ctype(v.dtype)
+    return 8 if v.op in WIDE else 1 if ct.kind == "bool" else ct.size
 
 
 def _short_index(v: Value) -> bool:
@@ -305,45 +318,19 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
     has_inner = any(s.axes for s in kernel.stages)
     mode, vector = _choose_mode(kernel, lanes, hints, has_inner, choices)
     if choices.lanes is None:
-        vectors = [
-            vector if mode == "outer" else _inner_axis(st, lanes, hints) if st.axes else None for st in kernel.stages
-        ]
+        vectors = [_vector_axis(st, mode, vector, lanes, hints) for st in kernel.stages]
         lanes = max(1, target.width // _register_bytes(kernel, vectors, mode))
         lanes = _fitting(lanes, vectors)
     layout = Layout(mode, lanes, (), [], vector)
-    layout.serial = choices.serial or any(
-        s.shared and any(s.index.coeff(a.symbol.name) in (ZERO, None) for a in kernel.outer)
-        for st in kernel.stages
-        for s in st.stores
-    )
+    layout.serial = choices.serial or _adds_to_shared(kernel)
     ops = [_stage_cost(st, lanes) for st in kernel.stages]
     bytes_ = [_stage_bytes(st) for st in kernel.stages]
     layout.stage_ns = [o / lanes * _NS_PER_OP + b * _NS_PER_BYTE for o, b in zip(ops, bytes_)]
-    n_values = sum(len(_values(st)) for st in kernel.stages)
-    if (
-        mode == "outer"
-        and not has_inner
-        and n_values > 96
-        and all(_cheap(st) and not _lane_by_lane(st, vector) for st in kernel.stages)
-    ):
-        layout.copies = 8 if n_values > 400 else 4
+    if mode == "outer" and not has_inner:
+        layout.copies = _side_by_side(kernel, vector)
     for stage, cost in zip(kernel.stages, ops):
-        along = vector if mode == "outer" else _inner_axis(stage, lanes, hints) if stage.axes else None
-        if along is not None:  # (lane by lane there is nothing to win, and the compiler takes seconds over it)
-            cost += lanes * _lane_by_lane(stage, along)
-        unroll = choices.unroll or (4 if cost <= 8 else 2 if cost <= 24 else 1)
-        if layout.copies > 1:
-            unroll = 1
-        if mode == "inner" and along is not None and isinstance(along.size, int):
-            unroll = min(unroll, max(1, along.size // lanes))
-        if mode == "outer":
-            layout.stages.append(StageLoops(stage.axes, vector, unroll))
-        elif _runs(stage):
-            layout.stages.append(StageLoops(stage.axes, None))
-        elif stage.axes:
-            layout.stages.append(StageLoops(tuple(a for a in stage.axes if a is not along), along, unroll))
-        else:
-            layout.stages.append(StageLoops((), None))
+        along = _vector_axis(stage, mode, vector, lanes, hints)
+        layout.stages.append(_stage_loops(stage, along, _unroll(stage, along, cost, layout, choices), mode))
     if mode == "outer":
         _plan_blocks(kernel, layout, hints, choices, has_inner)
     else:
@@ -358,6 +345,50 @@ def plan_layout(kernel: Kernel, target: Target, choices: Choices = Choices()) ->
             (numel(st.axes) * integer(max(1, round(ns * 1000))) for st, ns in zip(kernel.stages, layout.stage_ns)), ZERO
         )
     return layout
+
+
+def _vector_axis(stage: Stage, mode: str, vector: Axis | None, lanes: int, hints: dict) -> Axis | None:
+    """The axis that the stage's vectors run along: `vector` in mode "outer"; None for a stage without axes."""
+    if mode == "outer":
+        return vector
+    return _inner_axis(stage, lanes, hints) if stage.axes else None
+
+
+def _adds_to_shared(kernel: Kernel) -> bool:
+    """Whether several items add to one element."""
+    shared = [s for st in kernel.stages for s in st.stores if s.shared]
+    return any(s.index.coeff(a.symbol.name) in (ZERO, None) for s in shared for a in kernel.outer)
+
+
+def _side_by_side(kernel: Kernel, vector: Axis | None) -> int:
+    """How many vectors go through a pointwise kernel together: several where its statements are many."""
+    n_values = sum(len(_values(st)) for st in kernel.stages)
+    if n_values <= 96 or not all(_cheap(st) and not _lane_by_lane(st, vector) for st in kernel.stages):
+        return 1
+    return 8 if n_values > 400 else 4
+
+
+def _unroll(stage: Stage, along: Axis | None, cost: float, layout: Layout, choices: Choices) -> int:
+    """How many vectors a loop takes at a time: the fewer, the more there is to compute in each."""
+    if layout.copies > 1:
+        return 1
+    if along is not None:  # (lane by lane there is nothing to win, and the compiler takes seconds over it)
+        cost += layout.lanes * _lane_by_lane(stage, along)
+    unroll = choices.unroll or (4 if cost <= 8 else 2 if cost <= 24 else 1)
+    if layout.mode == "inner" and along is not None and isinstance(along.size, int):
+        unroll = min(unroll, max(1, along.size // layout.lanes))
+    return unroll
+
+
+def _stage_loops(stage: Stage, along: Axis | None, unroll: int, mode: str) -> StageLoops:
+    """In mode "outer" vectors run along no axis of the stage's own; in mode "inner" a scan has no vector loop."""
+    if mode == "outer":
+        return StageLoops(stage.axes, along, unroll)
+    if _runs(stage):
+        return StageLoops(stage.axes, None)
+    if stage.axes:
+        return StageLoops(tuple(a for a in stage.axes if a is not along), along, unroll)
+    return StageLoops((), None)
 
 
 def _choose_mode(kernel: Kernel, lanes: int, hints: dict, has_inner: bool, choices: Choices) -> tuple[str, Axis | None]:

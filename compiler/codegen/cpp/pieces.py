@@ -28,7 +28,8 @@ PIECES = """\
 struct Piece { i64 at, step, lanes; };
 constexpr i64 ENDLESS = 1LL << 62;
 INLINE i64 fewer(i64 a, i64 b) { return a < b ? a : b; }
-INLINE i64 steps(i64 way, i64 step) { return step == 1 ? way : step == 2 ? way >> 1 : way / step; }        // a division costs more than the rest of this
+// (a division costs more than the rest of this)
+INLINE i64 steps(i64 way, i64 step) { return step == 1 ? way : step == 2 ? way >> 1 : way / step; }
 INLINE Piece fixed(i64 x) { return {x, 0, ENDLESS}; }
 INLINE Piece operator+(Piece a, Piece b) { return {a.at + b.at, a.step + b.step, fewer(a.lanes, b.lanes)}; }
 INLINE Piece operator*(Piece a, i64 n) { return {a.at * n, a.step * n, a.lanes}; }
@@ -40,7 +41,9 @@ INLINE Piece least(Piece a, Piece b) {
 }
 INLINE Piece greatest(Piece a, Piece b) { return least(a * -1, b * -1) * -1; }
 INLINE i64 quotient_at(i64 x, i64 n) { const i64 q = x / n; return q - (x - q * n < 0); }
-INLINE i64 until_next(Piece a, i64 rest, i64 n) { return a.step > 0 ? steps(n - 1 - rest, a.step) + 1 : a.step < 0 ? steps(rest, -a.step) + 1 : ENDLESS; }
+INLINE i64 until_next(Piece a, i64 rest, i64 n) {
+    return a.step > 0 ? steps(n - 1 - rest, a.step) + 1 : a.step < 0 ? steps(rest, -a.step) + 1 : ENDLESS;
+}
 INLINE Piece quotient(Piece a, i64 n) {
     if (n <= 0) return fixed(0);
     const i64 q = quotient_at(a.at, n);
@@ -52,7 +55,8 @@ INLINE Piece rest(Piece a, i64 n) {
     return {r, a.step, fewer(a.lanes, until_next(a, r, n))};
 }
 INLINE i64 until_turn(Piece a) {           // lanes for which a < 0 stays what it is
-    return fewer(a.lanes, a.at < 0 ? (a.step > 0 ? steps(-a.at - 1, a.step) + 1 : ENDLESS) : a.step < 0 ? steps(a.at, -a.step) + 1 : ENDLESS);
+    return fewer(a.lanes, a.at < 0 ? (a.step > 0 ? steps(-a.at - 1, a.step) + 1 : ENDLESS)
+        : a.step < 0 ? steps(a.at, -a.step) + 1 : ENDLESS);
 }
 template <class V, class T> INLINE V along(const T *p, i64 step, All lanes) {
     if (step == 1) return load<V>(p, lanes);

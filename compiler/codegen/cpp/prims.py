@@ -8,6 +8,7 @@ vector types. A function without a vector form of its own is run lane by lane.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Callable
 
 from ...errors import InternalError
 from .dtypes import CType, literal, lowest, highest
@@ -31,6 +32,16 @@ class Operand:
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+# of masks, whose lanes are all ones or all zeros
+_COMPARE_MASKS = {
+    "eq": "~({x} ^ {y})",
+    "ne": "{x} ^ {y}",
+    "lt": "~{x} & {y}",
+    "le": "~{x} | {y}",
+    "gt": "{x} & ~{y}",
+    "ge": "{x} | ~{y}",
+}
+_LOGICAL = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
 _ON_BOOL = {
     "add": "bitwise_or",
     "mul": "bitwise_and",
@@ -201,7 +212,8 @@ _QUOTIENT = {
     "i64": (
         """vi64 quotient(vi64 a, vi64 b) {
     const i64 most = 1LL << 52;
-    vi64 far = (a > most) | (a < -most) | (b > most) | (b < -most), q = b == 0 ? vi64{} : convert<vi64>(convert<vf64>(a) / convert<vf64>(b));
+    vi64 far = (a > most) | (a < -most) | (b > most) | (b < -most);
+    vi64 q = b == 0 ? vi64{} : convert<vi64>(convert<vf64>(a) / convert<vf64>(b));
     if (__builtin_expect(any(far), 0)) for (int k = 0; k < L; k++) if (far[k]) q[k] = div(a[k], b[k]);
     return q;
 }"""
@@ -342,57 +354,70 @@ def expression(s: Support, op: str, ct: CType, args: list[Operand]) -> str:
     """The text of `op` on operands; a vector where any operand is one. `ct` is the result's type."""
     vector = any(a.is_vector for a in args)
     a = args[0]
-    if op in ("where", "masked"):
-        if not vector:
-            return f"{a.text} ? {args[1].text} : {args[2].text}"
-        s.need("masks")  # (not by ?: of a scalar, of which the compiler tries all combinations for minutes)
-        return f"tc::where({splat(s, _as_bool(s, a))}, {splat(s, args[1])}, {splat(s, args[2])})"
-    if op in ("logical_and", "logical_or", "logical_xor"):
-        x, y = (_as_bool(s, v) for v in args)
-        sign = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}[op]
-        return f"{splat(s, x) if vector else x.text} {sign} {splat(s, y) if vector else y.text}"
-    if op == "logical_not":
-        x = _as_bool(s, a)
-        return f"~{x.text}" if vector else f"!{x.text}"
-    if a.ct.kind == "bool" and op in _ON_BOOL:
-        op = _ON_BOOL[op]
+    if a.ct.kind == "bool":
+        op = _ON_BOOL.get(op, op)
     if op == "identity" or (op in _IDENTITY_ON_INT and not a.ct.is_float):
         return a.text
-    if op in _COMPARE:
-        if a.ct.kind == "bool" and vector:
-            x, y = splat(s, a), splat(s, args[1])
-            return {
-                "eq": f"~({x} ^ {y})",
-                "ne": f"{x} ^ {y}",
-                "lt": f"~{x} & {y}",
-                "le": f"~{x} | {y}",
-                "gt": f"{x} & ~{y}",
-                "ge": f"{x} | ~{y}",
-            }[op]
-        text = f"{_raw(s, a, vector)} {_COMPARE[op]} {_raw(s, args[1], vector)}"
-        return _mask(s, f"({text})", a.ct) if vector else text
-    if op in ("isnan", "isinf", "signbit"):
-        return _classify(s, op, a, vector)
-    if op in _INFIX:
-        text = f"{_raw(s, a, vector)} {_INFIX[op]} {_raw(s, args[1], vector)}"
-        return _wrap(text, ct, vector)
-    if op == "div" and ct.is_float:
-        return f"{_raw(s, a, vector)} / {_raw(s, args[1], vector)}"
-    if op == "neg":
-        return _wrap(f"-{a.text}", ct, vector)
-    if op == "bitwise_not":
-        return (f"!{a.text}" if not vector else f"~{a.text}") if ct.kind == "bool" else _wrap(f"~{a.text}", ct, vector)
-    if op == "square":
-        return _wrap(f"{a.text} * {a.text}", ct, vector)
-    if op == "reciprocal":
-        return f"{literal(1, ct)} / {a.text}"
-    if op == "div_trunc" and ct.is_float and vector:
-        return _call(s, "trunc", ct, [Operand(f"({_raw(s, a, vector)} / {_raw(s, args[1], vector)})", ct, True)], True)
-    if op == "pow" and ct.is_float:
-        known = _power(s, a, args[1], ct, vector)
-        if known is not None:
-            return known
-    return _call(s, op, ct, args, vector)
+    written = _OPERATORS.get(op)
+    text = written(s, op, ct, args, vector) if written is not None else None
+    return text if text is not None else _call(s, op, ct, args, vector)
+
+
+def _where(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    if not vector:
+        return f"{args[0].text} ? {args[1].text} : {args[2].text}"
+    s.need("masks")  # (not by ?: of a scalar, of which the compiler tries all combinations for minutes)
+    return f"tc::where({splat(s, _as_bool(s, args[0]))}, {splat(s, args[1])}, {splat(s, args[2])})"
+
+
+def _logical(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    x, y = (_as_bool(s, v) for v in args)
+    return f"{splat(s, x) if vector else x.text} {_LOGICAL[op]} {splat(s, y) if vector else y.text}"
+
+
+def _logical_not(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    return f"{'~' if vector else '!'}{_as_bool(s, args[0]).text}"
+
+
+def _comparison(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    a, b = args
+    if a.ct.kind == "bool" and vector:
+        return _COMPARE_MASKS[op].format(x=splat(s, a), y=splat(s, b))
+    text = f"{_raw(s, a, vector)} {_COMPARE[op]} {_raw(s, b, vector)}"
+    return _mask(s, f"({text})", a.ct) if vector else text
+
+
+def _infix(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    return _wrap(f"{_raw(s, args[0], vector)} {_INFIX[op]} {_raw(s, args[1], vector)}", ct, vector)
+
+
+def _float_division(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
+    return f"{_raw(s, args[0], vector)} / {_raw(s, args[1], vector)}" if ct.is_float else None
+
+
+def _cut_off_division(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
+    if not (ct.is_float and vector):
+        return None
+    quotient = Operand(f"({_raw(s, args[0], vector)} / {_raw(s, args[1], vector)})", ct, True)
+    return _call(s, "trunc", ct, [quotient], True)
+
+
+def _negative(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    return _wrap(f"-{args[0].text}", ct, vector)
+
+
+def _bitwise_not(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    if ct.kind == "bool":
+        return f"{'~' if vector else '!'}{args[0].text}"
+    return _wrap(f"~{args[0].text}", ct, vector)
+
+
+def _square(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    return _wrap(f"{args[0].text} * {args[0].text}", ct, vector)
+
+
+def _reciprocal(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    return f"{literal(1, ct)} / {args[0].text}"
 
 
 def _raw(s: Support, x: Operand, vector: bool) -> str:
@@ -405,7 +430,8 @@ def _wrap(text: str, ct: CType, vector: bool) -> str:
     return f"({ct.scalar})({text})" if not vector and ct.size < 4 and ct.kind != "bool" else text
 
 
-def _classify(s: Support, op: str, a: Operand, vector: bool) -> str:
+def _classify(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
+    (a,) = args
     if not a.ct.is_float:
         yes = f"{a.text} < 0" if op == "signbit" and a.ct.kind == "int" else None
         if yes is None:
@@ -428,8 +454,11 @@ def _classify(s: Support, op: str, a: Operand, vector: bool) -> str:
     return _mask(s, text, a.ct)
 
 
-def _power(s: Support, a: Operand, b: Operand, ct: CType, vector: bool) -> str | None:
+def _power(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str | None:
     """Powers that eager computes without pow(), and of vectors those that products and a root make."""
+    if not ct.is_float:
+        return None
+    a, b = args
     try:
         e = float(b.text.strip("()").rstrip("f"))
     except ValueError:
@@ -451,6 +480,26 @@ def _power(s: Support, a: Operand, b: Operand, ct: CType, vector: bool) -> str |
         need_function(s, "power", "f32")
         return f"tc::power<{int(2 * e)}>({x})"
     return None
+
+
+# primitives that operators of the language write: the text, or None where the function `tc::name` does. Operands and
+# results are of the types that `expression` says; `vector`: whether any operand is one.
+_OPERATORS: dict[str, Callable[[Support, str, CType, list[Operand], bool], str | None]] = {
+    "where": _where,
+    "masked": _where,
+    **dict.fromkeys(_LOGICAL, _logical),
+    "logical_not": _logical_not,
+    **dict.fromkeys(_COMPARE, _comparison),
+    **dict.fromkeys(("isnan", "isinf", "signbit"), _classify),
+    **dict.fromkeys(_INFIX, _infix),
+    "div": _float_division,
+    "div_trunc": _cut_off_division,
+    "neg": _negative,
+    "bitwise_not": _bitwise_not,
+    "square": _square,
+    "reciprocal": _reciprocal,
+    "pow": _power,
+}
 
 
 # Negative numbers wrap, as with eager's compiler, where the instructions of newer machines would give the largest

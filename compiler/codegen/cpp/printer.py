@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage
 from ...lowering.print_loops import names_of
@@ -71,6 +71,25 @@ class KernelSource:
 
     def symbol(self, name: str) -> str:
         return _IN_CODE + name[len(self.name) :]
+
+
+@dataclass
+class _Pass:
+    """One pass over a vector axis: `body` for each vector, with `name` from `lo` to `hi`, `unroll` of them at a time.
+
+    axis        where the pass is the whole of it, or its blocks
+    may_flush   long sums are added to their totals in between
+    """
+
+    number: int
+    name: str
+    lo: str
+    hi: str
+    body: list[str]
+    accumulators: list[Accumulator]
+    unroll: int
+    axis: Axis | None
+    may_flush: bool
 
 
 def print_kernel(kernel: Kernel, target: Target, choices: Choices = Choices(), name: str | None = None) -> KernelSource:
@@ -378,39 +397,16 @@ class _Printer:
         bounds: tuple[str, str] | None,
         chunked: Axis | None,
     ) -> list[str]:
-        lay = self.layout
-        v = loops.vector
+        lay, v = self.layout, loops.vector
         name = v.symbol.name
         outer_mode = lay.mode == "outer"
         lo, hi = bounds or ((f"{name}_begin", f"{name}_end") if outer_mode else ("0", self._c(v.size)))
-        copies = lay.copies
-        if lay.tile is not None:
-            axis_level[lay.tile.symbol.name] = LEVEL_LOOP
-        by_piece = lay.tile is None and copies == 1
-        main = StageValues(
-            self.scope,
-            axis_level,
-            name,
-            self._locate,
-            self._acc_operand,
-            copies,
-            lay.tiled,
-            f"{name}_from" if by_piece else None,
-            self.k.hints,
-        )
+        main = self._vector_values(name, axis_level)
         running = any(a.running for a in stage.accs)
         main.emit(roots[: len(stage.accs)] if running else roots)
         body = list(main.lines.pop(LEVEL_VECTOR, []))
         accumulators = [Accumulator(self.k, lay, self.s, self.scope, a, outer_mode, loops) for a in stage.accs]
-        # reductions over short rows: each vector of them stays in a register over some rows
-        together = bool(
-            outer_mode
-            and loops.scalar
-            and accumulators
-            and not (running or stage.stores or main.pieces or main.turns)
-            and not any(a.arg for a in accumulators)
-            and size_hint(v.size, self.k.hints) <= SHORT
-        )
+        together = self._takes_rows_together(stage, loops, main, accumulators)
         for a in accumulators:
             body += a.update(main, together)
             if a.acc.running:
@@ -418,66 +414,100 @@ class _Printer:
         if running:  # what is stored is made of the results so far
             main.emit(roots[len(stage.accs) :])
             body += main.lines.pop(LEVEL_VECTOR, [])
-        item_lines = self._take_outer(main)
+        out = self._take_outer(main)
         between = {lv: main.lines[lv] for lv in sorted(main.lines)}
         for st in stage.stores:
             body += [text for _, text in main.store(st.buffer, st.index, st.value, st.mode, True)]
-        out = [f"    {line}" for line in item_lines]
         if lay.tile is not None:
-            out += [f"    {line}" for line in self._tiles(main, name, [*between.get(LEVEL_LOOP, []), *body])]
+            out += self._tiles(main, name, [*between.get(LEVEL_LOOP, []), *body])
             self.scope.leave(LEVEL_ITEM)
-            return out
+            return _indented(out)
         for a in accumulators:
-            out += [f"    {line}" for line in a.declare()]
+            out += a.declare()
         # short rows: several of them go into one accumulator before it is added to its total
         rows = FLUSH // v.size if loops.scalar and isinstance(v.size, int) and 0 < v.size < FLUSH else 0
-        ind = "    "
+        heads, body = self._row_loops(loops, chunked, between, accumulators if together else [], body)
+        in_rows = self._vector_pass(
+            main,
+            _Pass(number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None, not rows),
+        )
+        flushes = [t for a in accumulators for t in a.flush(loops.unroll)] if rows else []
+        if flushes:
+            in_rows.append(f"if ({loops.scalar[-1].symbol} % {rows} == {rows - 1}) {{ {' '.join(flushes)} }}")
+        depth = len(loops.scalar)
+        out += [*heads, *_indented(in_rows, depth), *("    " * k + "}" for k in reversed(range(depth))), *flushes]
+        for a in accumulators:
+            out += a.finish()
+            self.accs[a.acc.name] = (a.acc, "array" if outer_mode else "scalar")
+        self.scope.leave(LEVEL_ITEM)
+        return _indented(out)
+
+    def _vector_values(self, name: str, axis_level: dict[str, int]) -> StageValues:
+        """The values of a stage whose vectors run along the axis `name`."""
+        lay = self.layout
+        if lay.tile is not None:
+            axis_level[lay.tile.symbol.name] = LEVEL_LOOP
+        by_piece = lay.tile is None and lay.copies == 1
+        return StageValues(
+            self.scope,
+            axis_level,
+            name,
+            self._locate,
+            self._acc_operand,
+            lay.copies,
+            lay.tiled,
+            f"{name}_from" if by_piece else None,
+            self.k.hints,
+        )
+
+    def _takes_rows_together(
+        self, stage: Stage, loops: StageLoops, values: StageValues, accumulators: list[Accumulator]
+    ) -> bool:
+        """Whether a stage is reductions over short rows alone: each vector of them stays in a register over some
+        rows."""
+        if self.layout.mode != "outer" or not loops.scalar or not accumulators:
+            return False
+        if stage.stores or values.pieces or values.turns or any(a.arg or a.acc.running for a in accumulators):
+            return False
+        return size_hint(loops.vector.size, self.k.hints) <= SHORT
+
+    def _row_loops(
+        self,
+        loops: StageLoops,
+        chunked: Axis | None,
+        between: dict[int, list[str]],
+        together: list[Accumulator],
+        body: list[str],
+    ) -> tuple[list[str], list[str]]:
+        """(the heads of the loops over rows, each with what is computed once a row; the body of the pass in them).
+        `together`: accumulators that some rows of the innermost loop go into together."""
+        heads = []
         for i, axis in enumerate(loops.scalar):
+            x, ind = axis.symbol, "    " * i
             begin, end = ("chunk_begin", "chunk_end") if axis is chunked else ("0", self._c(axis.size))
-            x = axis.symbol
+            computed = between.get(LEVEL_LOOP + i, [])
             if together and axis is loops.scalar[-1]:
-                body = self._rows(str(x), accumulators, [*between.get(LEVEL_LOOP + i, []), *body], loops.unroll)
-                step = max(8, TOGETHER // max(1, size_hint(v.size, self.k.hints)))
-                out += [
+                body = self._rows(str(x), together, [*computed, *body], loops.unroll)
+                step = max(8, TOGETHER // max(1, size_hint(loops.vector.size, self.k.hints)))
+                heads += [
                     f"{ind}for (i64 {x}_from = {begin}; {x}_from < {end}; {x}_from += {step}) {{",
                     f"{ind}    const i64 {x}_to = {x}_from + {step} < {end} ? {x}_from + {step} : {end};",
                 ]
-                ind += "    "
-                continue
-            out.append(f"{ind}for (i64 {x} = {begin}; {x} < {end}; ++{x}) {{")
-            ind += "    "
-            out += [ind + line for line in between.get(LEVEL_LOOP + i, [])]
-        if main.pieces or main.turns:
-            loop = self._vector_loop(
-                number, name, f"{name}_from", f"{name}_to", body, accumulators, loops.unroll, None, not rows
-            )
-            out += [
-                ind + line
-                for line in (
-                    f"for (i64 {name}_from = {lo}, {name}_to; {name}_from < {hi}; {name}_from = {name}_to) {{",
-                    *(f"    {line}" for line in (*main.piece_lines(f"{hi} - {name}_from"), *loop)),
-                    "}",
-                )
-            ]
-        else:
-            out += [
-                ind + line
-                for line in self._vector_loop(
-                    number, name, lo, hi, body, accumulators, loops.unroll, v if bounds is None else None, not rows
-                )
-            ]
-        flushes = [t for a in accumulators for t in a.flush(loops.unroll)] if rows else []
-        if flushes:
-            out.append(f"{ind}if ({loops.scalar[-1].symbol} % {rows} == {rows - 1}) {{ {' '.join(flushes)} }}")
-        for _ in loops.scalar:
-            ind = ind[:-4]
-            out.append(ind + "}")
-        out += [ind + t for t in flushes]
-        for a in accumulators:
-            out += [f"    {line}" for line in a.finish()]
-            self.accs[a.acc.name] = (a.acc, "array" if outer_mode else "scalar")
-        self.scope.leave(LEVEL_ITEM)
-        return out
+            else:
+                heads += [f"{ind}for (i64 {x} = {begin}; {x} < {end}; ++{x}) {{", *_indented(computed, i + 1)]
+        return heads, body
+
+    def _vector_pass(self, values: StageValues, p: _Pass) -> list[str]:
+        """A pass in one loop, or piece by piece where values change in between."""
+        if not (values.pieces or values.turns):
+            return self._vector_loop(p)
+        v = p.name
+        piece = self._vector_loop(replace(p, lo=f"{v}_from", hi=f"{v}_to", axis=None))
+        return [
+            f"for (i64 {v}_from = {p.lo}, {v}_to; {v}_from < {p.hi}; {v}_from = {v}_to) {{",
+            *_indented([*values.piece_lines(f"{p.hi} - {v}_from"), *piece]),
+            "}",
+        ]
 
     def _rows(self, x: str, accumulators: list[Accumulator], body: list[str], step: int) -> list[str]:
         """The pass of a reduction over rows for one vector of columns: rows from `x`_from to `x`_to, `step` of them
@@ -515,66 +545,65 @@ class _Printer:
             ),
         ]
 
-    def _vector_loop(
-        self,
-        number: int,
-        v: str,
-        lo: str,
-        hi: str,
-        body: list[str],
-        accumulators: list[Accumulator],
-        unroll: int,
-        axis: Axis | None,
-        may_flush: bool,
-    ) -> list[str]:
-        """The pass over one vector axis: a lambda for one vector, called for whole vectors, then for the rest. `axis`:
-        where it is the whole of it, or its blocks. `may_flush`: long sums are added to their totals in between."""
+    def _vector_loop(self, p: _Pass) -> list[str]:
+        """A lambda for one vector, called for whole vectors, then for the rest."""
         lay = self.layout
-        L, copies = lay.lanes, lay.copies
-        if lay.mode == "outer":
-            unroll = 1 if accumulators else unroll
-        fn = f"pass{number}"
-        params = "".join(f", {p}" for a in accumulators for p in a.parameters())
-        if copies > 1:
-            return self._wide_loop(fn, v, lo, hi, body)
+        v, hi, fn = p.name, p.hi, f"pass{p.number}"
+        if lay.copies > 1:
+            return self._wide_loop(fn, v, p.lo, hi, p.body)
+        unroll = 1 if lay.mode == "outer" and p.accumulators else p.unroll
+        params = "".join(f", {x}" for a in p.accumulators for x in a.parameters())
         lines = [
             f"auto {fn} = [&](i64 {v}, auto lanes{params}) __attribute__((always_inline)) {{",
-            *(f"    {t}" for t in body),
+            *_indented(p.body),
             "};",
         ]
         self.s.need("access")
 
         def call(at: str, lanes: str, u: int) -> str:
-            args = "".join(f", {x}" for a in accumulators for x in a.arguments(u))
+            args = "".join(f", {x}" for a in p.accumulators for x in a.arguments(u))
             return f"{fn}({at}, {lanes}{args});"
 
-        size = as_expr(axis.size).value if axis is not None and as_expr(axis.size).is_const else None
-        static = size if lay.mode == "inner" or not lay.block or size is None or size <= lay.block else None
-        whole = (
-            static is not None
-            and static % L == 0
-            or (lay.mode == "outer" and lay.block and size is not None and size % lay.block == 0 and lay.block % L == 0)
-        )
-        flush = may_flush and any(a.flushes for a in accumulators)
-        loop: list[str] = []
-        step = L * unroll
-        end = "stop" if flush else hi
-        if unroll > 1 and (static is None or static >= step):
+        known, fills = self._extent(p.axis)
+        if p.may_flush and any(a.flushes for a in p.accumulators):
+            loop = [
+                f"while (at < {hi}) {{",
+                f"    const i64 stop = {hi} - at < {FLUSH} ? {hi} : at + {FLUSH};",
+                *_indented(self._whole_vectors(call, "stop", unroll, known)),
+                f"    if (stop == {hi} && at < {hi}) {{ {call('at', f'tc::First{{{hi} - at}}', 0)} at = {hi}; }}",
+                *_indented([t for a in p.accumulators for t in a.flush(unroll)]),
+                "}",
+            ]
+        else:
+            loop = self._whole_vectors(call, hi, unroll, known)
+            if not fills:
+                loop.append(f"if (at < {hi}) {call('at', f'tc::First{{{hi} - at}}', 0)}")
+        return ["{", *_indented([*lines, f"i64 at = {p.lo};", *loop]), "}"]
+
+    def _extent(self, axis: Axis | None) -> tuple[int | None, bool]:
+        """(elements of a pass over the axis where all passes have as many; whether whole vectors fill every pass)."""
+        lay = self.layout
+        if axis is None or not as_expr(axis.size).is_const:
+            return None, False
+        size = as_expr(axis.size).value
+        if lay.mode == "outer" and lay.block and size > lay.block:
+            return None, size % lay.block == 0 and lay.block % lay.lanes == 0
+        return size, size % lay.lanes == 0
+
+    def _whole_vectors(
+        self, call: Callable[[str, str, int], str], end: str, unroll: int, known: int | None
+    ) -> list[str]:
+        """Loops from `at` to `end`: over `unroll` vectors at a time, then over single ones. `known`: elements of the
+        pass, which may leave nothing for one of them."""
+        L, step = self.layout.lanes, self.layout.lanes * unroll
+        loop = []
+        if unroll > 1 and (known is None or known >= step):
             calls = " ".join(call(f"at + {u * L}" if u else "at", "tc::All{}", u) for u in range(unroll))
             loop.append(f"for (; at + {step} <= {end}; at += {step}) {{ {calls} }}")
-        if (static is None or static >= L) and not (unroll > 1 and static is not None and static % step == 0):
+        single = known is None or known >= L
+        if single and not (unroll > 1 and known is not None and known % step == 0):
             loop.append(f"for (; at + {L} <= {end}; at += {L}) {call('at', 'tc::All{}', 0)}")
-        rest = [] if whole else [f"if (at < {hi}) {call('at', f'tc::First{{{hi} - at}}', 0)}"]
-        if flush:
-            inner = [
-                f"const i64 stop = {hi} - at < {FLUSH} ? {hi} : at + {FLUSH};",
-                *loop,
-                f"if (stop == {hi} && at < {hi}) {{ {call('at', f'tc::First{{{hi} - at}}', 0)} at = {hi}; }}",
-                *(t for a in accumulators for t in a.flush(unroll)),
-            ]
-            loop = [f"while (at < {hi}) {{", *(f"    {t}" for t in inner), "}"]
-            rest = []
-        return ["{", *(f"    {t}" for t in lines), f"    i64 at = {lo};", *(f"    {t}" for t in (*loop, *rest)), "}"]
+        return loop
 
     def _tiles(self, values: StageValues, v: str, body: list[str]) -> list[str]:
         """L x L tiles: their rows are loaded along the tile's axis and transposed, so that loads and stores both take
@@ -726,3 +755,7 @@ class _Printer:
             ]
         self.accs[acc.name] = (acc, "scalar")
         return lines
+
+
+def _indented(lines: Sequence[str], depth: int = 1) -> list[str]:
+    return ["    " * depth + line for line in lines]

@@ -591,16 +591,21 @@ def transpose_text(lanes: int, vector: str = "vf32") -> str:
 
 
 _PACK = """\
-// W rows (the first `used` of them are there, the others are 0) as to[k * W + i] = from[i][k * step]; writes up to L elements more.
+// W rows (the first `used` of them are there, the others are 0) as to[k * W + i] = from[i][k * step]; writes up to L
+// elements more.
 // (Called by both phases: what transposes is most of what the compiler has to do here.)
 static __attribute__((noinline)) void pack(int W, const float *const *from, i64 step, int used, i64 depth, float *to) {
     i64 k = 0;
     if (step == 1) {
         for (; k + L <= depth; k += L)
-            for (int block = (W - 1) / L * L; block >= 0; block -= L) {    // the last block first: what it writes too much is overwritten
+            // the last block first: what it writes too much is overwritten
+            for (int block = (W - 1) / L * L; block >= 0; block -= L) {
                 vf32 r[L];
-                UNROLL for (int i = 0; i < L; i++) r[i] = block + i < used ? load<vf32>(from[block + i] + k, All{}) : vf32{};
-                if (depth >= DEEP) UNROLL for (int i = 0; i < L; i++) __builtin_prefetch(from[block + i < used ? block + i : 0] + k + 64);
+                UNROLL for (int i = 0; i < L; i++)
+                    r[i] = block + i < used ? load<vf32>(from[block + i] + k, All{}) : vf32{};
+                if (depth >= DEEP)
+                    UNROLL for (int i = 0; i < L; i++)
+                        __builtin_prefetch(from[block + i < used ? block + i : 0] + k + 64);
                 transpose(r);
                 UNROLL for (int i = 0; i < L; i++) store(to + (k + i) * W + block, r[i], All{});
             }

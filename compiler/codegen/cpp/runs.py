@@ -21,8 +21,12 @@ template <class V> INLINE V evens(V a, V b) { return __builtin_shufflevector(a, 
 template <class V> INLINE V evens(V a, V b) { return __builtin_shuffle(a, b, (__typeof__(a < a)){EVENS}); }
 #endif
 // Elements 0, 2, 4, ...; reads nothing behind the last of them.
-template <class V, class T> INLINE V every_second(const T *p, All lanes) { return evens(load<V>(p, lanes), load<V>(p + L - 1, lanes)); }
-template <class V, class T> INLINE V every_second(const T *p, First lanes) { return gather<V>(lanes, [&](int k) { return p[2 * k]; }); }
+template <class V, class T> INLINE V every_second(const T *p, All lanes) {
+    return evens(load<V>(p, lanes), load<V>(p + L - 1, lanes));
+}
+template <class V, class T> INLINE V every_second(const T *p, First lanes) {
+    return gather<V>(lanes, [&](int k) { return p[2 * k]; });
+}
 """
 _BACKWARDS = """\
 #if defined(__clang__) || __GNUC__ >= 12

@@ -55,16 +55,28 @@ struct All {};
 struct First { i64 n; };
 
 template <class V, class T> INLINE V load(const T *p, All) { V v; __builtin_memcpy(&v, p, sizeof v); return v; }
-template <class V, class T> INLINE V load(const T *p, First lanes) { V v = {}; __builtin_memcpy(&v, p, lanes.n * sizeof(T)); return v; }
+template <class V, class T> INLINE V load(const T *p, First lanes) {
+    V v = {};
+    __builtin_memcpy(&v, p, lanes.n * sizeof(T));
+    return v;
+}
 // The last n lanes, in their places.
-template <class V, class T> INLINE V load_last(const T *p, First lanes) { V v = {}; __builtin_memcpy((T *)&v + (L - lanes.n), p + (L - lanes.n), lanes.n * sizeof(T)); return v; }
+template <class V, class T> INLINE V load_last(const T *p, First lanes) {
+    V v = {};
+    __builtin_memcpy((T *)&v + (L - lanes.n), p + (L - lanes.n), lanes.n * sizeof(T));
+    return v;
+}
 template <class T, class V> INLINE void store(T *p, V v, All) { __builtin_memcpy(p, &v, sizeof v); }
 template <class T, class V> INLINE void store(T *p, V v, First lanes) { __builtin_memcpy(p, &v, lanes.n * sizeof(T)); }
 """
 _EACH = """\
 // One lane after the other: what has no vector instruction.
 GATHER
-template <class V, class F> INLINE V gather(First lanes, F f) { V v = {}; for (int k = 0; k < lanes.n; k++) v[k] = f(k); return v; }
+template <class V, class F> INLINE V gather(First lanes, F f) {
+    V v = {};
+    for (int k = 0; k < lanes.n; k++) v[k] = f(k);
+    return v;
+}
 template <class F> INLINE void each(All, F f) { _Pragma("GCC unroll 16") for (int k = 0; k < L; k++) f(k); }
 template <class F> INLINE void each(First lanes, F f) { for (int k = 0; k < lanes.n; k++) f(k); }
 """
@@ -83,7 +95,9 @@ template <class V, class F> INLINE V gather(All, F f) {
 }"""
 _GATHER_AT = """\
 // Elements at computed positions.
-template <class V, class T> INLINE V gather_at(const T *p, vi64 at, All) { return gather<V>(All{}, [&](int k) { return p[at[k]]; }); }
+template <class V, class T> INLINE V gather_at(const T *p, vi64 at, All) {
+    return gather<V>(All{}, [&](int k) { return p[at[k]]; });
+}
 template <class V, class T> INLINE V gather_at(const T *p, vi64 at, First lanes) {
     i64 a[L]; __builtin_memcpy(a, &at, sizeof a); asm("" : "+m"(a));
     V v = {}; for (int k = 0; k < lanes.n; k++) v[k] = p[a[k]];
@@ -111,8 +125,13 @@ template <class V, class F> INLINE auto fold(V v, F f) {
 _WITHIN = """\
 // The lanes of the vector that begins `skip` elements further on, where n elements are left.
 INLINE First within(i64 n, int skip) { n -= skip; return First{n < 0 ? 0 : n < L ? n : L}; }
-template <class V, class T> INLINE V load_some(const T *p, First lanes) { return lanes.n == L ? load<V>(p, All{}) : load<V>(p, lanes); }
-template <class T, class V> INLINE void store_some(T *p, V v, First lanes) { if (lanes.n == L) store(p, v, All{}); else store(p, v, lanes); }
+template <class V, class T> INLINE V load_some(const T *p, First lanes) {
+    return lanes.n == L ? load<V>(p, All{}) : load<V>(p, lanes);
+}
+template <class T, class V> INLINE void store_some(T *p, V v, First lanes) {
+    if (lanes.n == L) store(p, v, All{});
+    else store(p, v, lanes);
+}
 """
 _LANES = """\
 INLINE int count(All) { return L; }
@@ -175,7 +194,8 @@ _BF16_NARROW = "INLINE vu16 narrow_bf16(vf32 f) { return convert<vu16>(bf16_roun
 _BF16_NARROW_X86 = """\
 INLINE vu16 narrow_bf16(vf32 f) {          // the machine's instruction takes numbers below the normal ones for 0
     vu16 r;
-    if (__builtin_expect(__builtin_ia32_fpclassps512_mask(f, 0x20, (u16)-1) != 0, 0)) return convert<vu16>(bf16_rounded(f) >> 16);
+    if (__builtin_expect(__builtin_ia32_fpclassps512_mask(f, 0x20, (u16)-1) != 0, 0))
+        return convert<vu16>(bf16_rounded(f) >> 16);
     asm("vcvtneps2bf16 %1, %0" : "=v"(r) : "v"(f));
     return r;
 }"""

@@ -20,33 +20,44 @@ typedef unsigned long long u64;
 typedef unsigned short u16;
 struct __align__(64) Map { u64 opaque[16]; };   // how the copy engine walks through a tensor
 
-__device__ __forceinline__ void barrier_init(u32 at, u32 arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at), "r"(arrivals)); }
+__device__ __forceinline__ void barrier_init(u32 at, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at), "r"(arrivals));
+}
 __device__ __forceinline__ void barrier_expect(u32 at, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(u32 at, u32 phase) {
-  asm volatile("{\n.reg .pred P;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\n@P bra DONE;\nbra WAIT;\nDONE:\n}" :: "r"(at), "r"(phase) : "memory");
+  asm volatile(
+    "{\n.reg .pred P;\nWAIT:\n"
+    "mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\n"
+    "@P bra DONE;\nbra WAIT;\nDONE:\n}"
+    :: "r"(at), "r"(phase) : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(u32 at, u32 block) {   // at the barrier of a block of the cluster
-  asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [r];\n}" :: "r"(at), "r"(block) : "memory");
+  asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [r];\n}"
+    :: "r"(at), "r"(block) : "memory");
 }
 __device__ __forceinline__ void load_tile(u32 to, const Map *m, u32 barrier, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];"
     :: "r"(to), "l"((u64)m), "r"(barrier), "r"(x), "r"(y) : "memory");
 }
 __device__ __forceinline__ void load_tile_for_all(u32 to, const Map *m, u32 barrier, int x, int y, u16 blocks) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+    "[%0], [%1, {%3, %4}], [%2], %5;"
     :: "r"(to), "l"((u64)m), "r"(barrier), "r"(x), "r"(y), "h"(blocks) : "memory");
 }
 __device__ __forceinline__ void store_tile(const Map *m, u32 from, int x, int y) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" :: "l"((u64)m), "r"(from), "r"(x), "r"(y) : "memory");
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+    :: "l"((u64)m), "r"(from), "r"(x), "r"(y) : "memory");
 }
-// A matrix in shared memory as wgmma reads it: rows of 128 bytes, swizzled; bytes between its groups of columns and of eight rows.
+// A matrix in shared memory as wgmma reads it: rows of 128 bytes, swizzled; bytes between its groups of columns and of
+// eight rows.
 __device__ __forceinline__ u64 matrix(u32 at, u32 columns, u32 rows) {
   return (u64)((at & 0x3ffff) >> 4) | (u64)(columns >> 4) << 16 | (u64)(rows >> 4) << 32 | 1ull << 62;
 }
 __device__ __forceinline__ void store_matrices(u32 at, const u32 (&w)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+    :: "r"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
 }
 __device__ __forceinline__ void group_sync(int group) { asm volatile("bar.sync %0, 128;" :: "r"(group) : "memory"); }
 """.lstrip()

@@ -216,46 +216,42 @@ def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
     """The text of `op` on operands; `t` is the result's type; `need(name)` is called for each of HELPERS that it
     calls.
     """
-    a = args[0]
     if all(x.is_literal for x in args):  # arithmetic is left to the device: no folding of literals
         args = [Operand(materialised(x), x.t, x.dims) for x in args]
-        a = args[0]
-    if op in ("where", "masked"):
-        return f"tl.where({_as_bool(a)}, {materialised(args[1])}, {materialised(args[2])})"
-    if op in ("logical_and", "logical_or", "logical_xor"):
-        sign = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}[op]
-        return f"{_as_bool(a)} {sign} {_as_bool(args[1])}"
-    if op == "logical_not":
-        return f"{a.text} == 0"
-    if a.t.kind == "bool" and op in _ON_BOOL:
-        op = _ON_BOOL[op]
+    a = args[0]
+    if a.t.kind == "bool":
+        op = _ON_BOOL.get(op, op)
     if op == "identity" or (op in _IDENTITY_ON_INT and not a.t.is_float):
         return a.text
     if op in _COMPARE:
-        if _in_32_bits(args):
-            return f"{a.narrow or a.text} {_COMPARE[op]} {args[1].narrow or args[1].text}"
-        return f"{a.text} {_COMPARE[op]} {args[1].text}"
-    if op in _INFIX:
-        return _narrowed(f"{a.text} {_INFIX[op]} {args[1].text}", t)
-    if op == "isnan":
-        return f"{a.text} != {a.text}" if a.t.is_float else _never(a)
-    if op == "isinf":
-        return f'tl.abs({a.text}) == float("inf")' if a.t.is_float else _never(a)
-    if op == "signbit":
-        return (
-            f"libdevice.signbit({a.text}) != 0" if a.t.is_float else f"{a.text} < 0" if a.t.kind == "int" else _never(a)
-        )
-    if op == "neg":
-        return _narrowed(
-            f"{a.text} * -1.0" if a.t.is_float else f"-{a.text}", t
-        )  # (Triton's -x is 0 - x, which of 0.0 is 0.0)
-    if op == "bitwise_not":
-        return f"{a.text} == 0" if a.t.kind == "bool" else _narrowed(f"~{a.text}", t)
-    if op == "square":
-        return _narrowed(f"{a.text} * {a.text}", t)
-    if op == "relu":
-        return f"tl.where({a.text} < 0, {typed(literal(0, t), t)}, {a.text})"
-    return _function(op, t, args, need)
+        return _comparison(op, *args)
+    written = _OPERATORS.get(op)
+    return written(t, *args) if written is not None else _function(op, t, args, need)
+
+
+def _comparison(op: str, a: Operand, b: Operand) -> str:
+    if _in_32_bits([a, b]):
+        return f"{a.narrow or a.text} {_COMPARE[op]} {b.narrow or b.text}"
+    return f"{a.text} {_COMPARE[op]} {b.text}"
+
+
+def _infix(sign: str) -> Callable[..., str]:
+    return lambda t, a, b: _narrowed(f"{a.text} {sign} {b.text}", t)
+
+
+def _logical(sign: str) -> Callable[..., str]:
+    return lambda t, a, b: f"{_as_bool(a)} {sign} {_as_bool(b)}"
+
+
+def _signbit(t: TType, a: Operand) -> str:
+    if a.t.is_float:
+        return f"libdevice.signbit({a.text}) != 0"
+    return f"{a.text} < 0" if a.t.kind == "int" else _never(a)
+
+
+def _negative(t: TType, a: Operand) -> str:
+    """Triton's -x is 0 - x, which of 0.0 is 0.0."""
+    return _narrowed(f"{a.text} * -1.0" if a.t.is_float else f"-{a.text}", t)
 
 
 def _in_32_bits(args: list[Operand]) -> bool:
@@ -274,6 +270,26 @@ def _never(a: Operand) -> str:
 def _narrowed(text: str, t: TType) -> str:
     """Triton promotes no further than the operands' common type; literals may widen small integers."""
     return f"({text}).to({t.held})" if not t.is_float and t.kind != "bool" and t.size < 4 else text
+
+
+# primitives that operators of the language write -> the text, of the result's type and the operands
+_OPERATORS: dict[str, Callable[..., str]] = {
+    **{op: _infix(sign) for op, sign in _INFIX.items()},
+    **dict.fromkeys(
+        ("where", "masked"), lambda t, c, a, b: f"tl.where({_as_bool(c)}, {materialised(a)}, {materialised(b)})"
+    ),
+    "logical_and": _logical("&"),
+    "logical_or": _logical("|"),
+    "logical_xor": _logical("^"),
+    "logical_not": lambda t, a: f"{a.text} == 0",
+    "isnan": lambda t, a: f"{a.text} != {a.text}" if a.t.is_float else _never(a),
+    "isinf": lambda t, a: f'tl.abs({a.text}) == float("inf")' if a.t.is_float else _never(a),
+    "signbit": _signbit,
+    "neg": _negative,
+    "bitwise_not": lambda t, a: f"{a.text} == 0" if a.t.kind == "bool" else _narrowed(f"~{a.text}", t),
+    "square": lambda t, a: _narrowed(f"{a.text} * {a.text}", t),
+    "relu": lambda t, a: f"tl.where({a.text} < 0, {typed(literal(0, t), t)}, {a.text})",
+}
 
 
 Written = Callable[[TType, list[Operand], list[str], Need], str]

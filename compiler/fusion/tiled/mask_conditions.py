@@ -65,51 +65,92 @@ def _condition(v: Value, keep: Callable[[float], bool]) -> Value | None:
 
 
 def _rewritten(v: Value, args: tuple[Value, ...]) -> Value:
-    op = v.op
-    if op in _COMPARE:
-        a, b = args
-        if a.op == "const":
-            a, b, op = b, a, _MIRRORED[op]
-        if b.op == "const":
-            number, test = b.attr, _COMPARE[op]
-            found = _condition(a, lambda x: test(x, number))
-            if found is not None:
-                return found
-        return prim(op, a, b)
-    if op == "logical_not" or op == "bitwise_not" and v.dtype == torch.bool:
-        found = _condition(args[0], lambda x: not x)
-        return found if found is not None else prim("logical_not", args[0])
-    if op in ("bitwise_and", "mul", "minimum") and v.dtype == torch.bool:
-        return prim("logical_and", *args)
-    if op in ("bitwise_or", "maximum") and v.dtype == torch.bool:
-        return prim("logical_or", *args)
-    if op == "cast":
-        (x,) = args
-        if v.dtype == torch.bool:
-            found = _condition(x, bool)
-            if found is not None:
-                return found
-        return _converted(x, v.dtype, v.attr)
-    if op == "where":
-        chosen = _choice(*args)
-        found = _condition(chosen, bool) if v.dtype == torch.bool and chosen.op == "where" else None
-        return chosen if found is None else found
-    if op == "add":
-        for x, y in (args, args[::-1]):
-            if y.op == "where" and _is(y.args[2], -math.inf):
-                return _choice(y.args[0], x if _is(y.args[1], 0) else _rewritten(v, (x, y.args[1])), y.args[2])
-    if (
-        op in ("mul", "div")
-        and args[0].op == "where"
-        and _is(args[0].args[2], -math.inf)
-        and args[1].op == "const"
-        and 0 < args[1].attr < math.inf
-    ):
-        c, x, low = args[0].args
-        return _choice(c, prim(op, x, args[1]), low)
-    if not v.args or op in ("load", "index"):  # (positions that are computed stay as they are)
+    """`v` of these operands, which are in normal form already: by the rule of its operator, else as it is."""
+    rule = _RULES_OF_CONDITIONS.get(v.op) if v.dtype == torch.bool else None
+    rule = rule or _RULES.get(v.op)
+    found = rule(v, args) if rule is not None else None
+    if found is not None:
+        return found
+    if not v.args or v.op in ("load", "index", "check_index"):  # (positions that are computed stay as they are)
         return v
-    return v if all(a is b for a, b in zip(args, v.args)) else prim(op, *args) if op != "check_index" else v
+    return v if all(a is b for a, b in zip(args, v.args)) else prim(v.op, *args)
+
+
+def _comparison(v: Value, args: tuple[Value, ...]) -> Value:
+    """With a number on the right, which decides a choice between two numbers."""
+    op, (a, b) = v.op, args
+    if a.op == "const":
+        a, b, op = b, a, _MIRRORED[op]
+    if b.op == "const":
+        number, test = b.attr, _COMPARE[op]
+        found = _condition(a, lambda x: test(x, number))
+        if found is not None:
+            return found
+    return prim(op, a, b)
+
+
+def _negation(v: Value, args: tuple[Value, ...]) -> Value:
+    found = _condition(args[0], lambda x: not x)
+    return found if found is not None else prim("logical_not", args[0])
+
+
+def _both(v: Value, args: tuple[Value, ...]) -> Value:
+    return prim("logical_and", *args)
+
+
+def _either(v: Value, args: tuple[Value, ...]) -> Value:
+    return prim("logical_or", *args)
+
+
+def _cast(v: Value, args: tuple[Value, ...]) -> Value:
+    found = _condition(args[0], bool) if v.dtype == torch.bool else None
+    return found if found is not None else _converted(args[0], v.dtype, v.attr)
+
+
+def _chosen(v: Value, args: tuple[Value, ...]) -> Value:
+    chosen = _choice(*args)
+    found = _condition(chosen, bool) if v.dtype == torch.bool and chosen.op == "where" else None
+    return chosen if found is None else found
+
+
+def _sum(v: Value, args: tuple[Value, ...]) -> Value | None:
+    """What is added to a choice that ends in -inf is added to its first number."""
+    for x, y in (args, args[::-1]):
+        if _masks(y):
+            seen, number, low = y.args
+            return _choice(seen, x if _is(number, 0) else _rewritten(v, (x, number)), low)
+    return None
+
+
+def _scaled(v: Value, args: tuple[Value, ...]) -> Value | None:
+    """A positive factor of a choice that ends in -inf is one of its first number."""
+    x, factor = args
+    if not (_masks(x) and factor.op == "const" and 0 < factor.attr < math.inf):
+        return None
+    seen, number, low = x.args
+    return _choice(seen, prim(v.op, number, factor), low)
+
+
+def _masks(v: Value) -> bool:
+    return v.op == "where" and _is(v.args[2], -math.inf)
+
+
+# operator -> what it becomes, None where it stays; those of conditions alone come first
+_Rule = Callable[[Value, tuple[Value, ...]], "Value | None"]
+_RULES_OF_CONDITIONS: dict[str, _Rule] = {
+    "bitwise_not": _negation,
+    **dict.fromkeys(("bitwise_and", "mul", "minimum"), _both),
+    **dict.fromkeys(("bitwise_or", "maximum"), _either),
+}
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(_COMPARE, _comparison),
+    "logical_not": _negation,
+    "cast": _cast,
+    "where": _chosen,
+    "add": _sum,
+    "mul": _scaled,
+    "div": _scaled,
+}
 
 
 def _converted(x: Value, dtype: torch.dtype, attr: Any = None) -> Value:

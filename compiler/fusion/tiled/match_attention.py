@@ -365,28 +365,7 @@ class _Attentions(Finder):
             raise NoMatch
         if causal and as_expr(q.shape[2]) is not as_expr(k.shape[2]):
             raise NoMatch
-        heads, shared = q.shape[1], k.shape[1]
-        batch: list[Axis] = [] if is_one(q.shape[0]) else [Axis(symbol("i0"), q.shape[0])]
-        n = batch[0].symbol if batch else ZERO
-        rows: list[Axis] = [] if is_one(q.shape[2]) else [Axis(ROW, q.shape[2])]
-        m = rows[0].symbol if rows else ZERO
-        if as_expr(heads) is as_expr(shared):
-            batch += [] if is_one(heads) else [Axis(symbol(f"i{len(batch)}"), heads)]
-            h = hk = batch[-1].symbol if not is_one(heads) else ZERO
-        else:
-            if not (type(heads) is int and type(shared) is int and heads % shared == 0):
-                raise NoMatch
-            each = heads // shared
-            hk = symbol(f"i{len(batch)}") if shared > 1 else ZERO
-            batch += [Axis(hk, shared)] if shared > 1 else []
-            if (
-                size_hint(q.shape[2], self.hints) * each <= PACKED
-            ):  # the heads that share their keys are rows of one tile
-                rows.insert(0, Axis(symbol("m1"), each))
-                h = hk * each + symbol("m1")
-            else:
-                batch.append(Axis(symbol(f"i{len(batch)}"), each))
-                h = hk * each + batch[-1].symbol
+        batch, rows, (n, h, hk, m) = self._axes_of_heads(q, k)
         parts = _Parts(
             tuple(batch),
             tuple(rows),
@@ -417,6 +396,30 @@ class _Attentions(Finder):
         parts.score = x
         parts.index = position(out, n, h, m, COLUMN)
         self._take(parts, s)
+
+    def _axes_of_heads(self, q: Buffer, k: Buffer) -> tuple[list[Axis], list[Axis], tuple[Expr, Expr, Expr, Expr]]:
+        """(axes of the batch, axes of a tile's rows, where a row lies: the batch, q's head, k's head, the query)."""
+        heads, shared = q.shape[1], k.shape[1]
+        batch: list[Axis] = [] if is_one(q.shape[0]) else [Axis(symbol("i0"), q.shape[0])]
+        n = batch[0].symbol if batch else ZERO
+        rows: list[Axis] = [] if is_one(q.shape[2]) else [Axis(ROW, q.shape[2])]
+        m = rows[0].symbol if rows else ZERO
+        if as_expr(heads) is as_expr(shared):
+            batch += [] if is_one(heads) else [Axis(symbol(f"i{len(batch)}"), heads)]
+            h = hk = batch[-1].symbol if not is_one(heads) else ZERO
+            return batch, rows, (n, h, hk, m)
+        if not (type(heads) is int and type(shared) is int and heads % shared == 0):
+            raise NoMatch
+        each = heads // shared
+        hk = symbol(f"i{len(batch)}") if shared > 1 else ZERO
+        batch += [Axis(hk, shared)] if shared > 1 else []
+        if size_hint(q.shape[2], self.hints) * each <= PACKED:  # the heads that share their keys are rows of one tile
+            rows.insert(0, Axis(symbol("m1"), each))
+            h = hk * each + symbol("m1")
+        else:
+            batch.append(Axis(symbol(f"i{len(batch)}"), each))
+            h = hk * each + batch[-1].symbol
+        return batch, rows, (n, h, hk, m)
 
     # ---- what both become
     def _take(self, parts: _Parts, first: Extern) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -559,6 +559,34 @@ def _with_views(out: tuple, inputs: tuple, views: Sequence[tuple], n: int) -> tu
     return tuple(results[:n])
 
 
+class _Memory(NamedTuple):
+    """Storages by address: of what was fed (where it is not empty), of constants, how many results lie in each, and a
+    result in each."""
+
+    fed: set[int]
+    constants: set[int]
+    results: Counter[int]
+    own: dict[int, int]
+
+    def is_given(self, o: torch.Tensor) -> bool:
+        """Whether a result lies in memory that the plan does not make."""
+        where = o.untyped_storage().data_ptr()
+        return o.numel() > 0 and (where in self.fed or where in self.constants)
+
+    def is_alone(self, o: torch.Tensor) -> bool:
+        where = o.untyped_storage().data_ptr()
+        return self.results[where] == 1 and where not in self.constants
+
+
+def _storages(values: Iterable[Any], empty: bool = True) -> Iterator[int]:
+    """Where the tensors among these lie. `empty`: those without elements, too."""
+    return (
+        x.untyped_storage().data_ptr()
+        for x in values
+        if isinstance(x, torch.Tensor) and x.layout is torch.strided and (empty or x.numel())
+    )
+
+
 class _Results:
     """How the results of a capture are handed out: copied, as the input that they are, as the object that they are, or
     (from `first` on, what a forward keeps for its backward) left where they are. Gradients need not alias: each is
@@ -590,19 +618,11 @@ class _Results:
         self.lendable: list[torch.Tensor] = []
         self.parts: list[tuple] = []  # per result: its row, and what the row is about
         self.views: list[tuple] = []
-        memory = {
-            x.untyped_storage().data_ptr()
-            for x in fed
-            if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.numel()
-        }
-        own: dict[int, int] = {}  # storage -> a result in it
-        constants = {
-            c.untyped_storage().data_ptr()
-            for c in s.constants.values()
-            if isinstance(c, torch.Tensor) and c.layout is torch.strided
-        }
-        uses = Counter(
-            o.untyped_storage().data_ptr() for o in outs if isinstance(o, torch.Tensor) and o.layout is torch.strided
+        memory = _Memory(
+            set(_storages(fed, empty=False)),
+            set(_storages(s.constants.values())),
+            Counter(_storages(outs)),
+            {},
         )
         later = []
         for k, (spec, o) in enumerate(zip(s.outputs, outs)):
@@ -615,29 +635,28 @@ class _Results:
                 self.why = f"a result is of {o.dtype} on {o.device}, {o.layout}"
                 return
             elif spec.kind == "view" and not gradients:
-                if (
-                    type(spec.value[0]) is not int
-                    and o.numel()
-                    and o.untyped_storage().data_ptr() in memory | constants
-                ):
+                if type(spec.value[0]) is not int and memory.is_given(o):
                     self.why = "a result is a view of what the plan does not make"
                 self.parts.append((2, None))
                 later.append(k)
             else:
-                where = o.untyped_storage().data_ptr()
-                if o.numel() and not gradients and (where in memory or where in own and k < first):
-                    self.why = "a result shares its memory with an input or another result"
-                own.setdefault(where, k)
-                if k >= first and o.numel():
-                    self.parts.append((3, o))
-                    self.kept.append(o)
-                else:
-                    alone = (
-                        uses[where] == 1 and where not in constants and StorageWeakRef(o.untyped_storage()) not in given
-                    )
-                    self._copy(o, gradients and alone and pool is not common_pool(pool.index) and o.numel() > 0)
+                self._in_memory(k, o, memory, given, k >= first)
         for k in later:
-            self._view(k, s.outputs[k].value[0], outs[k], fed, own)
+            self._view(k, s.outputs[k].value[0], outs[k], fed, memory.own)
+
+    def _in_memory(self, k: int, o: torch.Tensor, memory: _Memory, given: set[StorageWeakRef], stays: bool) -> None:
+        """Result k, which is no view, as a row. `stays`: it is kept for a backward, unless it is empty."""
+        where = o.untyped_storage().data_ptr()
+        if o.numel() and not self.gradients and (where in memory.fed or where in memory.own and not stays):
+            self.why = "a result shares its memory with an input or another result"
+        memory.own.setdefault(where, k)
+        if stays and o.numel():
+            self.parts.append((3, o))
+            self.kept.append(o)
+            return
+        alone = memory.is_alone(o) and StorageWeakRef(o.untyped_storage()) not in given
+        lends = self.gradients and self.pool is not common_pool(self.pool.index)
+        self._copy(o, lends and alone and o.numel() > 0)
 
     def _copy(self, o: torch.Tensor, lendable: bool = False) -> None:
         self.bytes += span(o) * o.element_size()

@@ -15,7 +15,11 @@ __all__ = ["SPECIAL", "need_special"]
 
 _POLY = """\
 // Horner's scheme, highest order first; and Clenshaw's for a Chebyshev series.
-template <int N> INLINE double poly(double x, const double (&c)[N]) { double r = 0; for (int i = 0; i < N; i++) r = r * x + c[i]; return r; }
+template <int N> INLINE double poly(double x, const double (&c)[N]) {
+    double r = 0;
+    for (int i = 0; i < N; i++) r = r * x + c[i];
+    return r;
+}
 template <int N> INLINE double chebyshev(double x, const double (&c)[N]) {
     double a = 0, b = 0, p = 0;
     for (int i = 0; i < N; i++) p = b, b = a, a = x * b - p + c[i];
@@ -102,7 +106,8 @@ double bessel_y0_(double x) {
     if (!(x > 0)) return x == 0 ? -INF : NOT_A_NUMBER;
     double z = x * x, w = 25 / z, t = x - PI / 4;
     if (x <= 5) return poly(z, {y0_yp}) / poly(z, {y0_yq}) + 2 / PI * __builtin_log(x) * bessel_j0(x);
-    return (poly(w, {j0_pp}) / poly(w, {j0_pq}) * __builtin_sin(t) + 5 / x * (poly(w, {j0_qp}) / poly(w, {j0_qq})) * __builtin_cos(t))
+    return (poly(w, {j0_pp}) / poly(w, {j0_pq}) * __builtin_sin(t)
+            + 5 / x * (poly(w, {j0_qp}) / poly(w, {j0_qq})) * __builtin_cos(t))
         * 0.79788456080286535588 / __builtin_sqrt(x);
 }"""
     ),
@@ -112,7 +117,8 @@ double bessel_y1_(double x) {
     if (!(x > 0)) return x == 0 ? -INF : NOT_A_NUMBER;
     double z = x * x, w = 25 / z, t = x - 0.75 * PI;
     if (x <= 5) return x * (poly(z, {y1_yp}) / poly(z, {y1_yq})) + 2 / PI * (bessel_j1(x) * __builtin_log(x) - 1 / x);
-    return (poly(w, {j1_pp}) / poly(w, {j1_pq}) * __builtin_sin(t) + 5 / x * (poly(w, {j1_qp}) / poly(w, {j1_qq})) * __builtin_cos(t))
+    return (poly(w, {j1_pp}) / poly(w, {j1_pq}) * __builtin_sin(t)
+            + 5 / x * (poly(w, {j1_qp}) / poly(w, {j1_qq})) * __builtin_cos(t))
         * 0.79788456080286535588 / __builtin_sqrt(x);
 }"""
     ),
@@ -121,7 +127,9 @@ double bessel_y1_(double x) {
 double spherical_bessel_j0_(double x) {
     double z = x * x;
     if (__builtin_isinf(x)) return 0;
-    if (z < 0.25) return 1 + z * (-1. / 6 + z * (1. / 120 + z * (-1. / 5040 + z * (1. / 362880 + z * (-1. / 39916800 + z / 6227020800.)))));
+    if (z < 0.25)
+        return 1 + z * (-1. / 6 + z * (1. / 120 + z * (-1. / 5040
+                   + z * (1. / 362880 + z * (-1. / 39916800 + z / 6227020800.)))));
     return __builtin_sin(x) / x;
 }"""
     ),
@@ -133,16 +141,19 @@ double airy_ai_(double x) {
     const double scale = 5.64189583547756286948e-01;
     if (x < -2.09) {
         double u = -2 * x * __builtin_sqrt(-x) / 3, z = 1 / u, w = z * z, t = u + 0.25 * PI;
-        return scale / __builtin_sqrt(__builtin_sqrt(-x)) * (__builtin_sin(t) * (1 + w * poly(w, {airy_afn}) / poly(w, {airy_afd}))
-                                                            - __builtin_cos(t) * (z * poly(w, {airy_agn}) / poly(w, {airy_agd})));
+        return scale / __builtin_sqrt(__builtin_sqrt(-x))
+            * (__builtin_sin(t) * (1 + w * poly(w, {airy_afn}) / poly(w, {airy_afd}))
+               - __builtin_cos(t) * (z * poly(w, {airy_agn}) / poly(w, {airy_agd})));
     }
     if (x >= 2.09) {
         double u = 2 * x * __builtin_sqrt(x) / 3;
-        return scale * (poly(1 / u, {airy_an}) / poly(1 / u, {airy_ad})) / (2 * __builtin_sqrt(__builtin_sqrt(x)) * __builtin_exp(u));
+        return scale * (poly(1 / u, {airy_an}) / poly(1 / u, {airy_ad}))
+            / (2 * __builtin_sqrt(__builtin_sqrt(x)) * __builtin_exp(u));
     }
     double f = 1, g = x, k = 1, m = 1, n = x, z = x * x * x;     // the power series
     for (double t = 1; t > 1e-17; ) {
-        m *= z, k += 1, m /= k, n *= z, k += 1, n /= k, m /= k, f += m, k += 1, n /= k, g += n, t = __builtin_fabs(m / f);
+        m *= z, k += 1, m /= k, n *= z, k += 1, n /= k, m /= k, f += m, k += 1, n /= k, g += n;
+        t = __builtin_fabs(m / f);
     }
     return 0.355028053887817239260 * f - 0.258819403792806798405 * g;
 }"""

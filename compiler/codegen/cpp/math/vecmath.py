@@ -137,7 +137,8 @@ INLINE vf32 scale(vf32 x, vf32 n) {      // x * 2^n in two steps, so that denorm
         (),
         ("i32",),
         """\
-INLINE vf32 log_parts(vf32 x, vf32 &k, vf32 &f, vf32 &h) {        // log(m) = f - (h - result) for x = 2^k * m, m = 1 + f, sqrt(1/2) <= m < sqrt(2)
+// log(m) = f - (h - result) for x = 2^k * m, m = 1 + f, sqrt(1/2) <= m < sqrt(2).
+INLINE vf32 log_parts(vf32 x, vf32 &k, vf32 &f, vf32 &h) {
     vi32 tiny = x < 1.17549435e-38f;
     vf32 y = tiny ? x * 33554432.0f : x;                          // denormals: times 2^25
     vi32 b = (vi32)y - 0x3f3504f3, e = (b >> 23) - (tiny & 25);
@@ -169,7 +170,8 @@ INLINE vf32 log(vf32 x) {
         """\
 INLINE vf32 log2(vf32 x) {               // exact for powers of two
     vf32 k, f, h, r = log_parts(x, k, f, h), m = f - (h - r), lost = (f - m) - (h - r), hi = m * 1.44269502f;
-    return log_value(x, k + (hi + fma(m, vf32{} + 1.925963033500e-8f, fma(lost, vf32{} + 1.44269502f, fma(m, vf32{} + 1.44269502f, -hi)))));
+    return log_value(x, k + (hi + fma(m, vf32{} + 1.925963033500e-8f,
+                                      fma(lost, vf32{} + 1.44269502f, fma(m, vf32{} + 1.44269502f, -hi)))));
 }""",
     ),
     "erf": (
@@ -263,7 +265,8 @@ INLINE vf32 cos_part(vf32 r) {
         """\
 static __attribute__((noinline)) Reduced quadrant_far(vf32 x) {          // in double: up to 1e6
     vf64 d = wide(clamp(x, -1e6f, 1e6f)), n = (d * 0.6366197723675814 + 6755399441055744.0) - 6755399441055744.0;
-    return {narrow((d - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11), __builtin_convertvector(n, vi32)};
+    return {narrow((d - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11),
+            __builtin_convertvector(n, vi32)};
 }
 INLINE vf32 sin_far(vf32 x) {
     Reduced t = quadrant_far(x);

@@ -37,7 +37,8 @@ INLINE vf64 exp_less_1(vf64 r) {         // e^r - 1, |r| <= ln(2)/2
     return fma(horner(r, C), r * r, r);
 }
 INLINE vf64 less_ln2(vf64 x, vf64 n) {   // x - n * ln(2)
-    return fma(n, vf64{} - 2.8235290563031577122588448175013436025525412068e-13, fma(n, vf64{} - 0.69314718055966295651160180568695068359375, x));
+    return fma(n, vf64{} - 2.8235290563031577122588448175013436025525412068e-13,
+               fma(n, vf64{} - 0.69314718055966295651160180568695068359375, x));
 }""",
     ),
     "exp": (
@@ -114,7 +115,8 @@ INLINE vf64 log_parts(vf64 x, vf64 &k) { // log(m) for x = 2^k * m, sqrt(1/2) <=
     k = __builtin_convertvector(e - (tiny & 54), vf64);
     vf64 s = f / (2.0 + f), z = s * s, w = z * z, h = 0.5 * f * f;
     vf64 t1 = w * (3.999999999940941908e-01 + w * (2.222219843214978396e-01 + w * 1.531383769920937332e-01));
-    vf64 t2 = z * (6.666666666666735130e-01 + w * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
+    vf64 t2 = z * (6.666666666666735130e-01 + w * (2.857142874366239149e-01
+                   + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01)));
     return f - (h - s * (h + (t1 + t2)));
 }
 INLINE vf64 log_result(vf64 x, vf64 y) { // 0, negative numbers, infinity and NaN
@@ -147,7 +149,8 @@ INLINE vf64 log2(vf64 x) {               // exact for powers of two
         """\
 INLINE vf64 log10(vf64 x) {
     vf64 k, m = log_parts(x, k);
-    return log_result(x, fma(k, vf64{} + 3.01029995663611771306e-01, fma(k, vf64{} + 3.69423907715893078616e-13, m * 0.43429448190325182765)));
+    return log_result(x, fma(k, vf64{} + 3.01029995663611771306e-01,
+                             fma(k, vf64{} + 3.69423907715893078616e-13, m * 0.43429448190325182765)));
 }""",
     ),
     "atanh": (
@@ -176,7 +179,8 @@ INLINE vf64 erf(vf64 x) {
 -0.02377051501976663,
             0.06830802734390644, -0.1192736634131923, 0.12964515870277799, -0.04756229435346764, \
 -0.13562110612458128, 1.2530080582697296};
-    vf64 a = magnitude(x), z = x * x, c = a > 6.0 ? vf64{} + 6.0 : a, w = 1.0 + 2.0 * c, inverse = 1.0 / ((c + 3.0) * w);
+    vf64 a = magnitude(x), z = x * x, c = a > 6.0 ? vf64{} + 6.0 : a;
+    vf64 w = 1.0 + 2.0 * c, inverse = 1.0 / ((c + 3.0) * w);
     vf64 large = 1.0 - exp(-c * c) * (horner((c - 3.0) * w * inverse, LARGE) * ((c + 3.0) * inverse));
     vf64 y = a < 1.0 ? x * horner(a < 1.0 ? z : vf64{}, SMALL) : with_sign(large, x);
     return x == x ? y : x;
@@ -266,7 +270,8 @@ INLINE vf64 asin_rest(vf64 x, vf64 z) {  // asin(x) - x for z = x * x <= 1/4
 INLINE vf64 asin(vf64 x) {               // pi/2 - 2 * asin(sqrt((1 - a) / 2)) for a > 1/2
     vf64 a = magnitude(x), z = a > 0.5 ? 0.5 - 0.5 * a : a * a, s = a > 0.5 ? sqrt(z) : a, p = asin_rest(s, z);
     vf64 left = fma(-s, s, z) / (s + s); // of the root
-    vf64 big = fma(vf64{} - 2.0, s, vf64{} + 1.5707963267948966) + (6.123233995736766e-17 - 2.0 * (p + (s == 0.0 ? vf64{} : left)));
+    vf64 big = fma(vf64{} - 2.0, s, vf64{} + 1.5707963267948966)
+        + (6.123233995736766e-17 - 2.0 * (p + (s == 0.0 ? vf64{} : left)));
     vf64 y = with_sign(a > 0.5 ? big : s + p, x);
     y = a > 1.0 ? __builtin_nan("") - vf64{} : y;
     return (x == 0.0) | (x != x) ? x : y;
@@ -303,7 +308,8 @@ INLINE vf64 tan(vf64 x) {
         ("round",),
         ("horner", "log", "sin", "any"),
         """\
-INLINE vf64 lgamma(vf64 x) {             // Stirling's series from 8 on; below, a series about 2 that argument and result are brought to by products
+// Stirling's series from 8 on; below, a series about 2 that argument and result are brought to by products.
+INLINE vf64 lgamma(vf64 x) {
     static constexpr double C[] = {6.394287142009835e-08, -1.3444709725427913e-07, 2.0288563910901753e-07, \
 -4.300159824444009e-07, 9.579382101069666e-07,
             -2.045070554635358e-06, 4.374357834156144e-06, -9.438422969001998e-06, 2.0507269771402573e-05, \
@@ -315,10 +321,12 @@ INLINE vf64 lgamma(vf64 x) {             // Stirling's series from 8 on; below, 
 -0.0019175269175269176, 0.0008417508417508417,
             -0.0005952380952380953, 0.0007936507936507937, -0.002777777777777778, 0.08333333333333333};
     vi64 negative = x < 0.0;
-    vf64 z = negative ? 1.0 - x : x, least = z < 8.0 ? z : vf64{} + 8.0, n = round(least), k = n - 2.0, y = least - n, above = vf64{} + 1.0, below = above;
+    vf64 z = negative ? 1.0 - x : x, least = z < 8.0 ? z : vf64{} + 8.0, n = round(least), k = n - 2.0, y = least - n;
+    vf64 above = vf64{} + 1.0, below = above;
     UNROLL for (int j = 1; j <= 6; j++) above *= k >= (double)j ? least - (double)j : vf64{} + 1.0;
     UNROLL for (int j = 0; j < 2; j++) below *= k < -(double)j ? least + (double)j : vf64{} + 1.0;
-    vf64 products = log(k > 0.0 ? above : below), low = y * horner(y, C) + (k > 0.0 ? products : -products), large = z < 8.0 ? vf64{} + 8.0 : z, r = 1.0 / large;
+    vf64 products = log(k > 0.0 ? above : below), low = y * horner(y, C) + (k > 0.0 ? products : -products);
+    vf64 large = z < 8.0 ? vf64{} + 8.0 : z, r = 1.0 / large;
     vf64 high = (large - 0.5) * log(large) - large + 0.91893853320467274178 + r * horner(r * r, STIRLING);
     vf64 g = z < 8.0 ? low : high;
     if (any(negative)) {                 // -log(|sin(pi x)| / pi) - lgamma(1 - x)
@@ -334,10 +342,12 @@ INLINE vf64 lgamma(vf64 x) {             // Stirling's series from 8 on; below, 
         ("fma", "sqrt"),
         ("horner",),
         """\
-INLINE vf64 hypot(vf64 x, vf64 y) {      // scaled by a power of two; the root of the rounded sum, then what rounding left out
+// Scaled by a power of two; the root of the rounded sum, then what rounding left out.
+INLINE vf64 hypot(vf64 x, vf64 y) {
     vf64 a = magnitude(x), b = magnitude(y), hi = a > b ? a : b, lo = a > b ? b : a;
     vi64 e = 0x7fe0000000000000LL - ((vi64)hi & 0x7ff0000000000000LL);
-    e = e < 0x0010000000000000LL ? vi64{} + 0x0010000000000000LL : e, e = e > 0x7fd0000000000000LL ? vi64{} + 0x7fd0000000000000LL : e;
+    e = e < 0x0010000000000000LL ? vi64{} + 0x0010000000000000LL : e;
+    e = e > 0x7fd0000000000000LL ? vi64{} + 0x7fd0000000000000LL : e;
     vf64 p = hi * (vf64)e, q = lo * (vf64)e;
     vf64 h = p * p, l = q * q, s = h + l, rest = ((h - s) + l) + fma(p, p, -h) + fma(q, q, -l);
     vf64 r = sqrt(s), better = r + (fma(-r, r, s) + rest) * 0.5 / r;
@@ -354,18 +364,22 @@ __attribute__((noinline, cold)) static vf64 pow_rest(vf64 x, vf64 y, vi64 odd, v
     for (int k = 0; k < L; k++) if (odd[k]) r[k] = __builtin_pow(x[k], y[k]);
     return r;
 }
-INLINE vf64 pow(vf64 x, vf64 y) {        // e^(y * log|x|), the logarithm in two doubles, with x's sign for odd y; zeros, infinities and NaN go to libm
+// e^(y * log|x|), the logarithm in two doubles, with x's sign for odd y; zeros, infinities and NaN go to libm.
+INLINE vf64 pow(vf64 x, vf64 y) {
     static constexpr double Q[] = {0.11725771221811145, 0.11705988156500907, 0.13334813971292003, \
 0.15384594791762352, 0.1818181833699257, 0.2222222222164882,
             0.2857142857142938, 0.4};
     vf64 a = magnitude(x), b = magnitude(y), one = vf64{} + 1.0;
     vi64 odd = ~((a > 0.0) & (a <= 1.7976931348623157e308) & (b <= 1.7976931348623157e308));
     a = odd ? one : a;
-    vi64 tiny = a < 2.2250738585072014e-308, bits = (vi64)(tiny ? a * 18014398509481984.0 : a), e = (bits - 0x3fe6a09e667f3bcdLL) >> 52;
+    vi64 tiny = a < 2.2250738585072014e-308, bits = (vi64)(tiny ? a * 18014398509481984.0 : a);
+    vi64 e = (bits - 0x3fe6a09e667f3bcdLL) >> 52;
     vf64 m = (vf64)(bits - (e << 52)), k = __builtin_convertvector(e - (tiny & 54), vf64);
-    vf64 d = m + 1.0, dl = m - (d - 1.0), f = m - 1.0, inverse = 1.0 / d;      // log(m) = 2 * (s + s^3 / 3 + ...), s = f / d
+    // log(m) = 2 * (s + s^3 / 3 + ...), s = f / d
+    vf64 d = m + 1.0, dl = m - (d - 1.0), f = m - 1.0, inverse = 1.0 / d;
     vf64 s = f * inverse, sl = (fma(-s, d, f) - s * dl) * inverse, z = s * s, zl = fma(s, s, -z) + 2.0 * s * sl;
-    vf64 u = z * horner(z, Q), p = u + 0.66666666666666663, pl = (u - (p - 0.66666666666666663)) + 3.7007434154171886e-17;
+    vf64 u = z * horner(z, Q), p = u + 0.66666666666666663;
+    vf64 pl = (u - (p - 0.66666666666666663)) + 3.7007434154171886e-17;
     vf64 c = s * z, cl = fma(s, z, -c) + s * zl + sl * z, t = c * p, tl = fma(c, p, -t) + c * pl + cl * p;
     vf64 far = k * 6.93147180369123816490e-01, two = 2.0 * s, h = far + two, v = h - far;
     vf64 l = ((far - (h - v)) + (two - v)) + (2.0 * sl + tl + k * 1.90821492927058770002e-10);
@@ -376,9 +390,11 @@ INLINE vf64 pow(vf64 x, vf64 y) {        // e^(y * log|x|), the logarithm in two
     w = out ? with_sign(vf64{} + 800.0, w) : w, wl = out ? vf64{} : wl;
     vf64 n = round(w * 1.4426950408889634), r = scale(exp_less_1(less_ln2(w, n) + wl) + 1.0, n);
     r = out ? (w > 0.0 ? vf64{} + __builtin_inf() : vf64{}) : r;
-    if (any(x < 0.0)) {                  // (from 2^53 on all numbers are even; below, adding 2^52 leaves whole numbers as they are)
+    // (from 2^53 on all numbers are even; below, adding 2^52 leaves whole numbers as they are)
+    if (any(x < 0.0)) {
         vf64 q = b < 4503599627370496.0 ? b + 4503599627370496.0 : b;
-        vi64 whole = (b >= 4503599627370496.0) | (q - 4503599627370496.0 == b), sign = (b < 9007199254740992.0) & whole & ((vi64)q << 63);
+        vi64 whole = (b >= 4503599627370496.0) | (q - 4503599627370496.0 == b);
+        vi64 sign = (b < 9007199254740992.0) & whole & ((vi64)q << 63);
         r = x < 0.0 ? (whole ? (vf64)((vi64)r ^ sign) : __builtin_nan("") - vf64{}) : r;
     }
     return __builtin_expect(any(odd), 0) ? pow_rest(x, y, odd, r) : r;

@@ -47,12 +47,14 @@ WIDE_F32: dict[str, tuple] = {
 // Double precision under float functions: arguments are finite and, for the logarithm, positive.
 INLINE vf64 wide(vf32 x) { return __builtin_convertvector(x, vf64); }
 INLINE vf32 narrow(vf64 x) { return __builtin_convertvector(x, vf32); }
-// m ? x : y with a mask that is made of floats: of vectors of two registers GCC takes comparisons and choices apart lane by lane.
+// m ? x : y with a mask that is made of floats: of vectors of two registers GCC takes comparisons and choices apart
+// lane by lane.
 INLINE vf64 choose(vi32 m, vf64 x, vf64 y) {
     vi64 w = __builtin_convertvector(m, vi64);
     return (vf64)(((vi64)x & w) | ((vi64)y & ~w));
 }
-INLINE vf64 wide_log(vf64 x) {           // log(2^e * (1 + f)) = e * log(2) + f * polynomial(f), within 2e-11; sqrt(1/2) <= 1 + f < sqrt(2)
+// log(2^e * (1 + f)) = e * log(2) + f * polynomial(f), within 2e-11; sqrt(1/2) <= 1 + f < sqrt(2).
+INLINE vf64 wide_log(vf64 x) {
     vi64 b = (vi64)x, e = (b - 0x3fe6a09e667f3bcdLL) >> 52;
     vf64 f = (vf64)(b - (e << 52)) - 1.0;
     vf64 p = madd(f, vf64{} + 0.05235888516923783, -0.09804420067786203);
@@ -67,7 +69,8 @@ INLINE vf64 wide_exp2(vf64 x) {          // |x| < 1000
     vf64 t = x + 6755399441055744.0, n = t - 6755399441055744.0;   // rounds to an integer, which t's lowest bits hold
     vf64 r = (x - n) * 0.6931471805599453;
     vf64 p = r * (1.0 / 3628800) + 1.0 / 362880;
-    p = madd(p, r, 1.0 / 40320), p = madd(p, r, 1.0 / 5040), p = madd(p, r, 1.0 / 720), p = madd(p, r, 1.0 / 120), p = madd(p, r, 1.0 / 24);
+    p = madd(p, r, 1.0 / 40320), p = madd(p, r, 1.0 / 5040), p = madd(p, r, 1.0 / 720);
+    p = madd(p, r, 1.0 / 120), p = madd(p, r, 1.0 / 24);
     p = madd(p, r, 1.0 / 6), p = madd(p, r, 0.5), p = madd(p, r, 1.0), p = madd(p, r, 1.0);
     return (vf64)((vi64)p + ((vi64)t << 52));
 }
@@ -159,7 +162,8 @@ INLINE vf32 asin_rest(vf32 x, vf32 z) {  // asin(x) - x for z = x * x <= 1/4
         """\
 INLINE vf32 asin(vf32 x) {               // pi/2 - 2 * asin(sqrt((1 - a) / 2)) for a > 1/2
     vf32 a = magnitude(x), z = a > 0.5f ? 0.5f - 0.5f * a : a * a, s = a > 0.5f ? sqrt(z) : a, p = asin_rest(s, z);
-    vf32 y = with_sign(a > 0.5f ? fma(vf32{} - 2.0f, s, vf32{} + 1.57079637f) + fma(vf32{} - 2.0f, p, vf32{} - 4.37113883e-8f) : s + p, x);
+    vf32 y = with_sign(a > 0.5f ? fma(vf32{} - 2.0f, s, vf32{} + 1.57079637f)
+                                  + fma(vf32{} - 2.0f, p, vf32{} - 4.37113883e-8f) : s + p, x);
     y = a > 1.0f ? __builtin_nanf("") - vf32{} : y;
     return (x == 0.0f) | (x != x) ? x : y;
 }""",
@@ -182,10 +186,12 @@ INLINE vf32 acos(vf32 x) {
         ("wide",),
         """\
 INLINE vf32 erfc(vf32 x) {               // t * exp(polynomial(t) - a * a), t = 2 / (2 + a)
-    vf64 a = wide(clamp(magnitude(x), 0.0f, 10.1f)), t = 2.0 / (2.0 + a), u = t * 2.3960396039603960396 - 1.3960396039603960396;
+    vf64 a = wide(clamp(magnitude(x), 0.0f, 10.1f)), t = 2.0 / (2.0 + a);
+    vf64 u = t * 2.3960396039603960396 - 1.3960396039603960396;
     vf64 p = madd(u, vf64{} - 0.0000230974099250821645, 0.0000559946361085538095);
-    p = madd(p, u, 0.000130454010046637602), p = madd(p, u, -0.000542124662051129332), p = madd(p, u, -0.000272213917025101927);
-    p = madd(p, u, 0.00374085504329104579), p = madd(p, u, -0.00108341166290079325), p = madd(p, u, -0.0296096417079819325);
+    p = madd(p, u, 0.000130454010046637602), p = madd(p, u, -0.000542124662051129332);
+    p = madd(p, u, -0.000272213917025101927), p = madd(p, u, 0.00374085504329104579);
+    p = madd(p, u, -0.00108341166290079325), p = madd(p, u, -0.0296096417079819325);
     p = madd(p, u, 0.015943774980004603), p = madd(p, u, 0.571197380196635831), p = madd(p, u, -0.559537967080498319);
     vf64 y = t * wide_exp(p - a * a);
     vf32 r = x < 0.0f ? narrow(2.0 - y) : narrow(y);
@@ -196,19 +202,22 @@ INLINE vf32 erfc(vf32 x) {               // t * exp(polynomial(t) - a * a), t = 
         (),
         ("wide", "any"),
         """\
-INLINE vf32 lgamma(vf32 x) {             // Stirling's series from 8 on, log(x (x + 1) ... (x + 7)) below, series about the zeros 1 and 2
+// Stirling's series from 8 on, log(x (x + 1) ... (x + 7)) below, series about the zeros 1 and 2.
+INLINE vf32 lgamma(vf32 x) {
     vf32 finite = clamp(x, -8388608.0f, 3.4028234e38f);
     vi32 negative = finite < 0.0f, low = (finite < 8.0f) & (finite > -7.0f);
     vf64 d = wide(finite), z = choose(negative, 1.0 - d, d), w = choose(low, z + 8.0, z), r = 1.0 / w, q = r * r;
     vf64 product = z * (z + 1.0) * ((z + 2.0) * (z + 3.0)) * ((z + 4.0) * (z + 5.0) * ((z + 6.0) * (z + 7.0)));
-    vf64 y = (w - 0.5) * wide_log(w) - w + 0.91893853320467274178 + r * madd(madd(madd(q, vf64{} - 1.0 / 1680, 1.0 / 1260), q, -1.0 / 360), q, 1.0 / 12);
+    vf64 y = (w - 0.5) * wide_log(w) - w + 0.91893853320467274178
+        + r * madd(madd(madd(q, vf64{} - 1.0 / 1680, 1.0 / 1260), q, -1.0 / 360), q, 1.0 / 12);
     vf64 inner = choose(low, product, vf64{} + 1.0);
     vi32 pole = vi32{};
     if (any(negative)) {                 // log(pi / |sin(pi x)|) - lgamma(1 - x)
         vf64 n = (d + 6755399441055744.0) - 6755399441055744.0, t = (d - n) * 3.14159265358979323846, h = t * t;
         pole = negative & (narrow(t) == 0.0f);
         vf64 c = madd(h, vf64{} - 1.0 / 1307674368000, 1.0 / 6227020800);
-        c = madd(c, h, -1.0 / 39916800), c = madd(c, h, 1.0 / 362880), c = madd(c, h, -1.0 / 5040), c = madd(c, h, 1.0 / 120), c = madd(c, h, -1.0 / 6);
+        c = madd(c, h, -1.0 / 39916800), c = madd(c, h, 1.0 / 362880), c = madd(c, h, -1.0 / 5040);
+        c = madd(c, h, 1.0 / 120), c = madd(c, h, -1.0 / 6);
         vf64 s = (vf64)((vi64)(t * madd(c, h, 1.0)) & 0x7fffffffffffffffLL) * 0.31830988618379067154;
         inner /= choose(negative & ~pole, s, vf64{} + 1.0);
     }
@@ -218,12 +227,15 @@ INLINE vf32 lgamma(vf32 x) {             // Stirling's series from 8 on, log(x (
     if (any(first | second)) {
         vf64 e = d - 1.0, f = d - 2.0;
         vf64 one = madd(e, vf64{} + 0.16955717699740819, -0.20738555102867398);
-        one = madd(one, e, 0.27058080842778455), one = madd(one, e, -0.40068563438653143), one = madd(one, e, 0.82246703342411322), one = madd(one, e, -0.57721566490153286);
+        one = madd(one, e, 0.27058080842778455), one = madd(one, e, -0.40068563438653143);
+        one = madd(one, e, 0.82246703342411322), one = madd(one, e, -0.57721566490153286);
         vf64 two = madd(f, vf64{} + 0.0028905103307415234, -0.0073855510286739853);
-        two = madd(two, f, 0.020580808427784548), two = madd(two, f, -0.067352301053198095), two = madd(two, f, 0.32246703342411322), two = madd(two, f, 0.42278433509846714);
+        two = madd(two, f, 0.020580808427784548), two = madd(two, f, -0.067352301053198095);
+        two = madd(two, f, 0.32246703342411322), two = madd(two, f, 0.42278433509846714);
         y = choose(first, e * one, y), y = choose(second, f * two, y);
     }
-    vf32 result = pole | (x == 0.0f) | (magnitude(x) == __builtin_inff()) ? __builtin_inff() - vf32{} : narrow(y) + 0.0f;         // (+ 0: the zeros at 1 and 2 have no sign)
+    vf32 result = pole | (x == 0.0f) | (magnitude(x) == __builtin_inff()) ? __builtin_inff() - vf32{}
+        : narrow(y) + 0.0f;              // (+ 0: the zeros at 1 and 2 have no sign)
     return x == x ? result : x;
 }""",
     ),
@@ -231,7 +243,8 @@ INLINE vf32 lgamma(vf32 x) {             // Stirling's series from 8 on, log(x (
         ("fma", "sqrt"),
         ("wide",),
         """\
-INLINE vf32 hypot(vf32 x, vf32 y) {      // scaled by a power of two; the root of the rounded sum, then what rounding left out
+// Scaled by a power of two; the root of the rounded sum, then what rounding left out.
+INLINE vf32 hypot(vf32 x, vf32 y) {
     vf32 a = magnitude(x), b = magnitude(y), hi = a > b ? a : b, lo = a > b ? b : a;
     vi32 e = 0x7f000000 - ((vi32)hi & 0x7f800000);
     e = e < 0x00800000 ? vi32{} + 0x00800000 : e, e = e > 0x7e800000 ? vi32{} + 0x7e800000 : e;
@@ -371,13 +384,15 @@ __attribute__((noinline, cold)) static vf32 pow_rest(vf32 x, vf32 y, vi32 odd, v
     for (int k = 0; k < L; k++) if (odd[k]) r[k] = __builtin_powf(x[k], y[k]);
     return r;
 }
-INLINE vf32 pow(vf32 x, vf32 y) {        // 2^(y * log2(|x|)), with x's sign for odd y; zeros, infinities and NaN go to libm
+// 2^(y * log2(|x|)), with x's sign for odd y; zeros, infinities and NaN go to libm.
+INLINE vf32 pow(vf32 x, vf32 y) {
     vf32 a = magnitude(x), b = magnitude(y);
     vi32 odd = ~((a > 0.0f) & (a <= 3.4028234e38f) & (b <= 3.4028234e38f));
     vf64 t = wide_log(wide(odd ? 1.0f - vf32{} : a)) * 1.4426950408889634 * wide(odd ? vf32{} : y);
     vf32 u = narrow(t), over = clamp(u, -300.0f, 300.0f);
     vf32 r = narrow(wide_exp2(choose(u == over, t, wide(over))));
-    if (any(x < 0.0f)) {                 // (from 2^24 on all numbers are even; below, adding 2^23 leaves whole numbers as they are)
+    // (from 2^24 on all numbers are even; below, adding 2^23 leaves whole numbers as they are)
+    if (any(x < 0.0f)) {
         vf32 n = b < 8388608.0f ? b + 8388608.0f : b;
         vi32 whole = (b >= 8388608.0f) | (n - 8388608.0f == b), sign = (b < 16777216.0f) & whole & ((vi32)n << 31);
         r = x < 0.0f ? (whole ? (vf32)((vi32)r ^ sign) : __builtin_nanf("") - vf32{}) : r;
@@ -488,7 +503,8 @@ _REMAINDERS = {
         ("fma", "trunc"),
         ("any", "abs", "copysign"),
         """\
-INLINE {V} fmod({V} a, {V} b) {{         // a - trunc(a / b) * b, exact; quotients beyond the digits of the type go to libm
+// a - trunc(a / b) * b, exact; quotients beyond the digits of the type go to libm.
+INLINE {V} fmod({V} a, {V} b) {{
     {V} quotient = a / b, q = trunc(quotient), size = abs(b);
     {V} r = fma(-q, b, a);                                         // q may be off by one after rounding
     {V} signed_size = copysign(size, a);
@@ -525,7 +541,8 @@ INLINE {V} div_floor({V} a, {V} b) {{    // as Python's //
 }
 _NEXT = """\
 INLINE {V} nextafter({V} x, {V} y) {{
-    {M} up = (x < y) == (x > 0), least = ({M}{{}} + 1) | (({M})y & ({M})(-{V}{{}}));       // from 0: the smallest number, with y's sign
+    {M} up = (x < y) == (x > 0);
+    {M} least = ({M}{{}} + 1) | (({M})y & ({M})(-{V}{{}}));       // from 0: the smallest number, with y's sign
     {V} r = x == 0 ? ({V})least : ({V})(({M})x - up + ~up);
     r = x == y ? y : r;
     return (x != x) | (y != y) ? x + y : r;
