@@ -21,6 +21,7 @@ from . import attributes, builtin_calls, callables, classes, modules, operators
 from ..library import optimizers
 from ..tensors import subclass_calls, tensor_calls
 from ..library.backward_reads import refuse_operator
+from .native.native_methods import call_native_method
 from .caches import call_cached
 from ..tensors.exchanged import relies_on_parts
 from ..library.functional_transforms import Transformed, call_object, jacobian_wrapper
@@ -168,7 +169,7 @@ def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     owner = args[0]
     if type(owner) is TraceTensor:
         return tensor_calls.call_method(m, owner, fn.__name__, args[1:], kwargs)
-    return builtin_calls.call_native_method(m, fn, owner, args[1:], kwargs)
+    return call_native_method(m, fn, owner, args[1:], kwargs)
 
 
 def _call_opaque(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
