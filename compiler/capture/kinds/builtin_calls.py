@@ -39,7 +39,8 @@ from .builtin_types import python_method
 from .elements import as_index, as_number, settle_keys
 from .classes import new_object
 from .inline_policy import is_of_torch
-from .operators import get_item, native_operation, to_text
+from .objects.texts import to_text
+from .operators import get_item, native_operation
 from ..arrays.numpy_arrays import call_numpy
 
 if TYPE_CHECKING:
