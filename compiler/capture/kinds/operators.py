@@ -18,7 +18,7 @@ from ...guards import source as S
 from . import containers, elements
 from ..numbers import size_floats
 from ..tensors import tensor_calls
-from .attributes import in_class_dict
+from .objects.class_attributes import in_class_dict
 from .choices import any_of, undecided
 from ..machine.generators import InlineGenerator
 from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled

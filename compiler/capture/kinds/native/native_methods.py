@@ -22,6 +22,7 @@ from ..builtin_types import base_of
 from ..classes import construct
 from ..context_variables import context_value
 from ..identity import subclasses
+from ..objects.class_attributes import in_class_dict
 from ..operators import native_operation
 from ...machine.generators import InlineGenerator
 from ...machine.signals import Break, Raised
@@ -147,7 +148,7 @@ def _on_outside_container(m: Machine, call: NativeCall) -> Any:
 
 
 def _is_class_dict(m: Machine, call: NativeCall) -> bool:
-    """Whether it is the `__dict__` of a class, as attributes.py gave it."""
+    """Whether it is the `__dict__` of a class, as objects/class_attributes.py gave it."""
     return id(call.owner) in m.world.class_dicts
 
 
@@ -156,7 +157,7 @@ def _on_class_dict(m: Machine, call: NativeCall) -> Any:
     _, owner, name, args, kwargs = call
     if name not in ("get", "__getitem__", "__contains__") or kwargs or not 1 <= len(args) <= 2:
         containers.refuse_class_dict(m, owner)
-    found = attributes.in_class_dict(m, owner, args[0])
+    found = in_class_dict(m, owner, args[0])
     if name == "__contains__":
         return found is not MISSING
     if found is MISSING and name == "__getitem__":
