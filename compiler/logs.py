@@ -213,7 +213,7 @@ def _unfused(e: Any, more: bool) -> str:
 
 
 def _autotune(e: Any, more: bool) -> str:
-    from .report.builder import trial
+    from .report.facts.stated_rows import trial
     from .report.numbers import seconds
 
     trials = sorted(map(trial, e.trials), key=lambda t: (t.seconds is None, t.seconds))

@@ -21,13 +21,14 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from types import CodeType
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from .. import events
 from ..guards.guard_cost import GuardCost, measure_cost
 from ..base.source_text import source_line
 from . import schema as s
 from .bytecode_text import bytecode_text
+from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
 from ..base.labels import cell_number, label
 from .report import CompileReport
@@ -35,7 +36,7 @@ from .payload import renumber
 from .plan_facts import partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
-from .words import expected_text, failure_subject, failure_words, guard_class, guard_text, short
+from .words import expected_text, failure_subject, failure_words, guard_class, guard_text
 
 __all__ = ["ReportBuilder", "record"]
 
@@ -378,17 +379,17 @@ class ReportBuilder:
                 str(e.name),
                 {"c++": "cpp"}.get(f.get("language") or "cpp", f.get("language") or "cpp"),
                 self._cells_named(f.get("source") or "", getattr(ir, "lines", None) or ()),
-                _ir_text(ir),
+                ir_text(ir),
                 graph,
-                _int(f.get("bytes")),
-                _int(f.get("flops")),
+                known_int(f.get("bytes")),
+                known_int(f.get("flops")),
                 f.get("launches") or 1,
                 f.get("seconds"),
                 f.get("compile_seconds"),
                 origins=[str(o) for o in f.get("origins") or getattr(ir, "origins", None) or ()],
                 lines=[[label(str(x[0])), x[1]] for x in getattr(ir, "lines", None) or ()],
                 fused_because=[str(x) for x in getattr(ir, "fused_because", None) or ()],
-                choices=_choices(f.get("choices") or {}),
+                choices=plain_choices(f.get("choices") or {}),
                 names=dict(f.get("names") or {}),
             )
         )
@@ -409,7 +410,7 @@ class ReportBuilder:
                 k.source, k.names, k.choices = (
                     self._cells_named(e.source, e.lines),
                     dict(e.names),
-                    _choices(e.choices),
+                    plain_choices(e.choices),
                 )  # as a search has left it
                 return
 
@@ -454,7 +455,7 @@ class ReportBuilder:
             ]
         memory = {**(e.facts.get("memory") or {}), **facts.get("memory", {})}
         if memory:
-            self.r.memory.append(_memory(graph, memory))
+            self.r.memory.append(memory_row(graph, memory))
 
     def _on_library(self, e: events.Event) -> None:
         file, line = e.facts.get("file") or "", e.facts.get("line")
@@ -755,7 +756,7 @@ class ReportBuilder:
                     g.outputs = sum(len(n.inputs) for n in nodes if n.op == "output")
                 elif low is not None and not g.ops:
                     g.ops = sum(n.op not in ("input", "parameter", "output") for n in g.lowered.nodes())
-                g.symbols = g.symbols or _symbols(getattr(cap, "env", None))
+                g.symbols = g.symbols or symbol_rows(getattr(cap, "env", None))
                 for y in g.symbols:
                     y.source = self._users_words(g.frame, y.source)
                 if cap is not None:
@@ -779,29 +780,6 @@ class ReportBuilder:
 def subject(r: s.Recompile) -> str:
     """`x.shape[0]`: the thing that changed."""
     return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind
-
-
-def _choices(choices: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(k): v if isinstance(v, (int, float, bool, str, type(None))) else short(v) for k, v in choices.items()}
-
-
-def trial(t: Any) -> s.Trial:
-    """A candidate as autotuning states it: a Trial, (config, seconds), or an object with `config` or `choices`,
-    `seconds` or `us` (microseconds), `chosen` or `kept`, `error`; whatever else it holds belongs to the
-    configuration."""
-    if isinstance(t, s.Trial):
-        return t
-    if isinstance(t, dict):
-        rest = {
-            k: v for k, v in t.items() if k not in ("config", "choices", "seconds", "us", "chosen", "kept", "error")
-        }
-        config = t.get("config", t.get("choices"))
-        config = {} if config is None else dict(config) if isinstance(config, dict) else {"variant": str(config)}
-        seconds = t["us"] * 1e-6 if t.get("seconds") is None and t.get("us") is not None else t.get("seconds")
-        config |= {k: v for k, v in rest.items() if v not in (0, None, False)}
-        return s.Trial(config, seconds, bool(t.get("chosen") or t.get("kept")), str(t.get("error") or ""))
-    config, seconds = (t[0], t[1]) if isinstance(t, (tuple, list)) and len(t) > 1 else (t, None)
-    return s.Trial(dict(config) if isinstance(config, dict) else {"variant": str(config)}, seconds)
 
 
 def _bound_words(r: CompileReport) -> None:
@@ -833,55 +811,3 @@ def _is_setup(b: Any) -> bool:
         or inside[:1] == ["__init__"]
         or inside[:2] == ["<module>", "__init__"]
     )
-
-
-def _ir_text(kernel: Any) -> str:
-    if kernel is None:
-        return ""
-    if isinstance(kernel, str):
-        return kernel
-    from ..lowering.print_loops import print_kernel
-
-    return print_kernel(kernel, kernel.name, origins=True)
-
-
-def _memory(graph: int | None, facts: dict[str, Any]) -> s.Memory:
-    """The memory plan of a graph, from what its schedule stated."""
-    buffers = [b if isinstance(b, s.MemoryBuffer) else s.MemoryBuffer(**b) for b in facts.get("buffers") or ()]
-    return s.Memory(
-        graph,
-        _int(facts.get("peak_bytes")),
-        _int(facts.get("without_reuse_bytes")),
-        _int(facts.get("eager_peak_bytes")),
-        facts.get("steps") or 0,
-        buffers,
-        list(facts.get("live") or ()),
-        peak_at=facts.get("peak_at") or "",
-        peak_line=list(facts.get("peak_line") or ()),
-    )
-
-
-def _int(x: Any) -> int | None:
-    try:
-        return None if x is None else int(x)
-    except (TypeError, ValueError):  # a size expression without a value
-        return None
-
-
-def _symbols(env: Any) -> list[s.Symbol]:
-    out = []
-    sources = getattr(env, "sources", None) or {}
-    ranges = getattr(env, "ranges", None) or {}
-    for name, hint in (getattr(env, "hints", None) or {}).items():
-        src: Any = sources.get(name) if isinstance(sources, dict) else None
-        lo, hi = (ranges.get(name) or (2, None))[:2] if isinstance(ranges, dict) else (2, None)
-        pinned = next((g for g in getattr(env, "guards", ()) if name in g[0].symbol_names()), None)
-        y = s.Symbol(str(name), _int(hint), _int(lo), _int(hi), src.name() if hasattr(src, "name") else str(src or ""))
-        if pinned is not None:
-            y.file, y.line, y.why = (
-                label(pinned[1]),
-                pinned[2],
-                f"{pinned[0]}: {pinned[3]}" if pinned[3] else str(pinned[0]),
-            )
-        out.append(y)
-    return out

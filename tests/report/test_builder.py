@@ -245,7 +245,7 @@ def test_no_stock_compiler_is_imported():
 
 
 def test_trials_of_autotuning_keep_their_times() -> None:
-    from tcompile.compiler.report.builder import trial
+    from tcompile.compiler.report.facts.stated_rows import trial
 
     t = trial({"choices": {"unroll": 4}, "threads": 2, "us": 12.5, "kept": True})
     assert t.config == {"unroll": 4, "threads": 2} and abs(t.seconds - 12.5e-6) < 1e-12 and t.chosen and not t.error

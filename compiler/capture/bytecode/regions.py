@@ -33,6 +33,9 @@ from .version import NULL_FIRST
 
 __all__ = ["CannotOutline", "Exit", "RegionSpec", "Plan", "make_region", "emit_region_call"]
 
+_SETS = frozenset(("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"))  # a slot: to a value, or to nothing
+_NEEDS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"))
+
 
 class CannotOutline(Exception):
     """This loop's body cannot become a function. str() says why."""
@@ -237,31 +240,9 @@ class Plan:
     def _liveness(self) -> int:
         """Slots that the body needs at its entry: used before they are set, or possibly set and wanted at some exit.
         Fills in what each exit gives back."""
-        instructions, flow = self.bytecode.instructions, self.flow
+        flow = self.flow
         plain = sum(1 << i for i, slot in enumerate(self.bytecode.slots) if not (slot.cell or slot.free))
-        # forward: what may have been set on the way here
-        touched = dict.fromkeys(self.members, -1)
-        touched[self.loop.entry] = 0
-        at_leave = dict.fromkeys(self.leaves, 0)
-        at_raise = 0
-        work = [self.loop.entry]
-        while work:
-            index = work.pop()
-            ins = instructions[index]
-            now = touched[index]
-            if self.raised is not None and self.raises(index):
-                at_raise |= now
-            if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
-                now |= 1 << ins.slot
-            after = [following for following, _ in successors(self.bytecode, index)]
-            if ins.handler is not None and ins.op not in NEVER_RAISES and self.inner(ins.handler):
-                after.append(ins.handler.target.index)
-            for following in after:
-                if following in self.leaves:
-                    at_leave[following] |= now
-                elif touched[following] < 0 or now & ~touched[following]:
-                    touched[following] = now | max(touched[following], 0)
-                    work.append(following)
+        at_leave, at_raise = self._touched()
         for target, leave in self.leaves.items():
             leave.slots = tuple(slots_in(at_leave[target] & flow.live[target] & plain))
         wanted_at_raise = 0
@@ -270,31 +251,7 @@ class Plan:
             self.raised.slots = tuple(slots_in(wanted_at_raise))
             if not wanted_at_raise:
                 self.raised = None  # nothing to bring along: the exception simply passes
-        # backward: what is needed
-        live = dict.fromkeys(self.members, 0)
-        changed = True
-        order = sorted(self.members, reverse=True)
-        while changed:
-            changed = False
-            for index in order:
-                ins = instructions[index]
-                out = 0
-                for following, _ in successors(self.bytecode, index):
-                    leave = self.leaves.get(following)
-                    out |= live[following] if leave is None else sum(1 << slot for slot in leave.slots)
-                if ins.slot >= 0:
-                    bit = 1 << ins.slot
-                    if ins.op in ("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
-                        out &= ~bit
-                    if ins.op in ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"):
-                        out |= bit
-                if ins.handler is not None and ins.op not in NEVER_RAISES and self.inner(ins.handler):
-                    out |= live[ins.handler.target.index]
-                elif self.raises(index):
-                    out |= wanted_at_raise
-                if out != live[index]:
-                    live[index], changed = out, True
-        needed = live[self.loop.entry]
+        needed = self._live(wanted_at_raise)
         if (
             any(slot.free and slot.name == "__class__" for slot in self.bytecode.slots)
             and plain & 1
@@ -302,6 +259,63 @@ class Plan:
         ):
             needed |= 1  # zero-argument super() takes the first parameter out of the frame
         return needed & plain & flow.may[self.loop.entry]
+
+    def _handled_inside(self, ins: Instruction) -> bool:
+        """Whether what the instruction raises goes to a handler within the body."""
+        return ins.handler is not None and ins.op not in NEVER_RAISES and self.inner(ins.handler)
+
+    def _touched(self) -> tuple[dict[int, int], int]:
+        """Forward: slots that may have been set on the way to each exit, and to where an exception leaves the body."""
+        touched = dict.fromkeys(self.members, -1)
+        touched[self.loop.entry] = 0
+        at_leave = dict.fromkeys(self.leaves, 0)
+        at_raise = 0
+        work = [self.loop.entry]
+        while work:
+            index = work.pop()
+            ins = self.bytecode.instructions[index]
+            now = touched[index]
+            if self.raised is not None and self.raises(index):
+                at_raise |= now
+            if ins.op in _SETS:
+                now |= 1 << ins.slot
+            after = [following for following, _ in successors(self.bytecode, index)]
+            if self._handled_inside(ins):
+                after.append(ins.handler.target.index)
+            for following in after:
+                if following in self.leaves:
+                    at_leave[following] |= now
+                elif touched[following] < 0 or now & ~touched[following]:
+                    touched[following] = now | max(touched[following], 0)
+                    work.append(following)
+        return at_leave, at_raise
+
+    def _live(self, wanted_at_raise: int) -> int:
+        """Backward: slots that are needed at the body's entry."""
+        live = dict.fromkeys(self.members, 0)
+        changed = True
+        order = sorted(self.members, reverse=True)
+        while changed:
+            changed = False
+            for index in order:
+                ins = self.bytecode.instructions[index]
+                out = 0
+                for following, _ in successors(self.bytecode, index):
+                    leave = self.leaves.get(following)
+                    out |= live[following] if leave is None else sum(1 << slot for slot in leave.slots)
+                if ins.slot >= 0:
+                    bit = 1 << ins.slot
+                    if ins.op in _SETS:
+                        out &= ~bit
+                    if ins.op in _NEEDS:
+                        out |= bit
+                if self._handled_inside(ins):
+                    out |= live[ins.handler.target.index]
+                elif self.raises(index):
+                    out |= wanted_at_raise
+                if out != live[index]:
+                    live[index], changed = out, True
+        return live[self.loop.entry]
 
     def must_be_empty(self) -> int:
         """Slots in which UNBOUND cannot stand for emptiness: the body empties them, or an instruction could read them

@@ -4,17 +4,9 @@ on).
 
 from __future__ import annotations
 
-import collections
-import datetime
 import enum
-import functools
-import gc
-import itertools
 import math
-import operator
-import pathlib
 import types
-import weakref
 from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
@@ -23,24 +15,20 @@ from ...guards.source import Source, asked_text, plain_text, array_text, calc_te
 from ...guards.weak import Weak
 from ...base.quoting import identifier, is_plain_name
 from ...symbolic.expr import Expr
-from ..arrays.array_value import Array
 from ..numbers.random_draws import generator_states, restore_generators
 from ..numbers.float_node import FloatNode
-from ..bytecode.splice import UNBOUND
 from ..kinds.caches import asked_again
-from ..library import polyfills
 from .effects import Effect
+from .made_values import has_owner, make
 from ..breaks.failing import Keeping
-from ..machine.exceptions import calling_code, traceback_at
-from ..machine.generators import InlineGenerator, PythonIterator
-from ..numbers.late_text import Given, LateText, Made
+from ..machine.exceptions import calling_code
+from ..numbers.late_text import Given, Made
 from ..numbers.tensor_reads import Read, is_read
-from ..kinds.outside_iterators import OutsideIterator
-from ..machine.signals import Break, Unrebuildable
+from ..machine.signals import Unrebuildable
 from ..tensors.tensor_subclasses import Subclassed
 from ..library.training import freed_result, without_history
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, is_numpy_constant, native_owner, specialize
+from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, specialize
 
 if TYPE_CHECKING:
     from ..machine.frame import GlobalScope
@@ -48,53 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryWriter"]
 
-_MOST_TOTALS = 1000  # sums of an itertools.accumulate that are computed before anybody asks
 _SYMBOLIC = (torch.SymInt, torch.SymBool, torch.SymFloat)
-_REDUCED = (
-    type(iter([])),
-    type(iter(())),
-    type(iter(range(0))),
-    type(iter({})),
-    type(iter("")),
-    zip,
-    enumerate,
-    reversed,
-    type(reversed([])),
-    type(iter({}.items())),
-    type(iter({}.values())),
-    type(iter(set())),
-    map,
-    filter,
-    itertools.repeat,
-    itertools.count,
-    itertools.compress,
-    itertools.chain,
-    itertools.islice,
-    itertools.takewhile,
-    itertools.dropwhile,
-    itertools.filterfalse,
-    itertools.zip_longest,
-    itertools.product,
-    itertools.permutations,
-    itertools.combinations,
-    itertools.combinations_with_replacement,
-)
-_NATIVE_CONTENT = frozenset(
-    (
-        object,
-        types.SimpleNamespace,
-        collections.OrderedDict,
-        collections.defaultdict,
-        dict,
-        list,
-        set,
-        int,
-        str,
-        float,
-        bytes,
-        frozenset,
-    )
-)
 
 
 def _own_setattr(t: type) -> bool:
@@ -121,12 +63,12 @@ class EntryWriter:
         self.outputs: list[Any] = []  # values that the graph must give
         self._output_names: dict[Any, str] = {}
         self._source_names: dict[Source, str] = {}
-        self._made: dict[int, str] = {}  # inside objects that have a name already
-        self._making: set[int] = set()
-        self._waiting: dict[int, list[str]] = {}  # objects that are being made -> cells that are to hold them
+        self.made: dict[int, str] = {}  # inside objects that have a name already
+        self.making: set[int] = set()
+        self.waiting: dict[int, list[str]] = {}  # objects that are being made -> cells that are to hold them
         self._count = 0
         self._const_names: dict[int, str] = {}
-        self._keep: list[Any] = []
+        self.kept: list[Any] = []
         self.returns = False  # whether nothing of the frame is left after this
         self.gone_through: list[tuple[list, Unrebuildable]] = []
         for fn, args, kwargs, value in machine.cached:
@@ -235,8 +177,8 @@ class EntryWriter:
     def assign(self, value: Any, text: str) -> str:
         name = self.fresh()
         self.line(f"{name} = {text}")
-        self._made[id(value)] = name
-        self._keep.append(value)
+        self.made[id(value)] = name
+        self.kept.append(value)
         return name
 
     # --- values
@@ -252,20 +194,20 @@ class EntryWriter:
         source = self.machine.world.sources.get(id(v))
         if source is not None:
             return self.load(source)
-        name = self._made.get(id(v))
+        name = self.made.get(id(v))
         if name is not None:
             return name
         real = self.machine.world.shadowed.get(id(v))
         if real is not None:  # an iterator over an outside container goes on over that container
             return self.value(real)
-        if id(v) in self._making:
+        if id(v) in self.making:
             raise Unrebuildable(v, f"a {t.__name__} that contains itself")
-        self._making.add(id(v))
+        self.making.add(id(v))
         try:
-            text = self._make(v, t)
+            text = make(self, v)
         finally:
-            self._making.discard(id(v))
-        for cell in self._waiting.pop(id(v), ()):
+            self.making.discard(id(v))
+        for cell in self.waiting.pop(id(v), ()):
             self.line(f"{cell}.cell_contents = {text}")
         return text
 
@@ -280,7 +222,7 @@ class EntryWriter:
             return repr(v)
         if type(v) is torch.dtype:
             return self.constant(v, repr(v).replace("torch.", ""))
-        self._keep.append(v)
+        self.kept.append(v)
         return self.constant(v)
 
     def _tensor(self, v: TraceTensor) -> str:
@@ -292,20 +234,20 @@ class EntryWriter:
             raise Unrebuildable(v, "a leaf that was made inside and has a gradient")
         choice = self.machine.choices.get(id(v))
         if choice is not None:
-            name = self._made.get(id(v))
+            name = self.made.get(id(v))
             if name is None:
                 new, old = self.value(choice.new), self.value(choice.old)
                 name = self.assign(v, f"{new} if {self._output(choice.condition)}.item() else {old}")
             return name
         error = self.machine.passes.error_of(v)
         if error is not None:
-            return self._made.get(id(v)) or self.assign(
+            return self.made.get(id(v)) or self.assign(
                 v,
                 f"{self.constant(freed_result)}({self._output(without_history(self.machine, v))},"
                 f" {self.constant(error, 'error')})",
             )
         if self._is_detached(v):
-            return self._made.get(id(v)) or self.assign(v, f"{self._output(v)}.detach()")
+            return self.made.get(id(v)) or self.assign(v, f"{self._output(v)}.detach()")
         return self._output(v)
 
     def _is_detached(self, v: TraceTensor) -> bool:
@@ -329,12 +271,12 @@ class EntryWriter:
             return f"{self.constant(node.function)}({self.sequence(node.operands)})"
         if not node.path:
             return f"{self._output(node.tensor)}.item()"
-        held = self._made.get(id(node.tensor)) or self.assign(node.tensor, f"{self._output(node.tensor)}.tolist()")
+        held = self.made.get(id(node.tensor)) or self.assign(node.tensor, f"{self._output(node.tensor)}.tolist()")
         return held + "".join(f"[{i}]" for i in node.path)
 
     def _symbolic(self, v: Any) -> str:
         if is_read(v):
-            return self._made.get(id(v.node)) or self.assign(v.node, self._read(v.node))
+            return self.made.get(id(v.node)) or self.assign(v.node, self._read(v.node))
         if isinstance(v, torch.SymFloat) and isinstance(v.node, FloatNode):
             return self.load(v.node.source)
         if not isinstance(v, torch.SymInt):
@@ -358,7 +300,7 @@ class EntryWriter:
             text = re.sub(r"[A-Za-z_]\w*", lambda w: names.get(w.group(), w.group()), text)
         return f"({text})"
 
-    def _text(self, made: str | Made | Given) -> str:
+    def text_part(self, made: str | Made | Given) -> str:
         if type(made) is str:
             return repr(made)
         if type(made) is Given:
@@ -377,7 +319,7 @@ class EntryWriter:
         )  # random.random: a method of an object that nothing else names
         if source is not None and t in BOUND_NATIVE and self.machine.world.source_of(v.__self__) is None:
             return self.load(source)  # its owner is another at the next call
-        if t in BOUND_NATIVE and not fixed and self._has_owner(v) and type(v.__self__) is not TraceTensor:
+        if t in BOUND_NATIVE and not fixed and has_owner(v) and type(v.__self__) is not TraceTensor:
             descriptor = getattr(type(v.__self__), v.__name__, None)
             if type(descriptor) in (types.MethodDescriptorType, types.WrapperDescriptorType):
                 return f"{self.constant(types.MethodType)}({self.constant(descriptor)}, {self.value(v.__self__)})"
@@ -386,305 +328,13 @@ class EntryWriter:
     def sequence(self, items: Any) -> str:
         return ", ".join(self.value(v) for v in items)
 
-    def _make(self, v: Any, t: type) -> str:
-        if t is OutsideIterator:
-            return self.value(v.real)
-        if t is LateText:
-            return self.assign(v, " + ".join(map(self._text, v.parts)) or "''")
-        if t is Array:
-            if v._source is not None:
-                return self.load(v._source)
-            name = self.assign(v, f"{self.value(v._tensor)}.numpy(){'[()]' if v._number else ''}")
-            if v._fixed:
-                self.line(f"{name}.setflags(write=False)")
-            return name
-        if t is Subclassed:
-            name = self.assign(
-                v, f"{self.constant(torch.Tensor.as_subclass)}({self.value(v.plain)}, {self._class(v.tensor_class)})"
-            )
-            for key, x in v.__dict__.items():
-                self.line(f"{name}.__dict__[{key!r}] = {self.value(x)}")
-            return name
-        if t is tuple:
-            return self.assign(v, f"({self.sequence(v)}{',' if len(v) == 1 else ''})") if len(v) else "()"
-        if t is list:
-            return self.assign(v, f"[{self.sequence(v)}]")
-        if t is dict:
-            return self.assign(v, "{" + ", ".join(f"{self.value(k)}: {self.value(x)}" for k, x in v.items()) + "}")
-        if t is set:
-            return self.assign(v, "{" + self.sequence(v) + "}" if v else "set()")
-        if t is bytearray:
-            return self.assign(v, f"bytearray({bytes(v)!r})")
-        if t is frozenset:
-            return self.assign(v, f"frozenset([{self.sequence(v)}])")
-        if v is UNBOUND:
-            return self.constant(v, "unbound")
-        if t is slice:
-            return f"slice({self.value(v.start)}, {self.value(v.stop)}, {self.value(v.step)})"
-        if isinstance(v, torch.Size):
-            return f"{self.constant(torch.Size)}([{self.sequence(v)}])"
-        if isinstance(v, type) and id(v) in self.machine.world.made:
-            raise Unrebuildable(v, f"the class {v.__name__}, defined inside")
-        if isinstance(
-            v,
-            (
-                type,
-                types.ModuleType,
-                types.BuiltinFunctionType,
-                enum.Enum,
-                types.WrapperDescriptorType,
-                types.MethodDescriptorType,
-                types.CodeType,
-                types.GenericAlias,
-            ),
-        ) and not (isinstance(v, types.BuiltinFunctionType) and self._has_owner(v)):
-            self._keep.append(v)
-            return self.constant(v)
-        if t is types.FunctionType:
-            return self.value(v.__dict__["interprets"]) if "interprets" in v.__dict__ else self._function(v)
-        if (t is types.MethodType or t in BOUND_NATIVE) and type(v.__self__) in (TraceTensor, Array):
-            return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
-        if t is types.MethodType:
-            return self.assign(
-                v, f"{self.constant(types.MethodType)}({self.value(v.__func__)}, {self.value(v.__self__)})"
-            )
-        if t in BOUND_NATIVE:
-            return self.assign(v, f"{self.value(v.__self__)}.{v.__name__}")
-        if t is types.CellType:
-            return self._cell(v)
-        if t is weakref.ReferenceType and (target := v()) is not None:
-            return self.assign(v, f"{self.constant(weakref.ref)}({self.value(target)})")
-        if t is functools.partial:
-            return self.assign(
-                v,
-                f"{self.constant(functools.partial)}({self.value(v.func)}, *{self.value(v.args)},"
-                f" **{self.value(v.keywords)})",
-            )
-        if t is collections.OrderedDict:
-            return self.assign(
-                v, f"{self.constant(t)}([{', '.join(f'({self.value(k)}, {self.value(x)})' for k, x in v.items())}])"
-            )
-        if t is collections.defaultdict:
-            items = ", ".join(f"({self.value(k)}, {self.value(x)})" for k, x in v.items())
-            return self.assign(v, f"{self.constant(t)}({self.value(v.default_factory)}, [{items}])")
-        if t is collections.deque:
-            return self.assign(v, f"{self.constant(t)}([{self.sequence(v)}], {v.maxlen!r})")
-        if isinstance(v, tuple):
-            return self._tuple_subclass(v, t)
-        if isinstance(v, BaseException):
-            return self._exception(v, t)
-        if t is super:
-            return self.assign(v, f"super({self.value(v.__thisclass__)}, {self.value(v.__self__)})")
-        if t in (type({}.keys()), type({}.values()), type({}.items())):
-            method = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}[t]
-            return self.assign(v, f"{self.value(dict(v.mapping))}.{method}()")
-        if id(v) in self.machine.world.class_dicts:  # of a class: what it holds when the entry runs
-            return self.assign(v, f"{self.constant(vars)}({self.value(self.machine.world.class_dicts[id(v)])})")
-        if t is types.MappingProxyType:
-            return self.assign(v, f"{self.constant(t)}({self.value(gc.get_referents(v)[0])})")
-        if t in (staticmethod, classmethod):
-            return self.assign(v, f"{self.constant(t)}({self.value(v.__func__)})")
-        if isinstance(v, _REDUCED):
-            return self._iterator(v)
-        if t is InlineGenerator and v.frame.code is polyfills.accumulate.__code__:
-            return self.assign(
-                v,
-                f"{self.constant(itertools.accumulate)}([{self.sequence(self._totals(v))}],"
-                f" {self.constant(polyfills.latter)})",
-            )
-        if isinstance(v, (InlineGenerator, PythonIterator)) or id(v) in self.machine.origins:
-            raise Unrebuildable(v, f"a {'generator' if t is InlineGenerator else t.__name__}")
-        if is_numpy_constant(v):
-            self._keep.append(v)
-            return self.constant(v)
-        if (
-            t in (torch.finfo, torch.iinfo, torch.device, operator.itemgetter, operator.attrgetter)
-            or t in IMMUTABLE
-            or t
-            in (
-                pathlib.PosixPath,
-                pathlib.WindowsPath,
-                pathlib.PurePosixPath,
-                pathlib.PureWindowsPath,
-                datetime.datetime,
-                datetime.timezone,
-            )
-        ):
-            self._keep.append(v)
-            return self.constant(v)
-        return self._instance(v, t)
-
-    def _totals(self, v: InlineGenerator) -> list[Any]:
-        """What an itertools.accumulate that leaves the captured part will give. It is computed now, where that has no
-        effects and nobody else has the list that it goes through."""
-        refusal, before, items = Unrebuildable(v, "an accumulate"), len(self.machine.effects.entries), v.frame.slots[0]
-        if type(items) is list and not self.machine.world.is_outside(items) and self.returns:
-            self.gone_through.append((items, refusal))
-        elif type(items) is not tuple:
-            raise refusal
-        try:
-            totals = list(itertools.islice(v, _MOST_TOTALS + 1))
-        except (Exception, Break):
-            raise refusal from None
-        if len(self.machine.effects.entries) != before or not v.finished:
-            raise refusal
-        return totals
-
     def result(self, value: Any) -> None:
         """The last line: what the function returns."""
         self.returns = True
         self.line(f"return {self.value(value)}")
         for items, refusal in self.gone_through:
-            if id(items) in self._made:
+            if id(items) in self.made:
                 raise refusal
-
-    @staticmethod
-    def _has_owner(v: Any) -> bool:
-        return not isinstance(native_owner(v), (types.ModuleType, type(None), type))
-
-    def _cell(self, v: types.CellType) -> str:
-        """A cell made inside; it has its name before its content, which may refer to it."""
-        name = self.fresh()
-        self.line(f"{name} = {self.constant(types.CellType)}()")
-        self._made[id(v)] = name
-        self._keep.append(v)
-        try:
-            content = v.cell_contents
-        except ValueError:
-            return name
-        if id(content) in self._making:  # a function that refers to itself
-            self._waiting.setdefault(id(content), []).append(name)
-        else:
-            self.line(f"{name}.cell_contents = {self.value(content)}")
-        return name
-
-    def _function(self, v: types.FunctionType) -> str:
-        world = self.machine.world
-        if (
-            world.sources.get(id(v)) is None
-            and v.__module__ is not None
-            and not v.__closure__
-            and v.__name__ != "<lambda>"
-            and "<locals>" not in v.__qualname__
-        ):
-            self._keep.append(v)
-            return self.constant(v)
-        space = self._globals(self.machine.scope_of(v.__globals__))
-        closure = "None"
-        if v.__closure__:
-            closure = "(" + "".join(self.value(c) + ", " for c in v.__closure__) + ")"
-        defaults = self.value(v.__defaults__) if v.__defaults__ else "None"
-        name = self.fresh()
-        self._keep.append(v)
-        self.line(
-            f"{name} = {self.constant(types.FunctionType)}({self.constant(v.__code__, 'code')}, {space},"
-            f" {v.__name__!r}, {defaults}, {closure})"
-        )
-        self._made[id(v)] = name
-        self.line(f"{name}.__qualname__ = {v.__qualname__!r}")
-        if v.__kwdefaults__:
-            self.line(f"{name}.__kwdefaults__ = {self.value(v.__kwdefaults__)}")
-        if v.__module__ != v.__globals__.get("__name__"):
-            self.line(f"{name}.__module__ = {v.__module__!r}")
-        if v.__doc__ != (
-            v.__code__.co_consts[0] if v.__code__.co_consts and isinstance(v.__code__.co_consts[0], str) else None
-        ):
-            self.line(f"{name}.__doc__ = {v.__doc__!r}")
-        for key, x in v.__dict__.items():
-            self.line(f"{name}.__dict__[{key!r}] = {self.value(x)}")
-        return name
-
-    def _tuple_subclass(self, v: Any, t: type) -> str:
-        if t.__module__ == "torch.return_types":
-            return self.assign(v, f"{self.constant(t)}([{self.sequence(tuple(v))}])")
-        return self.assign(
-            v, f"tuple.__new__({self.constant(t)}, ({self.sequence(tuple.__iter__(v))}{',' if len(v) == 1 else ''}))"
-        )
-
-    def _exception(self, v: BaseException, t: type) -> str:
-        cls = self._class(t)
-        name = self.assign(v, f"{cls}.__new__({cls}, {self.sequence(v.args)})")
-        self.line(f"{name}.args = {self.value(v.args)}")
-        for key, x in v.__dict__.items():
-            self.line(
-                f"{name}.{key} = {self.value(x)}"
-                if is_plain_name(key)
-                else f"setattr({name}, {key!r}, {self.value(x)})"
-            )
-        if v.__cause__ is not None:
-            self.line(f"{name}.__cause__ = {self.value(v.__cause__)}")
-        if v.__suppress_context__:
-            self.line(f"{name}.__suppress_context__ = True")
-        if v.__context__ is not None:
-            self.line(f"{name}.__context__ = {self.value(v.__context__)}")
-        trail = self.machine.trails.get(id(v))
-        if trail:
-            self.line(f"{name}.__traceback__ = {self.constant(traceback_at(trail), 'traceback')}")
-        return name
-
-    def _iterator(self, v: Any) -> str:
-        import warnings
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            parts = v.__reduce__()
-        fn, args = parts[0], parts[1]
-        name = self.assign(v, f"{self.value(fn)}({self.sequence(args)})")
-        if len(parts) > 2 and parts[2] is not None:
-            self.line(f"{name}.__setstate__({self.value(parts[2])})")
-        return name
-
-    def _class(self, t: type) -> str:
-        if id(t) in self.machine.world.made:
-            raise Unrebuildable(t, f"an instance of the class {t.__name__}, defined inside")
-        return self.constant(t)
-
-    def _instance(self, v: Any, t: type) -> str:
-        """An instance of a class written in Python, field by field, without its __init__."""
-        native = next(b for b in t.__mro__ if not b.__flags__ & (1 << 9))  # the class of C that holds the content
-        if (
-            native not in _NATIVE_CONTENT
-            or t.__flags__ & (1 << 7)
-            or any(
-                isinstance(vars(b).get("__new__"), types.BuiltinFunctionType) and b not in _NATIVE_CONTENT
-                for b in t.__mro__
-            )
-        ):
-            raise Unrebuildable(v, f"a {t.__module__}.{t.__name__} made inside")
-        cls = self._class(t)
-        base = next(
-            (b for b in (collections.OrderedDict, collections.defaultdict, dict, list, set) if isinstance(v, b)), object
-        )
-        if base is object and isinstance(v, (int, str, float, bytes, frozenset)):
-            kind = next(b for b in (int, str, float, bytes, frozenset) if isinstance(v, b))
-            name = self.assign(v, f"{kind.__name__}.__new__({cls}, {self.value(kind(v))})")
-        else:
-            maker = self.constant(native) if native.__module__ != "builtins" else native.__name__
-            name = self.assign(v, f"{maker}.__new__({cls})")
-            if base is list:
-                self.line(f"list.extend({name}, [{self.sequence(list.__iter__(v))}])")
-            elif base is set:
-                self.line(f"set.update({name}, [{self.sequence(set.__iter__(v))}])")
-            elif base is not object:
-                for k in base.__iter__(v):
-                    self.line(f"{maker}.__setitem__({name}, {self.value(k)}, {self.value(dict.__getitem__(v, k))})")
-        fields = getattr(v, "__dict__", None)
-        if fields:
-            self.line(f"{name}.__dict__.update({{{', '.join(f'{k!r}: {self.value(x)}' for k, x in fields.items())}}})")
-        for owner in t.__mro__:
-            slots = owner.__dict__.get("__slots__", ())
-            for slot in (slots,) if isinstance(slots, str) else slots:
-                if slot in ("__dict__", "__weakref__"):
-                    continue
-                mangled = (
-                    f"_{owner.__name__.lstrip('_')}{slot}"
-                    if slot.startswith("__") and not slot.endswith("__")
-                    else slot
-                )
-                x = getattr(v, mangled, MISSING)
-                if x is not MISSING:
-                    self.line(f"object.__setattr__({name}, {mangled!r}, {self.value(x)})")
-        return name
 
     # --- effects
     def effect(self, e: Effect) -> None:
@@ -707,7 +357,7 @@ class EntryWriter:
             else:
                 self.line(f"del {target}.{e.name}" if is_plain_name(e.name) else f"delattr({target}, {e.name!r})")
         elif kind in ("global", "delglobal"):
-            space = self._globals(e.target)
+            space = self.globals_of(e.target)
             if kind == "global":
                 self.line(f"{space}[{e.name!r}] = {self.value(e.value)}")
             else:
@@ -745,12 +395,12 @@ class EntryWriter:
         """The beginning of a call that passes through stand-ins for the frames that the program called from."""
         frames = [
             f"{self.constant(types.FunctionType)}({self.constant(calling_code(position), 'code')},"
-            f" {self._globals(scope)})"
+            f" {self.globals_of(scope)})"
             for position, scope in e.places
         ]
         return f"{frames[0]}({''.join(f + ', ' for f in frames[1:])}" if frames else ""
 
-    def _globals(self, scope: GlobalScope) -> str:
+    def globals_of(self, scope: GlobalScope) -> str:
         return "__fn.__globals__" if scope.root else self.constant(scope.namespace, "globals")
 
     def _base(self, base: type) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import sys
 import threading
 import types
 import weakref
@@ -23,23 +22,27 @@ from ..machine.generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from ..numbers.late_text import LateText, settled
 from .lookups import class_attribute
+from .objects.class_attributes import (
+    CALLABLE_NATIVE,
+    NATIVE_DATA,
+    defining_class,
+    guarded_function,
+    interpreted_descriptor,
+    is_programs_native,
+    read_class,
+    refuse_odd_descriptor,
+    super_attribute,
+)
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed, SuperOf
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, specialize
+from ..machine.stack_values import ATOMS, IMMUTABLE, MISSING, specialize
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute", "in_class_dict", "Access", "TENSORS"]
+__all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute", "Access", "TENSORS"]
 
-_NATIVE_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_CALLABLE_NATIVE = (
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.BuiltinFunctionType,
-)
 _GETATTRIBUTES = (
     object.__getattribute__,
     types.ModuleType.__getattribute__,
@@ -60,7 +63,6 @@ _REGISTRATION_HOOKS = {
 _HEAP_TYPE = 1 << 9
 _NATIVE_MADE = (BaseException, tuple, type, types.FunctionType, str, int, float)
 _MADE_TYPES = (types.FunctionType, BaseException, types.SimpleNamespace, functools.partial)
-_property_types = (property, functools.cached_property)
 
 
 class Access(NamedTuple):
@@ -78,11 +80,6 @@ TENSORS: dict[type, Access] = {
 
 
 _lookup = class_attribute
-
-
-def _owner(cls: type, name: str) -> type:
-    """The class in the MRO that defines `name`."""
-    return next(base for base in cls.__mro__ if name in base.__dict__)
 
 
 def has_attribute(m: Machine, obj: Any, name: str) -> bool:
@@ -109,9 +106,9 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
     if isinstance(obj, types.ModuleType):
         return _module_attribute(m, obj, name)
     if isinstance(obj, type):
-        return _class_attribute(m, obj, name)
+        return read_class(m, obj, name)
     if t is super or t is SuperOf:
-        return _super_attribute(m, obj, name)
+        return super_attribute(m, obj, name)
     if (
         name == "__class__"
         and _lookup(t, name) is object.__dict__[name]
@@ -173,218 +170,6 @@ def _ask_module(m: Machine, module: types.ModuleType, source: Any, name: str) ->
     """What a module's own __getattr__ says: interpreted, so that what it reads is guarded; a guard cannot run it."""
     m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "missing attribute")
     return m.call(m.getattr(module, "__getattr__"), [name])
-
-
-# --- classes
-def _class_attribute(m: Machine, cls: type, name: str) -> Any:
-    world = m.world
-    meta = type(cls)
-    if meta is not type and isinstance(_lookup(meta, "__getattribute__"), types.FunctionType):
-        raise Break(
-            "unknown_object",
-            f"the metaclass {meta.__name__} looks up attributes of classes by a __getattribute__ of its own",
-        )
-    meta_attr = _lookup(meta, name)
-    if meta_attr is not MISSING and meta is not type:
-        if type(meta_attr) is property:
-            return m.call(meta_attr.fget, [cls])
-    if (
-        name == "__dict__"
-        and id(cls) not in world.made
-        and not is_trusted_module(getattr(cls, "__module__", None) or "")
-    ):
-        own = cls.__dict__  # what is taken from it, or looked for in it, is relied on there
-        world.class_dicts[id(own)] = cls
-        world.keep.append(own)
-        return own
-    if name in ("__bases__", "__mro__", "mro", "__base__"):
-        world.rely_on_bases(cls)
-    if name in (
-        "__dict__",
-        "__mro__",
-        "__name__",
-        "__qualname__",
-        "__module__",
-        "__bases__",
-        "__class__",
-        "__doc__",
-        "__subclasses__",
-        "__basicsize__",
-        "__flags__",
-        "__base__",
-        "mro",
-        "__members__",
-        "__annotations__",
-    ):
-        value = m.native(getattr, cls, name)
-        if (
-            name in _OWN_WORDS
-            and cls.__flags__ & _HEAP_TYPE
-            and id(cls) not in world.made
-            and not is_trusted_module(cls.__dict__.get("__module__") or "")
-        ):
-            return world.load(value, S.attr(world.anchor(cls), name), "class attribute")
-        return value
-    raw = _lookup(cls, name)
-    if raw is MISSING:
-        if meta_attr is not MISSING:
-            if isinstance(meta_attr, types.FunctionType):
-                return types.MethodType(meta_attr, cls)
-            if hasattr(type(meta_attr), "__get__") or not meta.__flags__ & _HEAP_TYPE or id(meta) in world.made:
-                return m.native(getattr, cls, name)
-            return world.load(meta_attr, S.attr(world.anchor(meta), name), "attribute of a metaclass")
-        getter = _lookup(meta, "__getattr__")
-        if isinstance(getter, types.FunctionType):
-            return m.call(getter, [cls, name])
-        if cls.__flags__ & _HEAP_TYPE:  # classes of C stay as they are
-            world.guard(world.anchor(cls), "HASATTR", (name, False), "missing class attribute")
-        raise Raised(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
-    made = id(cls) in world.made
-    if isinstance(raw, types.FunctionType):
-        return raw if made else _guarded_function(m, cls, name, raw)
-    if isinstance(raw, staticmethod):
-        fn = raw.__func__
-        return fn if made or not isinstance(fn, types.FunctionType) else _guarded_function(m, cls, name, fn)
-    if isinstance(raw, classmethod):
-        fn = raw.__func__
-        if isinstance(fn, property):  # up to Python 3.12 a classmethod of a property is a property of the class
-            return _property_of_class(m, cls, fn)
-        if isinstance(fn, types.FunctionType) and not made:
-            _guarded_function(m, cls, name, fn, S.attr(S.attr(world.anchor(cls), name), "__func__"))
-        return types.MethodType(fn, cls)
-    if _is_programs_native(m, cls, name, raw):
-        return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
-    if type(raw) in _CALLABLE_NATIVE or type(raw) in _NATIVE_DATA or type(raw) in _property_types:
-        return m.native(getattr, cls, name)
-    if isinstance(raw, enum.Enum) and isinstance(cls, enum.EnumMeta):
-        return world.register(raw, S.attr(world.anchor(cls), name))
-    if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
-        return world.register(cls.__members__[name], S.attr(world.anchor(cls), name))
-    getter = _lookup(type(raw), "__get__")
-    if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
-        return m.call(getter, [_descriptor(m, cls, raw), None, cls])
-    _refuse_odd_descriptor(raw, "__get__", getter)
-    if made:
-        return raw
-    owner = _owner(cls, name)
-    if is_trusted_module(owner.__module__ or "") and type(raw) in ATOMS:
-        return raw
-    if type(cls).__name__ == "pybind11_type" and type(raw) is cls:
-        world.anchor(raw)  # members of a native enum are fixed
-        return raw
-    if getter is not MISSING and not isinstance(raw, type):
-        world.anchor(raw)  # (an lru_cache, a compiled function: the lookup in the class is relied on)
-        return raw
-    return world.load(raw, S.attr(world.anchor(cls), name), "class attribute")
-
-
-_OWN_WORDS = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"))  # what may be set anew
-
-
-def in_class_dict(m: Machine, own: Any, name: Any) -> Any:
-    """What the dict of a class, which the program has, holds under a name; MISSING. It is relied on."""
-    cls = m.world.class_dicts[id(own)]
-    if type(name) is not str:
-        return MISSING
-    _lookup(cls, name)  # methods, descriptors and what is not there are relied on by that
-    value = own.get(name, MISSING)
-    if value is MISSING or name.startswith("__") or hasattr(type(value), "__get__"):
-        return value
-    return m.world.load(value, S.attr(m.world.anchor(cls), name), "class attribute")
-
-
-def _descriptor(m: Machine, cls: type, raw: Any) -> Any:
-    """An object in a class whose `__get__` is interpreted: what that reads of it is guarded."""
-    if id(cls) not in m.world.made and id(raw) not in m.world.created:
-        m.world.anchor(raw)
-    return raw
-
-
-def _refuse_odd_descriptor(raw: Any, name: str, method: Any) -> None:
-    """Break for a descriptor whose method is neither a plain function nor of C: a mock, a partial."""
-    if method is not MISSING and not isinstance(raw, type) and not isinstance(method, types.WrapperDescriptorType):
-        raise Break(
-            "unknown_object", f"a descriptor of class {type(raw).__name__} is used, whose {name} is no plain function"
-        )
-
-
-def _guarded_function(
-    m: Machine, cls: type, name: str, fn: types.FunctionType, source: Any = None
-) -> types.FunctionType:
-    """A method found on a class: relied on by its code. One guard per class, not per instance."""
-    world = m.world
-    if id(cls) in world.made:
-        return fn
-    owner = _owner(cls, name)
-    if not is_trusted_module(fn.__module__ or ""):
-        if source is None:
-            source = S.attr(world.anchor(owner), name)
-        world.guard_function(source, fn, "method")
-        if world.source_of(fn) is None:
-            world.register(fn, source)
-    else:
-        world.anchor(fn)
-    return fn
-
-
-def _is_programs_native(m: Machine, cls: type, name: str, raw: Any) -> bool:
-    """Whether this is a native function that a class of the program's has as an attribute: nothing binds it, and it may
-    be exchanged.
-    """
-    return (
-        type(raw) in BOUND_NATIVE
-        and id(cls) not in m.world.made
-        and not is_trusted_module(_owner(cls, name).__module__ or "")
-    )
-
-
-# --- super()
-def _super_attribute(m: Machine, proxy: Any, name: str) -> Any:
-    this, obj, start = proxy.__thisclass__, proxy.__self__, proxy.__self_class__
-    if name in ("__thisclass__", "__self__", "__self_class__", "__class__"):
-        return getattr(proxy, name)
-    mro = start.__mro__
-    m.world.rely_on_bases(start)
-    for base in mro[mro.index(this) + 1 :]:
-        _lookup(base, name)  # none of the classes in between may get it later
-        raw = base.__dict__.get(name, MISSING)
-        if raw is MISSING:
-            continue
-        if isinstance(raw, types.FunctionType):
-            _guarded_function(m, base, name, raw)
-            return raw if obj is start else types.MethodType(raw, obj)
-        if isinstance(raw, classmethod):
-            return types.MethodType(raw.__func__, start)
-        if isinstance(raw, staticmethod):
-            return raw.__func__
-        if isinstance(raw, property):
-            return m.call(raw.fget, [obj])
-        if _is_programs_native(m, base, name, raw):
-            return m.world.load(raw, S.attr(m.world.anchor(base), name), "class attribute")
-        if type(raw) in _CALLABLE_NATIVE:
-            if type(obj) is Subclassed and not isinstance(raw, types.BuiltinFunctionType):
-                return types.MethodType(raw, obj)
-            return (
-                raw
-                if isinstance(raw, types.BuiltinFunctionType)
-                else m.native(raw.__get__, None if obj is start else obj, start)
-            )
-        if type(raw) in _NATIVE_DATA:
-            if type(obj) is Subclassed:
-                return m.call(raw.__get__, [obj])
-            return m.native(raw.__get__, obj, start)
-        getter = _lookup(type(raw), "__get__")
-        if isinstance(getter, types.FunctionType):
-            return m.call(getter, [raw, obj, start])
-        if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
-            m.world.anchor(raw)
-            return m.native(raw.__get__, None if obj is start else obj, start)
-        return (
-            m.world.load(raw, S.attr(m.world.anchor(base), name), "class attribute")
-            if id(base) not in m.world.made
-            else raw
-        )
-    raise Raised(AttributeError(f"'super' object has no attribute '{name}'"))
 
 
 # --- instances
@@ -471,15 +256,7 @@ def generic_attribute(m: Machine, obj: Any, name: str) -> Any:
 
 def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
     world = m.world
-    source = world.source_of(obj)
-    if (
-        source is None
-        and t.__flags__ & _HEAP_TYPE
-        and id(obj) not in world.created
-        and not isinstance(obj, _NATIVE_MADE)
-        and _instance_dict(obj) is not None
-    ):
-        source = world.anchor(obj)  # native code gave it: what is read of it is guarded
+    source = _source_of(m, obj, t)
     raw = _lookup(t, name)
     if raw is not MISSING:
         kind = type(raw)
@@ -487,7 +264,7 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
             if raw.fget is None:
                 raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no getter"))
             return _or_fallback(m, obj, t, name, fallback, lambda: _call_property(m, obj, t, name, raw))
-        if kind in _NATIVE_DATA:
+        if kind in NATIVE_DATA:
             return _or_fallback(m, obj, t, name, fallback, lambda: _native_data(m, obj, source, name))
         if (
             isinstance(obj, enum.Enum)
@@ -499,8 +276,10 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
         if _lookup(kind, "__set__") is not MISSING and kind is not functools.cached_property:
             getter = _lookup(kind, "__get__")
             if isinstance(getter, types.FunctionType):
-                return _or_fallback(m, obj, t, name, fallback, lambda: m.call(getter, [_descriptor(m, t, raw), obj, t]))
-            _refuse_odd_descriptor(raw, "__get__", getter)
+                return _or_fallback(
+                    m, obj, t, name, fallback, lambda: m.call(getter, [interpreted_descriptor(m, t, raw), obj, t])
+                )
+            refuse_odd_descriptor(raw, "__get__", getter)
             return _native_data(m, obj, source, name)
     written = world.pending.get(id(obj))
     if written is not None and name in written:
@@ -524,6 +303,20 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
     if fallback:
         return _fallback(m, obj, t, name)
     raise Raised(_missing(m, obj, t, name))
+
+
+def _source_of(m: Machine, obj: Any, t: type) -> Any:
+    """By which Source the object is reached; what native code gave gets one, so that what is read of it is guarded."""
+    source = m.world.source_of(obj)
+    if (
+        source is None
+        and t.__flags__ & _HEAP_TYPE
+        and id(obj) not in m.world.created
+        and not isinstance(obj, _NATIVE_MADE)
+        and _instance_dict(obj) is not None
+    ):
+        return m.world.anchor(obj)
+    return source
 
 
 def _or_fallback(m: Machine, obj: Any, t: type, name: str, fallback: bool, read: Callable[[], Any]) -> Any:
@@ -572,21 +365,13 @@ def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
     return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
 
 
-def _property_of_class(m: Machine, cls: type, raw: property) -> Any:
-    if sys.version_info >= (3, 13) or not isinstance(raw.fget, types.FunctionType):
-        raise Break("unsupported", "a classmethod of something else than a function is used")
-    if not is_trusted_module(raw.fget.__module__ or ""):
-        m.world.anchor(raw.fget)
-    return m.call(raw.fget, [cls])
-
-
 def _call_property(m: Machine, obj: Any, t: type, name: str, raw: property) -> Any:
     if isinstance(raw.fget, types.FunctionType):
         if not is_trusted_module(raw.fget.__module__ or "") and id(t) not in m.world.made:
             if is_trusted_module(
                 getattr(t, "__module__", None) or ""
             ):  # what is found in other classes a CLASS guard relies on
-                m.world.guard(S.attr(m.world.anchor(_owner(t, name)), name), "ID", raw, "property")
+                m.world.guard(S.attr(m.world.anchor(defining_class(t, name)), name), "ID", raw, "property")
             m.world.anchor(raw.fget)
     return m.call(raw.fget, [obj])
 
@@ -600,29 +385,13 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
         return written[name]
     if source is None and isinstance(obj, types.FunctionType) and id(obj) not in m.world.created:
         source = m.world.anchor(obj)
-    try:
-        value = m.native(object.__getattribute__ if _object_reads(type(obj)) else getattr, obj, name)
-    except Raised as raised:
-        if source is not None and isinstance(raised.exc, AttributeError):  # an empty slot
-            if _object_reads(type(obj)):
-                raise Break(
-                    "unknown_object",
-                    f"a slot of a {type(obj).__name__} is empty, whose class looks up attributes in its own way",
-                ) from None
-            m.world.guard(source, "HASATTR", (name, False), "missing attribute")
-        raise
+    value = _read_native(m, obj, source, name)
     if source is None or (isinstance(obj, IMMUTABLE) and type(value) in ATOMS):
         return value
     if isinstance(obj, types.FunctionType) and name == "__code__":
         m.world.identity(obj)
-    if isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)) and (
-        name == "__code__"
-        or source.root.kind == "const"
-        and (isinstance(obj, types.BuiltinFunctionType) or is_trusted_module(obj.__module__ or ""))
-    ):
-        if type(value) in ATOMS:
-            return value
-        if isinstance(value, (types.CodeType, types.ModuleType)):
+    if _is_part_of_function(obj, source, name):
+        if type(value) in ATOMS or isinstance(value, (types.CodeType, types.ModuleType)):
             return value
     if name == "__dict__":
         m.world.dict_owners[id(value)] = obj
@@ -633,6 +402,32 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
             "read it outside of the compiled region",
         )
     return m.world.load(value, S.attr(source, name), "attribute")
+
+
+def _read_native(m: Machine, obj: Any, source: Any, name: str) -> Any:
+    """What C code gives; an empty slot is relied on as empty."""
+    own = _object_reads(type(obj))
+    try:
+        return m.native(object.__getattribute__ if own else getattr, obj, name)
+    except Raised as raised:
+        if source is not None and isinstance(raised.exc, AttributeError):
+            if own:
+                raise Break(
+                    "unknown_object",
+                    f"a slot of a {type(obj).__name__} is empty, whose class looks up attributes in its own way",
+                ) from None
+            m.world.guard(source, "HASATTR", (name, False), "missing attribute")
+        raise
+
+
+def _is_part_of_function(obj: Any, source: Any, name: str) -> bool:
+    """Whether it belongs to a function that is relied on already: its code, or anything of a function of C or torch."""
+    if not isinstance(obj, (types.FunctionType, types.BuiltinFunctionType)):
+        return False
+    if name == "__code__":
+        return True
+    fixed = isinstance(obj, types.BuiltinFunctionType) or is_trusted_module(obj.__module__ or "")
+    return source.root.kind == "const" and fixed
 
 
 def _guards_read(obj: Any, name: str) -> bool:
@@ -653,54 +448,16 @@ def _object_reads(t: type) -> bool:
 
 def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> Any:
     """A class attribute read through an instance."""
-    world = m.world
-    if (
-        source is not None
-        and not isinstance(raw, types.FunctionType)
-        and _instance_dict(obj) is not None
-        and (hasattr(type(raw), "__get__") or _reads_own_code(t))
-    ):
-        world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")
     if isinstance(raw, types.FunctionType):
-        if (
-            source is not None
-            and not is_trusted_module(raw.__module__ or "")
-            and _instance_dict(obj) is not None
-            or (source is not None and name == "forward")
-        ):
-            # also sees a function put into the instance's own __dict__ later
-            _guarded_function(m, t, name, raw)
-            if _reads_own_code(t):
-                _guard_absent(m, obj, t, source, name)
-            elif name == "forward" and id(obj) in world.originals:
-                world.guard(
-                    S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class"
-                )  # the compiled module has one of its own
-            elif not name.startswith("__"):
-                world.guard(S.attr(S.attr(source, name), "__func__"), "WEAK_ID", weakref.ref(raw), "method")
-        else:
-            if (
-                source is not None
-                and _instance_dict(obj) is not None
-                and not is_trusted_module(_owner(t, name).__module__ or "")
-            ):
-                world.guard(
-                    S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class"
-                )  # a function of torch's that the class holds
-            _guarded_function(m, t, name, raw)
-        return types.MethodType(raw, obj)
+        return _bind_function(m, obj, t, name, raw, source)
+    if source is not None and _instance_dict(obj) is not None and (hasattr(type(raw), "__get__") or _reads_own_code(t)):
+        _guard_own_lacks(m, source, name)
     if isinstance(raw, staticmethod):
-        return (
-            _guarded_function(m, t, name, raw.__func__)
-            if isinstance(raw.__func__, types.FunctionType)
-            else raw.__func__
-        )
-    if isinstance(raw, classmethod):
         fn = raw.__func__
-        if isinstance(fn, types.FunctionType):
-            _guarded_function(m, t, name, fn, S.attr(S.attr(world.anchor(t), name), "__func__"))
-        return types.MethodType(fn, t)
-    if type(raw) in _CALLABLE_NATIVE and not _is_programs_native(m, t, name, raw):
+        return guarded_function(m, t, name, fn) if isinstance(fn, types.FunctionType) else fn
+    if isinstance(raw, classmethod):
+        return _bind_to_class(m, t, name, raw)
+    if type(raw) in CALLABLE_NATIVE and not is_programs_native(m, t, name, raw):
         return m.native(lambda: raw.__get__(obj, t)) if not isinstance(raw, types.BuiltinFunctionType) else raw
     if type(raw) is functools.cached_property:
         value = m.call(raw.func, [obj])
@@ -708,17 +465,53 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
         return value
     getter = _lookup(type(raw), "__get__")
     if isinstance(getter, types.FunctionType) and not isinstance(raw, type):
-        return m.call(getter, [_descriptor(m, t, raw), obj, t])
-    _refuse_odd_descriptor(raw, "__get__", getter)
+        return m.call(getter, [interpreted_descriptor(m, t, raw), obj, t])
+    refuse_odd_descriptor(raw, "__get__", getter)
     if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
         return m.native(lambda: raw.__get__(obj, t))
+    return _value_of_class(m, obj, t, name, raw, source)
+
+
+def _guard_own_lacks(m: Machine, source: Any, name: str) -> None:
+    """Rely on the instance's own dict not to hide what its class has."""
+    m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")
+
+
+def _bind_function(m: Machine, obj: Any, t: type, name: str, raw: types.FunctionType, source: Any) -> types.MethodType:
+    """A method. The guards also see a function that is put into the instance's own __dict__ later."""
+    has_dict = source is not None and _instance_dict(obj) is not None
+    of_program = has_dict and not is_trusted_module(raw.__module__ or "")
+    if of_program or source is not None and name == "forward":
+        guarded_function(m, t, name, raw)
+        if _reads_own_code(t):
+            _guard_absent(m, obj, t, source, name)
+        elif name == "forward" and id(obj) in m.world.originals:  # the compiled module has one of its own
+            _guard_own_lacks(m, source, name)
+        elif not name.startswith("__"):
+            m.world.guard(S.attr(S.attr(source, name), "__func__"), "WEAK_ID", weakref.ref(raw), "method")
+    else:
+        if has_dict and not is_trusted_module(defining_class(t, name).__module__ or ""):
+            _guard_own_lacks(m, source, name)  # a function of torch's that the class holds
+        guarded_function(m, t, name, raw)
+    return types.MethodType(raw, obj)
+
+
+def _bind_to_class(m: Machine, t: type, name: str, raw: classmethod) -> types.MethodType:
+    fn: Any = raw.__func__
+    if isinstance(fn, types.FunctionType):
+        guarded_function(m, t, name, fn, S.attr(S.attr(m.world.anchor(t), name), "__func__"))
+    return types.MethodType(fn, t)
+
+
+def _value_of_class(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> Any:
+    """A plain value that the class holds: read through the instance where guards can do that, else from the class."""
     if source is not None:
         if not _reads_own_code(t):
-            return world.load(raw, S.attr(source, name), "class attribute")
+            return m.world.load(raw, S.attr(source, name), "class attribute")
         _guard_absent(m, obj, t, source, name)
-    if id(t) in world.made or type(raw) in ATOMS and is_trusted_module(t.__module__ or ""):
+    if id(t) in m.world.made or type(raw) in ATOMS and is_trusted_module(t.__module__ or ""):
         return raw
-    return world.load(raw, S.attr(world.anchor(t), name), "class attribute")
+    return m.world.load(raw, S.attr(m.world.anchor(t), name), "class attribute")
 
 
 def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
@@ -727,7 +520,7 @@ def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
     if custom is _module_getattr:
         return _module_member(m, obj, t, name)
     if isinstance(custom, types.FunctionType):
-        _guarded_function(m, t, "__getattr__", custom)
+        guarded_function(m, t, "__getattr__", custom)
         source = m.world.source_of(obj)
         if source is not None and name not in (m.world.pending.get(id(obj)) or {}):
             _guard_absent(m, obj, t, source, name)
@@ -825,7 +618,7 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
         if isinstance(setter, types.FunctionType):
             m.call(setter, [raw, obj, value])
             return
-        _refuse_odd_descriptor(raw, "__set__", setter)
+        refuse_odd_descriptor(raw, "__set__", setter)
     if name in ("__class__", "__dict__") and m.world.is_outside(obj):
         raise Break("mutation", f"{name} of an object from outside is set")
     if (
@@ -903,9 +696,9 @@ def generic_delete(m: Machine, obj: Any, name: str) -> None:
     if raw is not MISSING:
         deleter = _lookup(type(raw), "__delete__")
         if isinstance(deleter, types.FunctionType):
-            m.call(deleter, [_descriptor(m, t, raw), obj])
+            m.call(deleter, [interpreted_descriptor(m, t, raw), obj])
             return
-        _refuse_odd_descriptor(raw, "__delete__", deleter)
+        refuse_odd_descriptor(raw, "__delete__", deleter)
     if not m.world.is_outside(obj):
         m.native(object.__delattr__, obj, name)
         return

@@ -6,8 +6,6 @@ containers are read (and guarded) first, callables become callbacks into the int
 
 from __future__ import annotations
 
-import collections
-import contextvars
 import datetime
 import decimal
 import functools
@@ -26,24 +24,23 @@ import torch
 
 from ...guards.state import AUTOCAST_DEVICES, flag_name, read_field
 from ...guards.source_values import is_constant
-from . import attributes, containers
 from .callables import FUNCTIONS, KEEPS_TEXTS, function, own_class_method, python_function, run_handler
 from ..tensors import tensor_calls
 from ..machine.generators import InlineGenerator
-from .context_variables import context_value
+from .native.native_methods import call_native_method, settled_arguments
 from .identity import subclasses
-from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
+from ..numbers.late_text import LateText, join_texts
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import answers_calls
 from ..library.watched_warnings import keeps_warnings
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING
-from .builtin_types import base_of, python_method
-from .elements import as_index, as_key, as_number, items, search, settle_keys, spelled
-from .classes import construct, new_object
+from ..machine.stack_values import ATOMS
+from .builtin_types import python_method
+from .elements import as_index, as_number, settle_keys
+from .classes import new_object
 from .inline_policy import is_of_torch
-from .operators import get_item, native_operation, to_text
-from .containers import as_mapping
+from .objects.texts import to_text
+from .operators import get_item, native_operation
 from ..arrays.numpy_arrays import call_numpy
 
 if TYPE_CHECKING:
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
 __all__ = [
     "made_by_native",
     "call_native",
-    "call_native_method",
     "is_logging",
     "log_effect",
 ]
@@ -124,20 +120,6 @@ _QUERY_PREFIXES = (
 )
 
 
-_HOLDING = frozenset(
-    ("append", "appendleft", "extend", "insert", "setdefault", "__setitem__", "update", "format", "join")
-)
-
-
-def _settled(fn: Any, owner: Any, args: list, kwargs: dict) -> tuple[list, dict]:
-    """Arguments of native code, which would look into a text that holds numbers which vary: the text itself, unless it
-    is only to be held.
-    """
-    if isinstance(owner, (list, dict, collections.deque, str)) and getattr(fn, "__name__", "") in _HOLDING:
-        return args, kwargs
-    return [settled(a) for a in args], {k: settled(v) for k, v in kwargs.items()}
-
-
 def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
     """A builtin function, or a builtin method bound to `owner`."""
     try:
@@ -145,7 +127,7 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
     except TypeError:
         handler = None
     if m.late_texts and handler not in KEEPS_TEXTS:
-        args, kwargs = _settled(fn, owner, args, kwargs)
+        args, kwargs = settled_arguments(fn, owner, args, kwargs)
     if is_of_torch(fn, owner) and (m.devices.entered or m.devices.left):
         kwargs = m.devices.named(fn, kwargs)
     if handler is not None:
@@ -436,257 +418,6 @@ FUNCTIONS[sys.getrecursionlimit] = lambda m: _flag(m, sys.getrecursionlimit)
 @function(torch._C._log_api_usage_once)
 def _log_api_usage(m: Machine, *args: Any) -> None:
     return None
-
-
-# --- native methods
-_INSIDE_TYPES = (
-    list,
-    dict,
-    tuple,
-    set,
-    frozenset,
-    str,
-    bytes,
-    bytearray,
-    int,
-    float,
-    complex,
-    range,
-    slice,
-    collections.deque,
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
-    types.MappingProxyType,
-    re.Pattern,
-    re.Match,
-    torch.dtype,
-    torch.device,
-    *_SYMBOLIC,
-    types.GenericAlias,
-    collections.OrderedDict,
-    torch.finfo,
-    torch.iinfo,
-    decimal.Decimal,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.timezone,
-)
-_ITERATORS = (
-    type(iter([])),
-    type(iter(())),
-    type(iter({})),
-    type(iter(range(0))),
-    type(iter("")),
-    zip,
-    map,
-    filter,
-    enumerate,
-    reversed,
-    itertools.chain,
-    itertools.count,
-    itertools.repeat,
-    itertools.islice,
-    type(iter(set())),
-)
-
-
-def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
-    """A method that a C class defines, on `owner`."""
-    name = fn.__name__
-    world = m.world
-    if m.late_texts:
-        owner = settled(owner)
-        args, kwargs = _settled(fn, owner, args, kwargs)
-    t = type(owner)
-    if (source := world.source_of(fn)) is not None and t in ATOMS and source.root.kind != "local":
-        world.guard(source, "ID", fn, "a bound method from outside")
-    elif source is not None and not world.is_outside(owner):
-        raise Break(
-            "unknown_object",
-            f"a bound method {t.__name__}.{name} that came from outside is called",
-            f"pass the {t.__name__} itself",
-        )
-    if (
-        world.is_outside(owner)
-        and base_of(owner) is not None
-        and not isinstance(owner, torch.Size)
-        and name not in ("__setattr__", "__getattribute__", "__init__")
-    ):
-        return containers.call_method(m, owner, name, args, kwargs)
-    if id(owner) in world.class_dicts:
-        if name not in ("get", "__getitem__", "__contains__") or kwargs or not 1 <= len(args) <= 2:
-            containers.refuse_class_dict(m, owner)
-        found = attributes.in_class_dict(m, owner, args[0])
-        if name == "__contains__":
-            return found is not MISSING
-        if found is MISSING and name == "__getitem__":
-            raise Raised(KeyError(args[0]))
-        return found if found is not MISSING else args[1] if len(args) > 1 else None
-    if name == "__call__" and isinstance(owner, type):
-        return construct(m, owner, args, kwargs)
-    if name == "__setattr__":
-        attributes.generic_set(m, owner, *args)
-        return None
-    if name == "__getattribute__":
-        return attributes.generic_attribute(m, owner, *args)
-    if name == "__delattr__":
-        attributes.generic_delete(m, owner, *args)
-        return None
-    if name == "__init__" and getattr(fn, "__objclass__", None) is object:
-        return None
-    if name in ("__instancecheck__", "__subclasscheck__") and isinstance(owner, type):
-        return world.is_instance(args[0], owner) if name == "__instancecheck__" else issubclass(args[0], owner)
-    if isinstance(owner, _SYMBOLIC):
-        return native_operation(m, functools.partial(_bound(fn, owner), **kwargs), *args)
-    if isinstance(owner, InlineGenerator):
-        return m.native(getattr(owner, name), *args, **kwargs)
-    if t is property and name in ("setter", "getter", "deleter"):
-        return m.native(_bound(fn, owner), *args)
-    if isinstance(owner, torch.device) and name in ("__enter__", "__exit__"):
-        return m.devices.enter(owner) if name == "__enter__" else m.devices.leave()
-    if (
-        isinstance(owner, _INSIDE_TYPES)
-        and not world.is_outside(owner)
-        or isinstance(owner, (str, int, float, torch.Size, re.Pattern))
-    ):
-        return _inside_method(m, fn, owner, name, args, kwargs)
-    native_iterator = isinstance(owner, _ITERATORS) or t.__module__ == "builtins" and t.__name__.endswith("iterator")
-    if native_iterator and not world.is_outside(owner) and name in ("__next__", "__iter__", "__length_hint__"):
-        return owner if name == "__iter__" else m.native(getattr(owner, name))
-    if name in ("__eq__", "__ne__") and getattr(t, name) is getattr(object, name):
-        same = owner is args[0]
-        return (same if name == "__eq__" else not same) if same else NotImplemented
-    if name == "__hash__" and t.__hash__ is object.__hash__:
-        raise Break("unsupported", "an object's identity is used as a hash")
-    if isinstance(owner, BaseException) and not world.is_outside(owner):
-        return m.native(_bound(fn, owner), *args, **kwargs)
-    if isinstance(owner, (types.FunctionType, types.MethodType)) and name == "__call__":
-        return m.call(owner, args, kwargs)
-    if isinstance(owner, types.FunctionType) and name == "__get__":
-        return types.MethodType(owner, args[0]) if args[0] is not None else owner
-    if (
-        isinstance(owner, (types.GetSetDescriptorType, types.MemberDescriptorType))
-        and name == "__get__"
-        and args
-        and args[0] is not None
-        and inspect.getattr_static(m.world.type_of(args[0]), owner.__name__, None) is owner
-    ):
-        return m.getattr(args[0], owner.__name__)
-    if isinstance(owner, type) and name == "__subclasses__":
-        return subclasses(m, owner)
-    if isinstance(owner, type) and name in ("mro", "__prepare__"):
-        return m.native(getattr(owner, name), *args)
-    if isinstance(owner, type) and name == "__or__":
-        return m.native(operator.or_, owner, args[0])
-    if t is contextvars.ContextVar and name == "get" and len(args) <= 1 and not kwargs:
-        return context_value(m, owner, args)
-    import random
-
-    if isinstance(owner, random.Random):
-        raise Break("random_python")
-    if isinstance(owner, torch.Generator):
-        raise Break("rng_state")
-    if isinstance(owner, (torch.UntypedStorage, torch.TypedStorage)):
-        raise Break("storage")
-    if t.__module__ in ("_io", "io") or name in ("write", "flush", "read"):
-        raise Break("io")
-    if t.__module__.partition(".")[0] == "numpy":
-        raise Break("numpy", "a numpy object is used")
-    raise Break("c_call", f"the native method {t.__name__}.{name} is called, which capture knows nothing about")
-
-
-_TAKES_ITERABLE = frozenset(
-    (
-        "extend",
-        "__iadd__",
-        "join",
-        "union",
-        "intersection",
-        "difference",
-        "issubset",
-        "issuperset",
-        "isdisjoint",
-        "symmetric_difference",
-        "difference_update",
-        "intersection_update",
-        "extendleft",
-    )
-)
-
-
-def _inside_method(m: Machine, fn: Any, owner: Any, name: str, args: list, kwargs: dict) -> Any:
-    """A method of a container made inside, or of an immutable value."""
-    if (
-        name in ("format", "join")
-        and type(owner) is str
-        and (late := made_late(m, getattr(str, name), (owner, *args), kwargs)) is not None
-    ):
-        return late
-    if isinstance(owner, (dict, set, frozenset)) and args and name in _TAKES_KEY:
-        args = [hashed(args[0]), *args[1:]]
-        settle_keys(m, args[:1], owner)
-    if isinstance(owner, dict):
-        if name == "get" and len(args) >= 1:
-            return owner[args[0]] if m.native(lambda: args[0] in owner) else (args[1] if len(args) > 1 else None)
-        if name in ("update", "__init__", "__ior__"):
-            source = args[0] if args else {}
-            value = m.plain(source)
-            if not isinstance(value, dict):
-                if hasattr(type(value), "keys"):
-                    value = as_mapping(m, value)
-                else:
-                    value = [tuple(m.iterate(pair)) for pair in m.iterate(value)]
-                    settle_keys(m, [pair[0] for pair in value if pair], owner)
-            args = [value]
-    elif name in _TAKES_ITERABLE or name == "update":
-        args = [items(m, a) if not isinstance(a, (set, frozenset)) else m.plain(a) for a in args]
-        if isinstance(owner, (set, frozenset)):
-            for a in args:
-                settle_keys(m, a, owner)
-    elif name == "__init__":
-        args = [list(m.iterate(a)) for a in args]
-    elif name == "sort" and isinstance(owner, list):
-        owner[:] = FUNCTIONS[sorted](m, owner, **kwargs)
-        return None
-    elif name in ("index", "count", "remove", "__contains__", "__eq__", "__ne__", "__add__", "__lt__"):
-        if (
-            name in ("index", "remove", "__contains__", "count")
-            and isinstance(owner, (list, tuple, collections.deque))
-            and args
-        ):
-            return search(m, owner, name, args)
-        args = [m.deep_plain(a) for a in args]
-    elif isinstance(owner, (str, bytes, re.Pattern)):
-        if name == "format" and isinstance(owner, str):
-            return m.native(
-                _bound(fn, owner), *[spelled(m, a) for a in args], **{k: spelled(m, v) for k, v in kwargs.items()}
-            )
-        args = [m.callback(a) if callable(a) and type(a) not in ATOMS else m.deep_plain(a) for a in args]
-        kwargs = {
-            k: m.callback(v) if callable(v) and type(v) not in ATOMS else m.deep_plain(v) for k, v in kwargs.items()
-        }
-    if isinstance(owner, (str, bytes)) or name in ("insert", "pop", "rotate") and not isinstance(owner, (dict, set)):
-        args = [as_index(m, a) for a in args[:1]] + (
-            args[1:] if name == "insert" else [as_index(m, a) for a in args[1:]]
-        )
-    elif isinstance(owner, slice):
-        owner, args = as_key(m, owner), [as_index(m, a) for a in args]
-        fn = getattr(owner, name)
-    if any(isinstance(a, torch.SymInt) for a in args) and not isinstance(owner, (list, dict, set, collections.deque)):
-        args = [int(a) if isinstance(a, torch.SymInt) else a for a in args]
-    return m.native(_bound(fn, owner), *args, **kwargs)
-
-
-_TAKES_KEY = frozenset(
-    ("get", "pop", "setdefault", "__contains__", "__getitem__", "__setitem__", "add", "discard", "remove")
-)
-
-
-def _bound(fn: Any, owner: Any) -> Any:
-    """A native method bound to its owner, past what a subclass overrides."""
-    return fn if isinstance(fn, BOUND_NATIVE) else fn.__get__(owner)
 
 
 # --- effects

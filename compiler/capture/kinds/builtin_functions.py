@@ -35,7 +35,8 @@ from ..tensors.tensor_subclasses import Subclassed, SuperOf
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import ATOMS, MISSING, NULL, specialize
 from .builtin_types import base_of, python_method
-from .operators import binary, compare, format_text, native_operation, own_length, to_text
+from .objects.texts import format_text, to_text
+from .operators import binary, compare, native_operation, own_length
 from ..machine.frame import Unread, read_cell
 from .parameters import interpret
 from .containers import as_mapping

@@ -10,16 +10,17 @@ import itertools
 import reprlib
 import types
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
 
 from ...guards import source as S
 from ...runtime.dispatch import Dispatcher
-from . import attributes, builtin_calls, callables, classes, modules, operators
+from . import builtin_calls, callables, classes, modules, operators
 from ..library import optimizers
 from ..tensors import subclass_calls, tensor_calls
 from ..library.backward_reads import refuse_operator
+from .native.native_methods import call_native_method
 from .caches import call_cached
 from ..tensors.exchanged import relies_on_parts
 from ..library.functional_transforms import Transformed, call_object, jacobian_wrapper
@@ -39,6 +40,8 @@ from ..library.torch_marks import is_allowed_in_graph, marked_call
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import BOUND_NATIVE, MISSING, native_owner
 from ..arrays.numpy_arrays import call_numpy
+from .lookups import class_attribute
+from .objects.class_attributes import guarded_function
 from .parameters import bind
 
 if TYPE_CHECKING:
@@ -67,8 +70,9 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     t = type(fn)
     if m.subclassed and (result := subclass_calls.call(m, fn, args, kwargs)) is not NotImplemented:
         return result
-    if t is types.FunctionType:
-        return _call_function(m, fn, args, kwargs)
+    of_type = _OF_TYPE.get(t)
+    if of_type is not None:
+        return of_type(m, fn, args, kwargs)
     if t is types.MethodType:
         if m.world.is_outside(fn) and not isinstance(fn.__self__, _OPTIMIZERS):
             owner, function = m.getattr(fn, "__self__"), m.getattr(fn, "__func__")
@@ -81,68 +85,55 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         if type(owner) is TraceTensor and getattr(TraceTensor, fn.__name__, None) is fn.__func__:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return call(m, fn.__func__, [owner, *args], kwargs)
-    if t in BOUND_NATIVE:
-        constant = known_constant_functions().get(id(fn))
-        if constant is not None:
-            return constant[1]
-        owner = native_owner(fn)
-        if type(owner) is TraceTensor:
-            return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
-        try:
-            return builtin_calls.call_native(m, fn, owner, args, kwargs)
-        except IndexError as error:  # an argument that is not there
-            if error is m.escaped or not builtin_calls.lacks_arguments(fn, args, kwargs):
-                raise
-            return m.native(fn, *args, **kwargs)  # raises the TypeError
     if t is _LEGACY_TYPE and not fn.is_cuda:
         return tensor_calls.call_legacy_constructor(m, fn.dtype, args, kwargs)
-    if isinstance(fn, type):
-        return classes.instantiate(m, fn, args, kwargs)
-    if t is types.MethodDescriptorType or t is types.WrapperDescriptorType:
-        return _call_descriptor(m, fn, args, kwargs)
-    if t is functools.partial:
-        return _call_partial(m, fn, args, kwargs)
-    if isinstance(fn, torch.nn.Module):
-        return modules.call_module(m, fn, args, kwargs)
-    if isinstance(fn, _OPS):
-        refuse_operator(
-            m,
-            fn,
-            torch.is_grad_enabled()
-            and any(isinstance(a, TraceTensor) and a.requires_grad for a in (*args, *kwargs.values())),
-        )
-        return tensor_calls.call_function(m, fn, args, kwargs)
-    if isinstance(fn, torch._ops.HigherOrderOperator):
-        return call_higher_order(m, fn, args, kwargs)
-    if t is _LRU:
-        return call_cached(m, fn, args, kwargs)
-    if t is weakref.ReferenceType:
-        return _call_weakref(m, fn)
-    if t is Transformed:
-        return call_object(m, fn, args, kwargs)
-    if t is Dispatcher:  # a function compiled by this compiler: captured with the rest
-        return _call_original(m, fn, fn.__wrapped__, args, kwargs)
-    if t is torch.jit.ScriptFunction:
-        original = getattr(fn, "_torchdynamo_inline", None)
-        if original is None:
-            raise Break(
-                "unsupported", "a function of torch.jit is called", "call the Python function that it was made from"
-            )
-        return _call_original(m, fn, original, args, kwargs)
-    if t is InlineGenerator:
-        raise Raised(TypeError("'generator' object is not callable"))
-    if t.__name__ == "builtin_function_or_method" or t in (types.ClassMethodDescriptorType,):
-        return builtin_calls.call_native(m, fn, None, args, kwargs)
-    method = attributes._lookup(t, "__call__")
+    for kinds, of_kind in _OF_KIND:
+        if isinstance(fn, kinds):
+            return of_kind(m, fn, args, kwargs)
+    if t.__name__ == "builtin_function_or_method":
+        return _call_unbound_native(m, fn, args, kwargs)
+    method = class_attribute(t, "__call__")
     if isinstance(method, types.FunctionType):
         if is_allowed_in_graph(fn) and hasattr(fn, "__name__"):  # what nodes are printed by
             return _call_opaque(m, fn, args, kwargs)
-        return call(m, attributes._guarded_function(m, t, "__call__", method), [fn, *args], kwargs)
+        return call(m, guarded_function(m, t, "__call__", method), [fn, *args], kwargs)
     if method is MISSING:
         raise Raised(TypeError(f"'{t.__name__}' object is not callable"))
     if method is not MISSING and isinstance(method, torch.nn.Module):
         return call(m, method, args, kwargs)
     return builtin_calls.call_native(m, fn, None, args, kwargs)
+
+
+def _call_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """A native function, or a native method that is bound to its owner."""
+    constant = known_constant_functions().get(id(fn))
+    if constant is not None:
+        return constant[1]
+    owner = native_owner(fn)
+    if type(owner) is TraceTensor:
+        return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
+    try:
+        return builtin_calls.call_native(m, fn, owner, args, kwargs)
+    except IndexError as error:  # an argument that is not there
+        if error is m.escaped or not builtin_calls.lacks_arguments(fn, args, kwargs):
+            raise
+        return m.native(fn, *args, **kwargs)  # raises the TypeError
+
+
+def _call_unbound_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    return builtin_calls.call_native(m, fn, None, args, kwargs)
+
+
+def _call_operator(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    """torch.ops.aten.add.Tensor(...)"""
+    values = (*args, *kwargs.values())
+    needs_grad = torch.is_grad_enabled() and any(isinstance(a, TraceTensor) and a.requires_grad for a in values)
+    refuse_operator(m, fn, needs_grad)
+    return tensor_calls.call_function(m, fn, args, kwargs)
+
+
+def _refuse_call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    raise Raised(TypeError("'generator' object is not callable"))
 
 
 def call_higher_order(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
@@ -161,6 +152,22 @@ def _call_original(m: Machine, fn: Any, original: Any, args: list, kwargs: dict)
     return call(m, original, args, kwargs)
 
 
+@passes_on
+def _call_dispatcher(m: Machine, fn: Dispatcher, args: list, kwargs: dict) -> Any:
+    """A function compiled by this compiler: captured with the rest."""
+    return _call_original(m, fn, fn.__wrapped__, args, kwargs)
+
+
+@passes_on
+def _call_scripted(m: Machine, fn: torch.jit.ScriptFunction, args: list, kwargs: dict) -> Any:
+    original = getattr(fn, "_torchdynamo_inline", None)
+    if original is None:
+        raise Break(
+            "unsupported", "a function of torch.jit is called", "call the Python function that it was made from"
+        )
+    return _call_original(m, fn, original, args, kwargs)
+
+
 def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """An unbound method of a C class: torch.Tensor.add(x, y), list.append(l, v), object.__setattr__(o, n, v)."""
     if not args:
@@ -168,7 +175,7 @@ def _call_descriptor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     owner = args[0]
     if type(owner) is TraceTensor:
         return tensor_calls.call_method(m, owner, fn.__name__, args[1:], kwargs)
-    return builtin_calls.call_native_method(m, fn, owner, args[1:], kwargs)
+    return call_native_method(m, fn, owner, args[1:], kwargs)
 
 
 def _call_opaque(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
@@ -182,7 +189,7 @@ def _target(reference: Any) -> Any:
     return reference() if type(reference) is weakref.ref else reference
 
 
-def _call_weakref(m: Machine, ref: Any) -> Any:
+def _call_weakref(m: Machine, ref: Any, args: list, kwargs: dict) -> Any:
     """ref(): the target of a reference from outside is read again at each call."""
     target, world = ref(), m.world
     if m.referenced:
@@ -230,15 +237,7 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
     if trusted:
         if builtin_calls.is_logging(fn):
             return builtin_calls.log_effect(m, fn, args, kwargs)
-        if (
-            is_leaf_function(fn)
-            and (tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs))
-            and not any(map(runs_code, (*args, *kwargs.values())))
-            and not (
-                module == "torch.nn.functional" and any(type(a) is torch.SymFloat for a in (*args, *kwargs.values()))
-            )
-            and relies_on_parts(m, fn)
-        ):
+        if _is_one_node(m, fn, args, kwargs):
             return tensor_calls.call_function(m, fn, args, kwargs)
         kind = callables.BREAK_MODULES.get(module)
         if kind is not None and not (module == "torch.nn.init" and fn.__name__.startswith(("_calculate", "calculate"))):
@@ -247,13 +246,25 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         return builtin_calls.log_effect(m, fn, args, kwargs)
     elif module.partition(".")[0] == "numpy":
         return call_numpy(m, fn, args, kwargs)
-    elif (
-        module.startswith("triton.runtime.")
-        and fn.__qualname__.endswith((".run", ".warmup"))
-        and fn.__qualname__ != "Heuristics.run"
-    ):
+    elif module.startswith("triton.runtime.") and _launches_kernel(fn):
         raise Break("triton_kernel")
     return call_python(m, fn, args, kwargs)
+
+
+def _is_one_node(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> bool:
+    """Whether a function of torch's, written in Python, becomes one node of the graph."""
+    values = (*args, *kwargs.values())
+    return (
+        is_leaf_function(fn)
+        and (tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs))
+        and not any(map(runs_code, values))
+        and not (fn.__module__ == "torch.nn.functional" and torch.SymFloat in map(type, values))
+        and relies_on_parts(m, fn)
+    )
+
+
+def _launches_kernel(fn: types.FunctionType) -> bool:
+    return fn.__qualname__.endswith((".run", ".warmup")) and fn.__qualname__ != "Heuristics.run"
 
 
 @passes_on
@@ -306,5 +317,28 @@ def _has_tensor(values: Iterable[Any]) -> bool:
             return True
     return False
 
+
+# Where a callable's exact type is here, nothing else is asked. Handlers that go on to the call of a Python function are
+# marked by passes_on. Methods and objects with __call__ are done in call() itself, which costs no frame.
+_OF_TYPE: dict[type, Callable[[Machine, Any, list, dict], Any]] = {
+    types.FunctionType: _call_function,
+    **dict.fromkeys(BOUND_NATIVE, _call_native),
+    types.MethodDescriptorType: _call_descriptor,
+    types.WrapperDescriptorType: _call_descriptor,
+    types.ClassMethodDescriptorType: _call_unbound_native,
+    functools.partial: _call_partial,
+    _LRU: call_cached,
+    weakref.ReferenceType: _call_weakref,
+    Transformed: call_object,
+    Dispatcher: _call_dispatcher,
+    torch.jit.ScriptFunction: _call_scripted,
+    InlineGenerator: _refuse_call,
+}
+_OF_KIND: tuple[tuple[Any, Callable[[Machine, Any, list, dict], Any]], ...] = (
+    (type, classes.instantiate),
+    (torch.nn.Module, modules.call_module),
+    (_OPS, _call_operator),
+    (torch._ops.HigherOrderOperator, call_higher_order),
+)
 
 callables.FUNCTIONS.update(operators.OPERATOR_FUNCTIONS)

@@ -38,18 +38,7 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     if special is not None:
         return callables.run_handler(special, m, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
-        if len(args) != 1 or kwargs:
-            raise Break("unsupported", "an enum is made")
-        member = m.native(cls, args[0])
-        if not isinstance(member, enum.Enum):  # a flag that lets go of what it does not know gives a number
-            return member
-        by_value = cls._value2member_map_ if type(args[0]) in ATOMS else {}
-        if by_value.get(args[0]) is member and id(cls) not in m.world.made:  # (an enum may be told other values)
-            return m.world.load(
-                member, S.dict_value(S.attr(m.world.anchor(cls), "_value2member_map_"), args[0]), "member of an enum"
-            )
-        known = member.name in cls.__members__ if isinstance(member.name, str) else False  # else a combination of flags
-        return m.world.register(member, S.attr(m.world.anchor(cls), member.name) if known else S.const(member))
+        return _member_of(m, cls, args, kwargs)
     if (
         cls in (torch.nn.ModuleList, torch.nn.Sequential)
         and all(not tensor_calls.holds_tensor(a) for a in args)
@@ -87,6 +76,22 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     if isinstance(meta_call, types.FunctionType):
         return m.call(meta_call, [cls, *args], kwargs)
     return construct(m, cls, args, kwargs)
+
+
+def _member_of(m: Machine, cls: enum.EnumMeta, args: list, kwargs: dict) -> Any:
+    """Enum(value): the member that has the value, or a combination of flags."""
+    if len(args) != 1 or kwargs:
+        raise Break("unsupported", "an enum is made")
+    member = m.native(cls, args[0])
+    if not isinstance(member, enum.Enum):  # a flag that lets go of what it does not know gives a number
+        return member
+    by_value = cls._value2member_map_ if type(args[0]) in ATOMS else {}
+    if by_value.get(args[0]) is member and id(cls) not in m.world.made:  # (an enum may be told other values)
+        return m.world.load(
+            member, S.dict_value(S.attr(m.world.anchor(cls), "_value2member_map_"), args[0]), "member of an enum"
+        )
+    known = member.name in cls.__members__ if isinstance(member.name, str) else False  # else a combination of flags
+    return m.world.register(member, S.attr(m.world.anchor(cls), member.name) if known else S.const(member))
 
 
 def _make_module(m: Machine, cls: type, args: list, kwargs: dict) -> Any:

@@ -350,32 +350,49 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
             raise Raised(KeyError(key))
         return written[key]
     shadow = world.shadows.get(id(obj))
-    if shadow is not None and shadow.value is None and shadow.blind and base is dict:
-        for name, args in reversed(shadow.blind):
-            if name == "__setitem__" and args[0] is key or type(args[0]) is type(key) and args[0] == key:
-                return args[1]
+    if base is dict and (value := _blindly_set(shadow, key)) is not MISSING:
+        return value
     if isinstance(key, (torch.SymInt, torch.SymBool)):
         key = int(key)
     if type(key) is TraceTensor:
         return _state_of(m, obj, key)
     if shadow is None or shadow.value is None and (not shadow.blind or base is dict and _untouched(shadow, key)):
-        source = world.sources[id(obj)]
-        if base in _SEQUENCES:
-            if type(key) is int:
-                try:
-                    return world.load(base.__getitem__(obj, key), S.item(source, key), "element")
-                except IndexError as exc:
-                    world.guard(source, "LEN", base.__len__(obj), "index out of range")
-                    raise Raised(exc) from None
-        elif type(key) in ATOMS or isinstance(key, _LASTING_KEYS):
-            if dict.__contains__(obj, key):
-                return world.load(dict.__getitem__(obj, key), S.dict_value(source, key), "dict value")
-            _lacks(m, obj, key, "missing key")
-            return _missing(m, obj, key)
+        if base in _SEQUENCES and type(key) is int:
+            return _element(m, obj, key, base)
+        if base not in _SEQUENCES and (type(key) in ATOMS or isinstance(key, _LASTING_KEYS)):
+            return _value_of_key(m, obj, key)
     value = _read(m, obj)
     if isinstance(value, dict) and key not in value:
         return _missing(m, obj, key)
     return m.native(operator.getitem, value, key)
+
+
+def _blindly_set(shadow: Shadow | None, key: Any) -> Any:
+    """What a dict that was not read yet was given under a key; MISSING."""
+    if shadow is not None and shadow.value is None:
+        for name, args in reversed(shadow.blind):
+            if name == "__setitem__" and args[0] is key or type(args[0]) is type(key) and args[0] == key:
+                return args[1]
+    return MISSING
+
+
+def _element(m: Machine, obj: Any, index: int, base: Any) -> Any:
+    """An element of a sequence as it came from outside."""
+    source = m.world.sources[id(obj)]
+    try:
+        return m.world.load(base.__getitem__(obj, index), S.item(source, index), "element")
+    except IndexError as exc:
+        m.world.guard(source, "LEN", base.__len__(obj), "index out of range")
+        raise Raised(exc) from None
+
+
+def _value_of_key(m: Machine, obj: dict, key: Any) -> Any:
+    """What a dict as it came from outside has under a key that a guard can hold."""
+    if dict.__contains__(obj, key):
+        source = S.dict_value(m.world.sources[id(obj)], key)
+        return m.world.load(dict.__getitem__(obj, key), source, "dict value")
+    _lacks(m, obj, key, "missing key")
+    return _missing(m, obj, key)
 
 
 def _untouched(shadow: Shadow, key: Any) -> bool:
@@ -649,8 +666,6 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     base = base_of(obj)
     if base is None or name not in _WRITES.get(base, ()):
         raise Break("mutation", f"{type(obj).__name__}.{name} changes an object from outside")
-    source = m.world.sources[id(obj)]
-    below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
     owner = m.world.dict_owners.get(id(obj))
     if owner is not None and name == "__setitem__":
         _set_in_dict(m, owner, obj, *args)
@@ -659,52 +674,63 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
         for key, value in kwargs.items():
             _mutate(m, obj, "__setitem__", [key, value], {})
         return None
-    if owner is not None or (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
-        raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
+    _refuse_structural(m, obj, owner)
     shadow = _shadow(m, obj)
     shadow.changed = True
     if name in ("extend", "extendleft", "__iadd__", "update") and args:
         args = [_native_argument(m, args[0]), *args[1:]]
     if name == "remove" and base in _SEQUENCES:
-        missing = (
-            "list.remove(x): x not in list"
-            if base is list
-            else f"{m.native(repr, deep_plain(m, args[0]))} is not in deque"
-        )
-        return mutate(m, obj, "__delitem__", [search(m, _read(m, obj), "index", args, missing)], {})
+        return _remove(m, obj, base, args)
     if name == "setdefault":
-        key = args[0]
-        if contains(m, obj, key):
-            return get_item(m, obj, key)
-        name, args = "__setitem__", [key, args[1] if len(args) > 1 else None]
-        mutate(m, obj, name, args, {})
-        return args[1]
-    blind = shadow.value is None and (
-        (base in _SEQUENCES and name in ("append", "appendleft", "extend", "__iadd__"))
-        or (base is dict and name == "__setitem__" and (type(args[0]) in ATOMS or id(args[0]) in m.world.reals))
-    )
-    if blind:
+        return _set_default(m, obj, args)
+    if shadow.value is None and _needs_no_read(m, base, name, args):
         if shadow.keys is not None:
             shadow.keys.setdefault(args[0])
         shadow.blind.append((name, args))
-        result = obj if name == "__iadd__" else None
-    else:
-        value = _read(m, obj)
-        if name == "sort":
-            before = dict(kwargs)
-            result = _apply(m, value, name, args, before)
-            m.effects.method(obj, base, "__setitem__", [slice(None), list(value)], {})
-            return result
-        if name == "pop" and base is not set:
-            result = _apply(m, value, name, args, kwargs)
-            if base in _SEQUENCES or isinstance(value, dict):
-                m.effects.method(obj, base, name, args, kwargs)
-            return result
-        result = _apply(m, value, name, args, kwargs)
-        if name in _INPLACE_METHODS:
-            result = obj
-    m.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
-    return result
+        m.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
+        return obj if name == "__iadd__" else None
+    value = _read(m, obj)
+    if name == "sort":
+        result = _apply(m, value, name, args, dict(kwargs))
+        m.effects.method(obj, base, "__setitem__", [slice(None), list(value)], {})
+        return result
+    result = _apply(m, value, name, args, kwargs)
+    if name != "pop" or base is set or base in _SEQUENCES or isinstance(value, dict):
+        m.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
+    return obj if name in _INPLACE_METHODS else result
+
+
+def _refuse_structural(m: Machine, obj: Any, owner: Any) -> None:
+    """Break for a container through which Python itself looks: an object's `__dict__`, a module's hooks."""
+    source = m.world.sources[id(obj)]
+    below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
+    if owner is not None or (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
+        raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
+
+
+def _remove(m: Machine, obj: Any, base: type, args: list) -> Any:
+    """sequence.remove(value), as `del sequence[index]`: the entry need not compare."""
+    missing = (
+        "list.remove(x): x not in list" if base is list else f"{m.native(repr, deep_plain(m, args[0]))} is not in deque"
+    )
+    return mutate(m, obj, "__delitem__", [search(m, _read(m, obj), "index", args, missing)], {})
+
+
+def _set_default(m: Machine, obj: Any, args: list) -> Any:
+    """dict.setdefault(key, default)"""
+    key = args[0]
+    if contains(m, obj, key):
+        return get_item(m, obj, key)
+    value = args[1] if len(args) > 1 else None
+    mutate(m, obj, "__setitem__", [key, value], {})
+    return value
+
+
+def _needs_no_read(m: Machine, base: type, name: str, args: list) -> bool:
+    """Whether a write does not depend on what the container holds."""
+    if base in _SEQUENCES:
+        return name in ("append", "appendleft", "extend", "__iadd__")
+    return base is dict and name == "__setitem__" and (type(args[0]) in ATOMS or id(args[0]) in m.world.reals)
 
 
 # in-place operators, and the method that does the same

@@ -68,7 +68,7 @@ def _function_text(m: Machine, fn: types.FunctionType) -> str | LateText:
 
 TEXTS: dict[type, Callable[[Any, Any], str | LateText]] = {
     types.FunctionType: _function_text,
-}  # what makes the text of objects that have none of their own; operators.py adds bound methods, which hold others
+}  # what makes the text of objects that have none of their own; objects/texts.py adds bound methods, which hold others
 
 
 def _with_address(kind: str, n: int) -> str:

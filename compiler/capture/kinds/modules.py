@@ -10,6 +10,8 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from ...guards import source as S
 from . import attributes
+from .lookups import class_attribute
+from .objects.class_attributes import guarded_function
 from ..machine.nesting import passes_on
 from ..machine.signals import Break, Skip
 
@@ -53,7 +55,7 @@ def _path_of(m: Machine, module: torch.nn.Module) -> str:
 def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -> Any:
     """module(*args, **kwargs)."""
     t = type(module)
-    call = attributes._lookup(t, "__call__")
+    call = class_attribute(t, "__call__")
     original = t.__dict__.get("__tcompile_original__")
     if original is not None:  # a module compiled by this compiler: captured with the rest
         return call_module(m, attributes.original_of(m, module, original), args, kwargs)
@@ -67,12 +69,12 @@ def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -
         if call is not _wrapped_call:
             if not isinstance(call, types.FunctionType):
                 raise Break("unsupported", f"{t.__name__}.__call__ is not a Python function")
-            return m.call(attributes._guarded_function(m, t, "__call__", call), [module, *args], kwargs)
+            return m.call(guarded_function(m, t, "__call__", call), [module, *args], kwargs)
         if id(t) not in m.world.made:
             m.world.guard(S.attr(m.world.anchor(t), "__call__"), "ID", call, "modules are called as they always are")
         if module.__dict__.get("_compiled_call_impl") is not None:
             raise Break("unsupported", "the module was compiled by torch.compile already")
-        if attributes._lookup(t, "_call_impl") is not _call_impl:
+        if class_attribute(t, "_call_impl") is not _call_impl:
             return m.call(types.MethodType(call, module), args, kwargs)
         if _no_hooks(m, module):
             return m.call(m.getattr(module, "forward"), args, kwargs)

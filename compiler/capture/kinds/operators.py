@@ -4,12 +4,11 @@ native.
 
 from __future__ import annotations
 
-import builtins
 import collections
 import math
 import operator
 import types
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 
@@ -19,10 +18,9 @@ from ...guards import source as S
 from . import containers, elements
 from ..numbers import size_floats
 from ..tensors import tensor_calls
-from .attributes import in_class_dict
+from .objects.class_attributes import in_class_dict
 from .choices import any_of, undecided
 from ..machine.generators import InlineGenerator
-from .identity import TEXTS, default_text
 from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
 from .lookups import class_attribute
 from ..numbers.tensor_reads import COMPARISONS, is_read
@@ -45,8 +43,6 @@ __all__ = [
     "get_item",
     "set_item",
     "delete_item",
-    "to_text",
-    "format_text",
     "break_kind_of",
     "own_length",
     "native_operation",
@@ -180,75 +176,125 @@ def _rounds(ta: type, tb: type, a: Any, b: Any) -> bool:
     return torch.SymInt in (ta, tb) and any(t is float and _LARGE <= abs(n) < math.inf for t, n in ((ta, a), (tb, b)))
 
 
+class _Operation(NamedTuple):
+    """A binary operator, as `+` or as `+=`."""
+
+    text: str
+    symbol: str  # without the "=" of one in place
+    name: str
+    function: Callable
+    plain: Callable  # not in place
+
+    @property
+    def in_place(self) -> bool:
+        return self.function is not self.plain
+
+
+_OPERATIONS = {text: _Operation(text, text, name, fn, fn) for text, (fn, name) in _BINARY.items()} | {
+    text: _Operation(text, text[:-1], name, fn, _BINARY[text[:-1]][0]) for text, (fn, name) in _INPLACE.items()
+}
+
+
 def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
     """`a op b`, or `a op= b`: the value that replaces a."""
     ta, tb = type(a), type(b)
-    inplace = text in _INPLACE
-    fn, name = _INPLACE[text] if inplace else _BINARY[text]
+    op = _OPERATIONS[text]
     if ta is Subclassed or tb is Subclassed:
-        return _of_subclass(m, fn, a, b)
-    if ta is TraceTensor or tb is TraceTensor:
-        other = b if ta is TraceTensor else a
-        method = python_method(type(other), f"__r{name}__" if ta is TraceTensor else f"__{name}__")
-        if method is None or type(other) is TraceTensor:
-            if inplace and ta is not TraceTensor:
-                fn = _BINARY[text[:-1]][0]
-            return tensor_calls.call_operator(m, fn, [a, b])
+        return _of_subclass(m, op.function, a, b)
+    if (ta is TraceTensor or tb is TraceTensor) and not _is_for_object(op, a, b):
+        return tensor_calls.call_operator(m, op.plain if ta is not TraceTensor else op.function, [a, b])
     if ta in ATOMS and tb in ATOMS:
-        return m.native(_BINARY[text[:-1]][0] if inplace else fn, a, b)
-    if inplace:
-        method = python_method(ta, f"__i{name}__")
-        if method is not None:
-            result = m.call(method, [a, b])
-            if result is not NotImplemented:
-                return result
-        elif (
-            ta in _ASK_FIRST
-            and (right := python_method(tb, f"__r{name}__")) is not None
-            and (result := m.call(right, [b, a])) is not NotImplemented
-        ):
+        return m.native(op.plain, a, b)
+    for step in _BINARY_STEPS:
+        result = step(m, op, a, b)
+        if result is not NotImplemented:
             return result
-        elif ta in MUTABLE or base_of(a) in MUTABLE:
-            if m.world.is_outside(a):
-                return containers.inplace(m, a, text, b)
-            return native_operation(
-                m, fn, a, elements.items(m, b) if isinstance(a, list) and text == "+=" else m.plain(b)
-            )
-        fn = _BINARY[text[:-1]][0]
-    right = python_method(tb, f"__r{name}__")
-    if (
-        text in ("%", "%=")
-        and isinstance(a, (str, bytes))
-        and python_method(ta, "__mod__") is None
-        and not (right is not None and issubclass(tb, ta))
-    ):
-        if text == "%" and ta is str and (late := made_late(m, str.__mod__, (a, b))) is not None:
-            return late
-        return native_operation(m, fn, a, _spelled_arguments(m, b))  # text knows what to do with any object
-    if (ta is LateText or tb is LateText) and text in ("+", "+=") and {ta, tb} <= _TEXTS:
-        return join_texts([a, b])
-    if right is not None and tb is not ta and issubclass(tb, ta) and right is not python_method(ta, f"__r{name}__"):
+    return _by_native_code(m, op, a, b)
+
+
+def _is_for_object(op: _Operation, a: Any, b: Any) -> bool:
+    """Whether a tensor meets an object whose class has the operator, which answers."""
+    other, name = (type(b), f"__r{op.name}__") if type(a) is TraceTensor else (type(a), f"__{op.name}__")
+    return other is not TraceTensor and python_method(other, name) is not None
+
+
+def _ask(m: Machine, method: Any, a: Any, b: Any) -> Any:
+    """What a method of a class of the program's says to `a` and `b`; NotImplemented where there is no such method."""
+    return NotImplemented if method is None else m.call(method, [a, b])
+
+
+def _in_place(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
+    """`a op= b` by a method of its own. What has none goes on as `a op b`."""
+    ta = type(a)
+    if not op.in_place:
+        return NotImplemented
+    method = python_method(ta, f"__i{op.name}__")
+    if method is not None:
+        return m.call(method, [a, b])
+    if ta in _ASK_FIRST:
+        result = _ask(m, python_method(type(b), f"__r{op.name}__"), b, a)
+        if result is not NotImplemented:
+            return result
+    if ta not in MUTABLE and base_of(a) not in MUTABLE:
+        return NotImplemented
+    if m.world.is_outside(a):
+        return containers.inplace(m, a, op.text, b)
+    other = elements.items(m, b) if isinstance(a, list) and op.text == "+=" else m.plain(b)
+    return native_operation(m, op.function, a, other)
+
+
+def _formatted(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
+    """`text % value`: text knows what to do with any object, but for a subclass of its own that answers itself."""
+    right = python_method(type(b), f"__r{op.name}__")  # looked up, and relied on, for all operators
+    if op.symbol != "%" or not isinstance(a, (str, bytes)) or python_method(type(a), "__mod__") is not None:
+        return NotImplemented
+    if right is not None and issubclass(type(b), type(a)):
+        return NotImplemented
+    if not op.in_place and type(a) is str and (late := made_late(m, str.__mod__, (a, b))) is not None:
+        return late
+    return native_operation(m, op.plain, a, _spelled_arguments(m, b))
+
+
+def _joined_text(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
+    """`text + text`, one of which holds numbers that vary."""
+    if op.symbol != "+" or LateText not in (type(a), type(b)) or not {type(a), type(b)} <= _TEXTS:
+        return NotImplemented
+    return join_texts([a, b])
+
+
+def _by_own_methods(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
+    """By methods of the program's classes: the right side first where it is of a subclass that has its own."""
+    ta, tb = type(a), type(b)
+    right = python_method(tb, f"__r{op.name}__")
+    if right is not None and tb is not ta and issubclass(tb, ta) and right is not python_method(ta, f"__r{op.name}__"):
         result = m.call(right, [b, a])
         if result is not NotImplemented:
             return result
         right = None
-    left = python_method(ta, f"__{name}__")
-    if left is not None:
-        result = m.call(left, [a, b])
-        if result is not NotImplemented:
-            return result
-    if right is not None and tb is not ta:
-        result = m.call(right, [b, a])
-        if result is not NotImplemented:
-            return result
-    if left is not None or right is not None:
-        joined = _as_sequences(m, text.removesuffix("="), a, b)
-        if joined is not None:
-            return joined
-        raise Raised(TypeError(f"unsupported operand type(s) for {text}: '{ta.__name__}' and '{tb.__name__}'"))
-    if text in ("+", "+=", "*", "*=") and (same := _same_tuple(m, text, a, b)) is not None:
-        return same
-    if text[0] == "*":
+    left = python_method(ta, f"__{op.name}__")
+    result = _ask(m, left, a, b)
+    if result is NotImplemented and tb is not ta:
+        result = _ask(m, right, b, a)
+    if result is not NotImplemented or left is None and right is None:
+        return result
+    joined = _as_sequences(m, op.symbol, a, b)
+    if joined is not None:
+        return joined
+    raise Raised(TypeError(f"unsupported operand type(s) for {op.text}: '{ta.__name__}' and '{tb.__name__}'"))
+
+
+def _same_tuple(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
+    """`a + b` and `a * b` of a tuple where they are the very tuple; NotImplemented where they are another."""
+    if op.symbol == "+" and type(a) is tuple and type(b) is tuple:
+        return a if _length(m, b) == 0 else b if _length(m, a) == 0 else NotImplemented
+    for value, times in ((a, b), (b, a)) if op.symbol == "*" else ():
+        if type(value) is tuple and type(times) in (int, bool) and times == 1:
+            return value
+    return NotImplemented
+
+
+def _by_native_code(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
+    if op.symbol[0] == "*":
         a, b = (
             elements.as_index(m, a) if isinstance(b, _SEQUENCES) else a,
             (elements.as_index(m, b) if isinstance(a, _SEQUENCES) else b),
@@ -256,9 +302,11 @@ def binary(m: Machine, text: str, a: Any, b: Any) -> Any:
     elif isinstance(a, _SETS) and isinstance(b, _SETS):
         a, b = m.plain(a), m.plain(b)
         elements.settle_keys(m, b, a)
-    return native_operation(m, fn, m.plain(a), m.plain(b))
+    return native_operation(m, op.plain, m.plain(a), m.plain(b))
 
 
+# Ways of `a op b`, in Python's order. One that does not know the operands gives NotImplemented; the next is tried.
+_BINARY_STEPS = (_in_place, _formatted, _joined_text, _by_own_methods, _same_tuple)
 _ASK_FIRST = frozenset(
     (list, collections.deque, bytearray)
 )  # sequences without operators of numbers: in place, too, the other side is asked first
@@ -312,53 +360,71 @@ def unary(m: Machine, name: str, value: Any) -> Any:
 
 
 def compare(m: Machine, text: str, a: Any, b: Any) -> Any:
-    fn, left_name, right_name = _COMPARE[text]
+    fn = _COMPARE[text][0]
     ta, tb = type(a), type(b)
     if ta is Subclassed or tb is Subclassed:
         return _of_subclass(m, fn, a, b)
     if ta is TraceTensor or tb is TraceTensor:
-        other = b if ta is TraceTensor else a
-        if type(other) is TraceTensor or isinstance(other, (int, float, complex, bool, *_SYMBOLIC)):
-            return tensor_calls.call_operator(m, fn, [a, b])
-        if text in ("==", "!="):
-            if other is None or isinstance(other, (str, type, list, tuple, dict, torch.dtype)):
-                return text == "!="
-            raise Break("unknown_object", f"a tensor is compared with an object of type {type(other).__name__}")
-        return tensor_calls.call_operator(m, fn, [a, b])
+        return _compare_tensor(m, text, a, b)
     if ta in ATOMS and tb in ATOMS:
         return m.native(fn, a, b)
-    if ta is not tb and issubclass(tb, ta):  # a subclass answers first
-        right = python_method(tb, right_name)
-        if right is not None:
-            result = m.call(right, [b, a])
-            if result is not NotImplemented:
-                return result
-            left = python_method(ta, left_name)
-            result = m.call(left, [a, b]) if left is not None else NotImplemented
-            if result is not NotImplemented:
-                return result
-            return _compare_identity(m, text, a, b)
-    left = python_method(ta, left_name)
-    if text == "!=" and left is None and python_method(ta, "__eq__") is not None:
+    if text == "!=" and _negates_equal(ta, tb):
         result = compare(m, "==", a, b)
         return result if result is NotImplemented else not m.truth(result)
-    if left is not None:
-        result = m.call(left, [a, b])
-        if result is not NotImplemented:
-            return result
-    right = python_method(tb, right_name)
-    if right is not None:
-        result = m.call(right, [b, a])
-        if result is not NotImplemented:
-            return result
-    if left is not None or right is not None:
-        return _compare_identity(m, text, a, b)
+    result = _compare_by_methods(m, text, a, b)
+    if result is not NotImplemented:
+        return result
     answer = _compare_elements(m, text, a, b)
     if answer is not None:
         return answer
     if text in ("==", "!=") and ta.__eq__ is object.__eq__ and tb.__eq__ is object.__eq__:
         return identical(m, a, b) == (text == "==")
     return native_operation(m, fn, m.deep_plain(a), m.deep_plain(b))
+
+
+def _compare_tensor(m: Machine, text: str, a: Any, b: Any) -> Any:
+    """A tensor with a tensor or a number is a node; with what can't be a number it is unequal, as torch says."""
+    other = b if type(a) is TraceTensor else a
+    may_be_equal = type(other) is TraceTensor or isinstance(other, (int, float, complex, bool, *_SYMBOLIC))
+    if text in ("==", "!=") and not may_be_equal:
+        if other is None or isinstance(other, (str, type, list, tuple, dict, torch.dtype)):
+            return text == "!="
+        raise Break("unknown_object", f"a tensor is compared with an object of type {type(other).__name__}")
+    return tensor_calls.call_operator(m, _COMPARE[text][0], [a, b])
+
+
+def _answers_first(tb: type, ta: type, name: str) -> bool:
+    """Whether the right side is asked first: it is of a subclass, and has the method."""
+    return ta is not tb and issubclass(tb, ta) and python_method(tb, name) is not None
+
+
+def _negates_equal(ta: type, tb: type) -> bool:
+    """Whether `!=` is the opposite of `==`: the class has a Python __eq__, and only object's __ne__."""
+    return (
+        not _answers_first(tb, ta, "__ne__")
+        and python_method(ta, "__ne__") is None
+        and python_method(ta, "__eq__") is not None
+    )
+
+
+def _compare_by_methods(m: Machine, text: str, a: Any, b: Any) -> Any:
+    """By methods of the program's classes; NotImplemented where neither side has one."""
+    _, left_name, right_name = _COMPARE[text]
+    ta, tb = type(a), type(b)
+    if _answers_first(tb, ta, right_name):
+        result = _ask(m, python_method(tb, right_name), b, a)
+        if result is NotImplemented:
+            result = _ask(m, python_method(ta, left_name), a, b)
+        return _compare_identity(m, text, a, b) if result is NotImplemented else result
+    left = python_method(ta, left_name)
+    result = _ask(m, left, a, b)
+    if result is not NotImplemented:
+        return result
+    right = python_method(tb, right_name)
+    result = _ask(m, right, b, a)
+    if result is NotImplemented and (left is not None or right is not None):
+        return _compare_identity(m, text, a, b)
+    return result
 
 
 def _compare_identity(m: Machine, text: str, a: Any, b: Any) -> bool:
@@ -478,41 +544,54 @@ def contains(m: Machine, container: Any, item: Any) -> Any:
     method = python_method(t, "__contains__")
     if method is not None:
         return m.truth(m.call(method, [container, item]))
-    if (
-        isinstance(container, dict)
-        and type(item) in _UNHASHABLE
-        or isinstance(container, _SETS)
-        and type(item) in _UNHASHABLE
-        and type(item) is not set
-    ):
-        m.native(hash, item)  # raises; a set is looked for as a frozenset
+    if isinstance(container, (dict, *_SETS)):
+        _refuse_unhashable(m, container, item)
     if m.world.is_outside(container):
         answer = containers.contains(m, container, item)
         if answer is not None:
             return answer
     if isinstance(container, (list, tuple, collections.deque)):
-        values = m.plain(container)
-        if type(item) in ATOMS and all(type(v) in ATOMS for v in values):
-            return item in values
-        unknown: list[TraceTensor] = []
-        for v in values:
-            if unknown and type(v) not in ATOMS and type(v) is not TraceTensor:
-                m.truth(unknown[0])  # whether its class is asked depends on it
-            if v is item:
-                return True
-            answer = compare(m, "==", v, item)
-            if undecided(m, answer):
-                unknown.append(answer)
-            elif m.truth(answer):
-                return True
-        return any_of(m, unknown) if unknown else False
-    if (
+        return _in_sequence(m, m.plain(container), item)
+    if _iterates_itself(t):
+        return any(v is item or m.truth(compare(m, "==", v, item)) for v in m.iterate(container))
+    return _in_native(m, m.plain(container), item)
+
+
+def _refuse_unhashable(m: Machine, container: Any, item: Any) -> None:
+    """Raise the TypeError for what has no hash; a set is looked for among sets as a frozenset."""
+    if type(item) in _UNHASHABLE and (isinstance(container, dict) or type(item) is not set):
+        m.native(hash, item)
+
+
+def _in_sequence(m: Machine, values: Any, item: Any) -> Any:
+    """By identity and `==`, element for element; the graph decides where tensors are compared."""
+    if type(item) in ATOMS and all(type(v) in ATOMS for v in values):
+        return item in values
+    unknown: list[TraceTensor] = []
+    for v in values:
+        if unknown and type(v) not in ATOMS and type(v) is not TraceTensor:
+            m.truth(unknown[0])  # whether its class is asked depends on it
+        if v is item:
+            return True
+        answer = compare(m, "==", v, item)
+        if undecided(m, answer):
+            unknown.append(answer)
+        elif m.truth(answer):
+            return True
+    return any_of(m, unknown) if unknown else False
+
+
+def _iterates_itself(t: type) -> bool:
+    """Whether the class has no __contains__, and iterates in Python."""
+    return (
         python_method(t, "__iter__") is not None
         or not hasattr(t, "__iter__")
         and python_method(t, "__getitem__") is not None
-    ):
-        return any(v is item or m.truth(compare(m, "==", v, item)) for v in m.iterate(container))
-    container = m.plain(container)
+    )
+
+
+def _in_native(m: Machine, container: Any, item: Any) -> Any:
+    """By native code: hashes of dicts and sets, texts, ranges, ..."""
     if isinstance(container, (dict, *_SETS)):
         if type(item) is torch.SymInt and len(container) <= _FEW and all(type(v) in ATOMS for v in container):
             return any(m.truth(compare(m, "==", v, item)) for v in container)
@@ -530,25 +609,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     if t is TraceTensor:
         return tensor_calls.call_operator(m, operator.getitem, [obj, key])
     if isinstance(obj, type):
-        method = python_method(type(obj), "__getitem__")
-        if method is not None:
-            if type(method) is types.FunctionType and method.__module__ == "enum":
-                if type(key) is str and key in obj._member_map_ and id(obj) not in m.world.made:
-                    return m.world.load(
-                        obj._member_map_[key],
-                        S.dict_value(S.attr(m.world.anchor(obj), "_member_map_"), key),
-                        "member of an enum",
-                    )
-                return m.getattr(obj, key)
-            return m.call(method, [obj, key])
-        subscript = mro_lookup(obj, "__class_getitem__")
-        if (
-            isinstance(subscript, classmethod)
-            and isinstance(subscript.__func__, types.FunctionType)
-            and subscript.__func__.__module__ != "typing"
-        ):
-            return m.call(m.getattr(obj, "__class_getitem__"), [key])
-        return m.native(operator.getitem, obj, m.deep_plain(key))
+        return _item_of_class(m, obj, key)
     if t.__module__ == "typing":  # List[int]: caches of its own make it a function of the key
         return m.native(operator.getitem, obj, m.deep_plain(key))
     m.world.identity(key)
@@ -567,13 +628,46 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         return containers.get_item(m, obj, key)
     key = _settled(m, obj, key)
     if isinstance(obj, dict) and not isinstance(key, (TraceTensor, *_SYMBOLIC)):
-        missing = python_method(t, "__missing__")
-        if missing is not None and key not in obj:
-            return m.call(missing, [obj, key])
-        if t.__name__ == "defaultdict" and key not in obj and obj.default_factory is not None:
-            obj[key] = m.call(obj.default_factory, [])
-            return obj[key]
+        made = _made_for_missing(m, obj, key)
+        if made is not MISSING:
+            return made
     return native_operation(m, operator.getitem, obj, key)
+
+
+def _item_of_class(m: Machine, cls: type, key: Any) -> Any:
+    """cls[key]: a member of an enum, what the metaclass or the class itself says, or a generic alias."""
+    method = python_method(type(cls), "__getitem__")
+    if method is not None:
+        if type(method) is types.FunctionType and method.__module__ == "enum":
+            return _member_of_enum(m, cls, key)
+        return m.call(method, [cls, key])
+    subscript = mro_lookup(cls, "__class_getitem__")
+    if (
+        isinstance(subscript, classmethod)
+        and isinstance(subscript.__func__, types.FunctionType)
+        and subscript.__func__.__module__ != "typing"
+    ):
+        return m.call(m.getattr(cls, "__class_getitem__"), [key])
+    return m.native(operator.getitem, cls, m.deep_plain(key))
+
+
+def _member_of_enum(m: Machine, cls: Any, key: Any) -> Any:
+    if type(key) is str and key in cls._member_map_ and id(cls) not in m.world.made:
+        source = S.dict_value(S.attr(m.world.anchor(cls), "_member_map_"), key)
+        return m.world.load(cls._member_map_[key], source, "member of an enum")
+    return m.getattr(cls, key)
+
+
+def _made_for_missing(m: Machine, obj: Any, key: Any) -> Any:
+    """What a dict made inside gives for a key that it lacks; MISSING where native code may look itself."""
+    t = type(obj)
+    method = python_method(t, "__missing__")
+    if method is not None and key not in obj:
+        return m.call(method, [obj, key])
+    if t.__name__ == "defaultdict" and key not in obj and obj.default_factory is not None:
+        obj[key] = m.call(obj.default_factory, [])
+        return obj[key]
+    return MISSING
 
 
 def _length(m: Machine, value: tuple) -> int:
@@ -586,18 +680,6 @@ def _is_whole(m: Machine, value: tuple, key: slice) -> bool:
         return False
     n = _length(m, value)
     return key.indices(n) == (0, n, 1)
-
-
-def _same_tuple(m: Machine, text: str, a: Any, b: Any) -> Any:
-    """`a + b` and `a * b` of a tuple where they are the very tuple; None where they are another."""
-    if text[0] == "+":
-        if type(a) is tuple and type(b) is tuple:
-            return a if _length(m, b) == 0 else b if _length(m, a) == 0 else None
-        return None
-    for value, times in ((a, b), (b, a)):
-        if type(value) is tuple and type(times) in (int, bool) and times == 1:
-            return value
-    return None
 
 
 def _settled(m: Machine, obj: Any, key: Any) -> Any:
@@ -643,85 +725,6 @@ def delete_item(m: Machine, obj: Any, key: Any) -> None:
         containers.mutate(m, obj, "__delitem__", [key], {})
     else:
         native_operation(m, operator.delitem, obj, _settled(m, obj, key))
-
-
-# --- text
-def _refuse_tensors(value: Any) -> None:
-    if isinstance(value, (TraceTensor, Subclassed)):
-        raise Break("print", "a tensor is made into text")
-    if isinstance(value, (list, tuple, set, frozenset)):
-        for v in value:
-            _refuse_tensors(v)
-    elif isinstance(value, dict):
-        for v in value.values():
-            _refuse_tensors(v)
-
-
-def to_text(m: Machine, value: Any, function: str) -> str | LateText:
-    """str(), repr() or ascii() of a value."""
-    if type(value) in _TEXTS and function == "str":
-        return value
-    if (late := made_late(m, getattr(builtins, function), (value,))) is not None:
-        return late
-    if isinstance(value, _SYMBOLIC):
-        value = specialize(value)
-    if isinstance(value, (TraceTensor, Subclassed)):
-        _refuse_tensors(value)
-    dunder = "__str__" if function == "str" else "__repr__"
-    if not isinstance(value, BaseException):
-        method = python_method(type(value), dunder)
-        if method is None and dunder == "__str__" and mro_lookup(type(value), "__str__") is object.__dict__["__str__"]:
-            dunder = "__repr__"
-            method = python_method(type(value), dunder)
-        if method is not None and not m.is_atom(value):
-            text = m.call(method, [value])
-            if type(text) is not LateText and not isinstance(text, str):
-                raise Raised(TypeError(f"{dunder} returned non-string (type {m.world.type_of(text).__name__})"))
-            return text
-    if type(value) in TEXTS:
-        return TEXTS[type(value)](m, value)
-    value = m.world.pin(m.deep_plain(value))
-    _refuse_tensors(value)
-    if (
-        mro_lookup(type(value), "__repr__") is object.__dict__["__repr__"]
-        and not isinstance(value, BaseException)
-        and mro_lookup(type(value), "__str__") is object.__dict__["__str__"]
-    ):
-        return default_text(m, value)
-    with m.env.fixing_texts():
-        return m.native(getattr(builtins, function), elements.with_own_text(m, value))
-
-
-def _method_text(m: Machine, method: types.MethodType) -> str | LateText:
-    name = m.getattr(m.getattr(method, "__func__"), "__qualname__")
-    return join_texts([f"<bound method {name} of ", to_text(m, m.getattr(method, "__self__"), "repr"), ">"])
-
-
-TEXTS[types.MethodType] = _method_text
-
-
-def format_text(m: Machine, value: Any, spec: str) -> str | LateText:
-    """format(value, spec)."""
-    if type(value) is LateText and not spec:
-        return value
-    if type(spec) is str and (late := made_late(m, format, (value, spec))) is not None:
-        return late
-    value, spec = settled(value), settled(spec)
-    if isinstance(value, _SYMBOLIC):
-        value = specialize(value)
-    if isinstance(value, (bool, int, float, str, complex)) and type(value) in ATOMS:
-        return m.native(format, value, spec)
-    _refuse_tensors(value)
-    method = python_method(type(value), "__format__")
-    if method is not None:
-        text = m.call(method, [value, spec])
-        if not isinstance(text, str):
-            raise Raised(TypeError(f"__format__ must return a str, not {m.world.type_of(text).__name__}"))
-        return text
-    if not spec:
-        return to_text(m, value, "str")
-    with m.env.fixing_texts():
-        return m.native(format, m.deep_plain(value), spec)
 
 
 for _text, (_fn, _name) in _BINARY.items():

@@ -16,6 +16,7 @@ from ..bytecode.opset import EXIT_SLOTS
 from ..bytecode.version import NULL_FIRST
 from ..kinds.classes import build_class  # noqa: F401  (registers itself with calls)
 from ..kinds.elements import items
+from ..kinds.objects.texts import format_text, to_text
 from .exceptions import traceback_at
 from .frame import Frame
 from .generators import InlineGenerator
@@ -334,13 +335,13 @@ def format_value(m: Machine, f: Frame, ins: Any) -> None:
     spec = f.stack.pop() if ins.with_spec else ""
     value = f.stack.pop()
     if ins.arg:
-        value = operators.to_text(m, value, {"s": "str", "r": "repr", "a": "ascii"}.get(ins.arg, ins.arg))
-    f.stack.append(operators.format_text(m, value, spec))
+        value = to_text(m, value, {"s": "str", "r": "repr", "a": "ascii"}.get(ins.arg, ins.arg))
+    f.stack.append(format_text(m, value, spec))
 
 
 @handler("CONVERT_VALUE")
 def convert_value(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack[-1] = operators.to_text(m, f.stack[-1], ins.arg)
+    f.stack[-1] = to_text(m, f.stack[-1], ins.arg)
 
 
 # --- with and exceptions

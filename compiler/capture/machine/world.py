@@ -225,6 +225,11 @@ class World:
             self.guard(source, "ID", value, why)
             return value
         self.register(value, source)
+        self._guard_object(value, t, source, why)
+        return value
+
+    def _guard_object(self, value: Any, t: type, source: Source, why: str) -> None:
+        """Guard an object that is known by its source, as far as its own nature needs."""
         if t is decimal.Decimal:
             self.state("decimal", read_field("decimal"))
         if isinstance(value, IMMUTABLE) or is_numpy_constant(value):
@@ -238,14 +243,12 @@ class World:
         elif t in BOUND_NATIVE and not isinstance(native_owner(value), (types.ModuleType, type, type(None))):
             self.guard(source, "TYPE", t, why)  # using it breaks: its owner has no source
         elif isinstance(value, types.FunctionType) and not is_trusted_function(value):
-            self.guard(
-                source, "TYPE", t, why
-            )  # what it does is guarded when it is called, who it is where that matters
+            # what it does is guarded when it is called, who it is where that matters
+            self.guard(source, "TYPE", t, why)
         elif isinstance(value, _CODE_TYPES) or isinstance(value, enum.Enum) or t is property:
             self.guard(source, "ID", value, why)
         else:
             self.guard(source, "TYPE", t, why)
-        return value
 
     def guard_function(self, source: Source, fn: types.FunctionType, why: str) -> None:
         """Rely on what a function does: its code and globals. The same text defined anew will do; its cells and

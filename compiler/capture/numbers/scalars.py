@@ -145,45 +145,54 @@ def by_tensor(m: Machine, name: str, args: list, kwargs: dict) -> tuple[list, di
     tensors = [a for a in given if type(a) is TraceTensor]
     if name not in _BY_TENSOR or not tensors or not all(map(_is_number, (a for a in given if holds_float((a,))))):
         return None
-    dtypes = {
-        t.dtype
-        for t in (tensors[:1] if name in _OF_FIRST else tensors)
-        if t.dtype.is_floating_point or t.dtype.is_complex
-    }
-    integers = not any(type(a) is torch.SymFloat for a in given) and all(
-        t.dtype == torch.int64 for t in (tensors[:1] if name in _OF_FIRST else tensors)
-    )
-    if len(dtypes) > 1 or not dtypes and not integers and (name in _OF_FIRST or name.endswith("_")):
+    dtype = _scalar_dtype(name, tensors, any(type(a) is torch.SymFloat for a in given))
+    if dtype is None:
         return None
-    dtype = dtypes.pop() if dtypes else torch.int64 if integers else torch.get_default_dtype()
-    if dtype not in _WIDE and not integers and not (dtype in _NARROW and name in _OF_FIRST | _COMPARISONS):
-        return None
-
-    use = "" if name in AS_TENSORS else "held"  # (source.as_number)
-    only_bound = name in _BOUNDS and sum(a is not None for a in (*args[1:], kwargs.get("min"), kwargs.get("max"))) == 1
-    if only_bound:
-        use = "bound"
-    elif name in _POWERS:
-        use = "exponent" if args and type(args[0]) is TraceTensor else ""
+    bounds = name in _BOUNDS
+    only_bound = bounds and sum(a is not None for a in (*args[1:], kwargs.get("min"), kwargs.get("max"))) == 1
+    use = "bound" if only_bound else _use_of(name, args)
     if use and not all(
         S.as_number(a.node.expr, dtype, use) for a in given if type(a) is torch.SymFloat and not is_read(a)
     ):
         return None
+    above = kwargs.get("max") is not None or len(args) > 2 and args[2] is not None
 
     def as_tensor(a: Any) -> Any:
         if _is_number(a):
             number = scalar_input(m, a.node, dtype, tensors[0].device, use)
-            if only_bound and type(a) is torch.SymFloat and is_read(a) and _no_bound_is_nan():
-                above = kwargs.get("max") is not None or len(args) > 2 and args[2] is not None
-                number = m.torch_function(
-                    torch.nan_to_num, [number, math.inf if above else -math.inf, math.inf, -math.inf], {}
-                )
-            return number
-        if name in _BOUNDS and type(a) in (int, float):  # both bounds are tensors, or none is
+            return _without_nan(m, number, above) if only_bound and type(a) is torch.SymFloat and is_read(a) else number
+        if bounds and type(a) in (int, float):  # both bounds are tensors, or none is
             return m.torch_factory(torch.full, [(), a], {"dtype": dtype, "device": tensors[0].device})
         return a
 
     return list(map(as_tensor, args)), {k: as_tensor(v) for k, v in kwargs.items()}
+
+
+def _scalar_dtype(name: str, tensors: list[TraceTensor], floats: bool) -> torch.dtype | None:
+    """The dtype in which a tensor without dimensions means what the number means; None where there is none."""
+    typed = tensors[:1] if name in _OF_FIRST else tensors
+    dtypes = {t.dtype for t in typed if t.dtype.is_floating_point or t.dtype.is_complex}
+    integers = not floats and all(t.dtype == torch.int64 for t in typed)
+    if len(dtypes) > 1 or not dtypes and not integers and (name in _OF_FIRST or name.endswith("_")):
+        return None
+    dtype = dtypes.pop() if dtypes else torch.int64 if integers else torch.get_default_dtype()
+    if dtype in _WIDE or integers or dtype in _NARROW and name in _OF_FIRST | _COMPARISONS:
+        return dtype
+    return None
+
+
+def _use_of(name: str, args: list) -> str:
+    """What the function uses its number as, where that is not the same as a tensor (source.as_number)."""
+    if name in _POWERS:
+        return "exponent" if args and type(args[0]) is TraceTensor else ""
+    return "" if name in AS_TENSORS else "held"
+
+
+def _without_nan(m: Machine, number: TraceTensor, above: bool) -> Any:
+    """The only bound of a clamp, infinite where it is a NaN that bounds nothing."""
+    if not _no_bound_is_nan():
+        return number
+    return m.torch_function(torch.nan_to_num, [number, math.inf if above else -math.inf, math.inf, -math.inf], {})
 
 
 @functools.cache

@@ -208,22 +208,24 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
             return operate(m, fn, args, kwargs) if any(type(a) is Subclassed for a in args) else NotImplemented
         if fn in _HAS:
             return not m.functions_off and _any(args, _overrides)
-        owner = getattr(fn, "__self__", None)
-        accessor = (
-            t is types.MethodWrapperType
-            and type(owner) is types.GetSetDescriptorType
-            and owner.__objclass__ in _TENSOR_CLASSES
-        )
-        if (
-            fn is torch.Tensor._make_subclass
-            or fn is torch.Tensor.__new__
-            or not accessor
-            and not is_of_torch(fn, owner)
-        ):
+        if not _is_torchs(fn):
             return NotImplemented
     elif not isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return NotImplemented
     return operate(m, fn, args, kwargs)
+
+
+def _is_torchs(fn: Any) -> bool:
+    """Whether a native function is one of torch's that takes tensors, or reads or sets an attribute of a tensor."""
+    if fn is torch.Tensor._make_subclass or fn is torch.Tensor.__new__:
+        return False
+    owner = getattr(fn, "__self__", None)
+    accessor = (
+        type(fn) is types.MethodWrapperType
+        and type(owner) is types.GetSetDescriptorType
+        and owner.__objclass__ in _TENSOR_CLASSES
+    )
+    return accessor or is_of_torch(fn, owner)
 
 
 def operate(m: Machine, fn: Callable, args: list, kwargs: dict | None = None) -> Any:

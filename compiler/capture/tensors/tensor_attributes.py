@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 
 from ...guards import source as S
@@ -81,21 +81,8 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
         return written[name]
     real = world.reals.get(id(t))
     source = world.source_of(real) if real is not None else None
-    if name in ("grad", "_grad"):
-        if real is None:
-            return None
-        assert source is not None
-        grad = real.grad
-        return world.load(grad, S.attr(source, "grad"), "gradient")
-    if name == "is_leaf":
-        if real is not None:
-            assert source is not None
-            return world.load(real.is_leaf, S.attr(source, "is_leaf"))
-        return t.is_leaf
-    if name == "grad_fn":
-        if real is None and t.is_leaf or not t.requires_grad:
-            return None
-        raise Break("tensor_metadata", "the autograd node of a tensor is read")
+    if name in _OF_AUTOGRAD:
+        return _OF_AUTOGRAD[name](m, t, real, source)
     if name in ("_version", "_base", "_backward_hooks", "_cdata", "volatile"):
         raise Break("tensor_metadata")
     found = class_attribute(cls, name) if raw is MISSING else MISSING
@@ -108,6 +95,29 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
             return world.load(real.__dict__[name], S.attr(source, name), "attribute of a tensor")
         world.guard(source, "HASATTR", (name, False), "missing attribute")
     raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
+
+
+def _grad(m: Machine, t: TraceTensor, real: Any, source: Any) -> Any:
+    """The gradient of a tensor from outside; what is made inside has none."""
+    return None if real is None else m.world.load(real.grad, S.attr(source, "grad"), "gradient")
+
+
+def _is_leaf(m: Machine, t: TraceTensor, real: Any, source: Any) -> Any:
+    return t.is_leaf if real is None else m.world.load(real.is_leaf, S.attr(source, "is_leaf"))
+
+
+def _grad_fn(m: Machine, t: TraceTensor, real: Any, source: Any) -> None:
+    """None where it is known that there is none."""
+    if not (real is None and t.is_leaf or not t.requires_grad):
+        raise Break("tensor_metadata", "the autograd node of a tensor is read")
+
+
+_OF_AUTOGRAD: dict[str, Callable[[Machine, TraceTensor, Any, Any], Any]] = {
+    "grad": _grad,
+    "_grad": _grad,
+    "is_leaf": _is_leaf,
+    "grad_fn": _grad_fn,
+}
 
 
 def set_attribute(m: Machine, t: TraceTensor, name: str, value: Any) -> None:

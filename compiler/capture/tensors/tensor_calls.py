@@ -156,6 +156,7 @@ _BREAK_FUNCTIONS: dict[Any, str] = {
     torch.masked_select: "data_dependent_shape",
     torch.unique_consecutive: "data_dependent_shape",
 }
+_EXACT_FOR_INTS = (torch.float32, torch.float64, torch.int64)
 _RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 
@@ -235,28 +236,10 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     _refuse_objects(args)
     if m.choices:
         choices.check_operands(m, fn, args)
-    if (
-        fn in _INDEXING
-        and type(args[0]) is TraceTensor
-        and m.env.hints
-        and (selected := select_symbols(m, args[0], args[1], call_method)) is not None
-    ):
-        if selected[1] is ... and fn is operator.getitem:
-            return selected[0]
-        if selected[1] is ... and type(args[2]) is torch.SymInt:
-            return call_method(m, selected[0], "fill_", [args[2]], {})
-        return call_operator(m, fn, [*selected, *args[2:]])
-    if (
-        m.index_by_tensors
-        and fn is operator.getitem
-        and type(args[0]) is TraceTensor
-        and {type(k) for k in _keys(args[1])} in ({TraceTensor}, {TraceTensor, int})
-    ):
-        x, keys = args[0], _keys(args[1])
-        for d in reversed(range(len(keys))):
-            if type(keys[d]) is int:
-                x = call_method(m, x, "select", [d, keys[d]], {})
-        return call_function(m, torch.ops.aten.index.Tensor, [x, [k for k in keys if type(k) is TraceTensor]], {})
+    if fn in _INDEXING and type(args[0]) is TraceTensor:
+        result = _indexed(m, fn, args)
+        if result is not NotImplemented:
+            return result
     if fn is operator.setitem and type(args[2]) is torch.SymInt and type(args[0]) is TraceTensor:
         args[2] = scalars.full_of(m, args[2], args[0])
     if fn in _INPLACE_OPERATORS:
@@ -282,6 +265,26 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     return _finish(m, "call_function", fn, args, {}, result)
 
 
+def _indexed(m: Machine, fn: Callable, args: list) -> Any:
+    """x[key] and x[key] = value in other operators, where symbols or tensors are keys; NotImplemented for others."""
+    x = args[0]
+    if m.env.hints and (selected := select_symbols(m, x, args[1], call_method)) is not None:
+        if selected[1] is ... and fn is operator.getitem:
+            return selected[0]
+        if selected[1] is ... and type(args[2]) is torch.SymInt:
+            return call_method(m, selected[0], "fill_", [args[2]], {})
+        return call_operator(m, fn, [*selected, *args[2:]])
+    if not m.index_by_tensors or fn is not operator.getitem:
+        return NotImplemented
+    keys = _keys(args[1])
+    if {type(k) for k in keys} not in ({TraceTensor}, {TraceTensor, int}):
+        return NotImplemented
+    for d in reversed(range(len(keys))):
+        if type(keys[d]) is int:
+            x = call_method(m, x, "select", [d, keys[d]], {})
+    return call_function(m, torch.ops.aten.index.Tensor, [x, [k for k in keys if type(k) is TraceTensor]], {})
+
+
 def _keys(key: Any) -> tuple:
     return key if isinstance(key, tuple) else (key,)
 
@@ -299,55 +302,19 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if answers_calls(args) or kwargs and answers_calls(kwargs.values()):
         return m.torch_override(fn, args, kwargs)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
-        name = fn.__name__ if type(fn) is types.BuiltinFunctionType else ""
-        if (given := scalars.by_tensor(m, name, args, kwargs)) is not None:
-            return call_function(m, fn, *given)
-        if kwargs and args and type(args[0]) is TraceTensor and holds_scale(args[0], name, args[1:], kwargs):
-            return scaled(m, args[0], name, args[1:], kwargs, call_method)
-        if (
-            len(args) == 2
-            and (
-                made := scalars.filled(m, name, lambda number: call_function(m, fn, [args[0], number], kwargs), args[1])
-            )
-            is not None
-        ):
-            return made
-        if not kwargs:
-            return scalars.scalar_operation(m, fn, args, lambda f, a: call_function(m, f, a, {}))
+        result = _function_of_floats(m, fn, args, kwargs)
+        if result is not NotImplemented:
+            return result
         args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     if m.choices:
         choices.check_operands(m, fn, (*args, *kwargs.values()))
-    try:
-        kind = _BREAK_FUNCTIONS.get(fn)
-    except TypeError:
-        kind = None
-    if kind is not None:
-        raise Break(kind)
-    if fn is torch.where and len(args) + len(kwargs) == 1:
-        raise Break("data_dependent_shape")
-    if (
-        fn is torch.where
-        and torch.SymInt in map(type, args)
-        and (like := next((a for a in args[1:] if type(a) is TraceTensor), None)) is not None
-        and like.dtype in (torch.float32, torch.float64, torch.int64)
-    ):
-        args = [scalars.full_of(m, a, like) if type(a) is torch.SymInt else a for a in args]
+    _refuse_shape_of_data(fn, args, kwargs)
+    if fn is torch.where:
+        args = _where_arguments(m, args)
     name = getattr(fn, "__name__", "")
     if name.partition(".")[0] in _RECURRENT:
-        if "batch_sizes" in kwargs or len(args) > 3 and isinstance(args[3], (list, tuple)):
-            raise Break(
-                "item", f"{name}() on packed data reads its batch sizes from a tensor"
-            )  # in C++, from memory that isn't there
-        if args and type(args[0]) is TraceTensor and type(args[0].storage_offset()) is torch.SymInt:
-            args[0] = call_method(
-                m, args[0], "clone", [], {}
-            )  # sequences[i]: nothing but its place varies, which torch's C++ takes for a size
-    if kwargs.get("out") is not None:
-        m.graph.writes_to(kwargs["out"])
-    if _in_place(fn, args, kwargs) or name.endswith("_") and not name.endswith("__"):
-        m.graph.writes_to(args[0] if args else kwargs.get("input"))
-    if name in ("batch_norm", "instance_norm") and type(fn) is types.FunctionType:
-        m.graph.writes_to([*args[1:3], kwargs.get("running_mean"), kwargs.get("running_var")])
+        args = _recurrent_arguments(m, name, args, kwargs)
+    _note_writes(m, fn, name, args, kwargs)
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")
     if not holds_tensor(args) and (factory := factory_overload(fn, args, kwargs)) is not None:
@@ -358,6 +325,61 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if any(t._version == before for t, before in outputs):
         raise Break("unsupported", f"{name}() leaves its out= argument as it is where tensors hold no data")
     return _finish(m, "call_function", fn, args, kwargs, result)
+
+
+def _function_of_floats(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """A function of floats that may vary; NotImplemented where only the numbers that they are now will do."""
+    name = fn.__name__ if type(fn) is types.BuiltinFunctionType else ""
+    if (given := scalars.by_tensor(m, name, args, kwargs)) is not None:
+        return call_function(m, fn, *given)
+    if kwargs and args and type(args[0]) is TraceTensor and holds_scale(args[0], name, args[1:], kwargs):
+        return scaled(m, args[0], name, args[1:], kwargs, call_method)
+    if len(args) == 2:
+        made = scalars.filled(m, name, lambda number: call_function(m, fn, [args[0], number], kwargs), args[1])
+        if made is not None:
+            return made
+    if not kwargs:
+        return scalars.scalar_operation(m, fn, args, lambda f, a: call_function(m, f, a, {}))
+    return NotImplemented
+
+
+def _refuse_shape_of_data(fn: Callable, args: list, kwargs: dict) -> None:
+    """Break for functions whose result has a shape or a value that data decide."""
+    try:
+        kind = _BREAK_FUNCTIONS.get(fn)
+    except TypeError:
+        kind = None
+    if kind is not None:
+        raise Break(kind)
+    if fn is torch.where and len(args) + len(kwargs) == 1:
+        raise Break("data_dependent_shape")
+
+
+def _where_arguments(m: Machine, args: list) -> list:
+    """torch.where(condition, x, y) with ints that vary as tensors, where the other side says of which dtype."""
+    like = next((a for a in args[1:] if type(a) is TraceTensor), None)
+    if torch.SymInt not in map(type, args) or like is None or like.dtype not in _EXACT_FOR_INTS:
+        return args
+    return [scalars.full_of(m, a, like) if type(a) is torch.SymInt else a for a in args]
+
+
+def _recurrent_arguments(m: Machine, name: str, args: list, kwargs: dict) -> list:
+    """torch.lstm and the like run in C++, which takes symbols for sizes and reads batch sizes from memory."""
+    if "batch_sizes" in kwargs or len(args) > 3 and isinstance(args[3], (list, tuple)):
+        raise Break("item", f"{name}() on packed data reads its batch sizes from a tensor")  # there is no such memory
+    if args and type(args[0]) is TraceTensor and type(args[0].storage_offset()) is torch.SymInt:
+        return [call_method(m, args[0], "clone", [], {}), *args[1:]]  # sequences[i]: nothing but its place varies
+    return args
+
+
+def _note_writes(m: Machine, fn: Callable, name: str, args: list, kwargs: dict) -> None:
+    """Tell the graph which of its arguments a function writes to."""
+    if kwargs.get("out") is not None:
+        m.graph.writes_to(kwargs["out"])
+    if _in_place(fn, args, kwargs) or name.endswith("_") and not name.endswith("__"):
+        m.graph.writes_to(args[0] if args else kwargs.get("input"))
+    if name in ("batch_norm", "instance_norm") and type(fn) is types.FunctionType:
+        m.graph.writes_to([*args[1:3], kwargs.get("running_mean"), kwargs.get("running_var")])
 
 
 def _versions(out: Any) -> list[tuple[TraceTensor, int]]:
@@ -418,11 +440,8 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         choices.check_operands(m, None, (*args, *kwargs.values()))
     if name in METHODS and (result := METHODS[name](m, obj, *args, **kwargs)) is not NotImplemented:
         return result
-    kind = _BREAK_METHODS.get(name)
-    if kind is not None:
-        if name in tensor_reads.METHODS and (number := tensor_reads.METHODS[name](m, obj)) is not NotImplemented:
-            return number
-        raise Break(kind)
+    if name in _BREAK_METHODS:
+        return _read(m, obj, name)
     args = [_argument(m, a) for a in args]
     kwargs = {k: _argument(m, v) for k, v in kwargs.items()}
     if name == "cuda" and torch.cuda.is_available() or any(map(_is_current_gpu, (*args, *kwargs.values()))):
@@ -432,52 +451,92 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
         if name == "new_tensor" and len(args) == 1 and type(args[0]) is torch.SymFloat:
             name, args = "new_full", [(), *args]
-        same = scalars.METHODS.get(name)
-        if (given := scalars.by_tensor(m, name, [obj, *args], kwargs)) is not None:
-            return call_method(m, obj, name, given[0][1:], given[1])
-        if (
-            len(args) == 2
-            and (
-                made := scalars.filled(
-                    m, name, lambda number: call_method(m, obj, name, [args[0], number], kwargs), args[1]
-                )
-            )
-            is not None
-        ):
-            return made
-        if same is not None and not kwargs:
-            return (
-                call_operator(m, same, [obj, *args]) if name.endswith("_") else call_function(m, same, [obj, *args], {})
-            )
+        result = _method_of_floats(m, obj, name, args, kwargs)
+        if result is not NotImplemented:
+            return result
         args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
-    if name in ("storage_offset", "is_inference"):
-        m.world.rely_on_tensor(obj, name)
-        if name == "is_inference" and id(obj) in m.world.reals:
-            return m.world.reals[id(obj)].is_inference()
     if "from" in kwargs:  # x.random_(**{"from": 1, "to": 5}): a word of Python's, which no text can name
         args = [*args, kwargs.pop("from"), *([kwargs.pop("to")] if "to" in kwargs else [])]
-    if (
-        name == "type" and args and type(args[0]) is _LEGACY and args[0].__module__ == "torch"
-    ):  # torch.HalfTensor; of the CPU
-        return call_method(m, call_method(m, obj, "cpu", [], {}), "to", [args[0].dtype], {})
-    if name in _METADATA_METHODS or (name == "type" and not args and not kwargs):
+    if name in _OWN_WAYS and (result := _OWN_WAYS[name](m, obj, args, kwargs)) is not NotImplemented:
+        return result
+    if name in _METADATA_METHODS:
         return _run(m, getattr(obj, name), args, kwargs)
-    if name == "requires_grad_":
-        wanted = args[0] if args else kwargs.get("requires_grad", True)
-        if obj.requires_grad == wanted:
-            return obj
-        if wanted is True and id(obj) not in m.world.reals and obj.is_floating_point():  # a leaf of the graph's own
-            return _finish(m, "call_method", name, [obj], {}, obj.requires_grad_())
-        raise Break("tensor_attribute", "requires_grad of a tensor is changed")
-    if name == "__iter__":
-        return m.iterate(obj)
-    if name.endswith("_") and (not name.endswith("__") or name.startswith("__i")) or name == "__setitem__":
+    if _writes_itself(name):
         m.graph.writes_to(obj)
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")
     result = _run(m, getattr(obj, name), args, kwargs)
     target = method_target(name)
     return _finish(m, "call_method" if target is name else "call_function", target, [obj, *args], kwargs, result)
+
+
+def _writes_itself(name: str) -> bool:
+    """Whether a method of that name writes to its tensor: add_, __iadd__, __setitem__."""
+    return name.endswith("_") and (not name.endswith("__") or name.startswith("__i")) or name == "__setitem__"
+
+
+def _read(m: Machine, obj: TraceTensor, name: str) -> Any:
+    """A method that needs data: a number that the graph gives, or a break."""
+    if name in tensor_reads.METHODS and (number := tensor_reads.METHODS[name](m, obj)) is not NotImplemented:
+        return number
+    raise Break(_BREAK_METHODS[name])
+
+
+def _method_of_floats(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dict) -> Any:
+    """A method given floats that may vary; NotImplemented where only the numbers that they are now will do."""
+    if (given := scalars.by_tensor(m, name, [obj, *args], kwargs)) is not None:
+        return call_method(m, obj, name, given[0][1:], given[1])
+    if len(args) == 2:
+        made = scalars.filled(m, name, lambda number: call_method(m, obj, name, [args[0], number], kwargs), args[1])
+        if made is not None:
+            return made
+    same = scalars.METHODS.get(name)
+    if same is None or kwargs:
+        return NotImplemented
+    return call_operator(m, same, [obj, *args]) if name.endswith("_") else call_function(m, same, [obj, *args], {})
+
+
+def _storage_offset(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
+    m.world.rely_on_tensor(obj, "storage_offset")
+    return NotImplemented
+
+
+def _is_inference(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
+    m.world.rely_on_tensor(obj, "is_inference")
+    real = m.world.reals.get(id(obj))
+    return NotImplemented if real is None else real.is_inference()
+
+
+def _type(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
+    """x.type() tells the type; x.type(torch.HalfTensor) is a tensor of the CPU."""
+    if not args and not kwargs:
+        return _run(m, obj.type, args, kwargs)
+    if args and type(args[0]) is _LEGACY and args[0].__module__ == "torch":
+        return call_method(m, call_method(m, obj, "cpu", [], {}), "to", [args[0].dtype], {})
+    return NotImplemented
+
+
+def _requires_grad(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
+    wanted = args[0] if args else kwargs.get("requires_grad", True)
+    if obj.requires_grad == wanted:
+        return obj
+    if wanted is True and id(obj) not in m.world.reals and obj.is_floating_point():  # a leaf of the graph's own
+        return _finish(m, "call_method", "requires_grad_", [obj], {}, obj.requires_grad_())
+    raise Break("tensor_attribute", "requires_grad of a tensor is changed")
+
+
+def _iterate(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
+    return m.iterate(obj)
+
+
+# Methods that are done in a way of their own, once their arguments are plain; NotImplemented: as any other.
+_OWN_WAYS: dict[str, Callable] = {
+    "storage_offset": _storage_offset,
+    "is_inference": _is_inference,
+    "type": _type,
+    "requires_grad_": _requires_grad,
+    "__iter__": _iterate,
+}
 
 
 # --- attributes
@@ -528,23 +587,6 @@ FACTORIES = frozenset(
 _INFERRING = frozenset((torch.tensor, torch.as_tensor, torch.asarray))  # the dtype of numpy's numbers is the tensor's
 
 
-def _of_numbers_that_vary(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
-    """torch.tensor of numbers, alone or in nested sequences, of which one is a symbol: the graph reads them at each
-    call. None for what else a factory is given.
-    """
-    if fn not in (torch.tensor, torch.as_tensor) or not args or kwargs.get("requires_grad"):
-        return None
-    numbers, shape = _flattened(args[0])
-    types = set(map(type, numbers))
-    if not types <= {int, float, torch.SymInt, torch.SymFloat} or not any(map(_symbolic, numbers)):
-        return None
-    usual = torch.int64 if types <= {int, torch.SymInt} else torch.get_default_dtype()
-    same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
-    each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
-    flat = call_function(m, torch.stack, [each], {}) if shape else each[0]
-    return call_method(m, flat, "reshape", [shape], {}) if len(shape) > 1 else flat
-
-
 def _flattened(data: Any) -> tuple[list, tuple[int, ...]]:
     """What lies in nested sequences, and their shape; nothing where they are ragged, which torch is to say."""
     if type(data) not in (list, tuple, torch.Size):
@@ -561,14 +603,8 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     meta device.
     """
     args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
-    if (made := _of_numbers_that_vary(m, fn, args, kwargs)) is not None:
-        return made
-    if (
-        fn is torch.full
-        and len(args) == 2
-        and (made := scalars.filled(m, "full", lambda number: call_factory(m, fn, [args[0], number], kwargs), args[1]))
-        is not None
-    ):
+    made = _of_varying_numbers(m, fn, args, kwargs)
+    if made is not None:
         return made
     args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     if args and type(args[0]) is range:
@@ -580,19 +616,68 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
         return _eye(m, args, kwargs)
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:
-        copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
-        wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
-        return call_method(m, copy, "to", [], wanted) if wanted else copy
+        return _copy(m, args[0], kwargs)
     if fn in _INFERRING and args and kwargs.get("dtype") is None and _holds_numpy_number(args[0]):
         kwargs = {**kwargs, "dtype": fn(args[0]).dtype}
-    args, kwargs = (
-        [_argument(m, a) for a in args],
-        {k: _argument(m, v) for k, v in kwargs.items()},
-    )  # the graph has plain numbers
+    # the graph has plain numbers
+    args, kwargs = [_argument(m, a) for a in args], {k: _argument(m, v) for k, v in kwargs.items()}
     if holds_tensor(args) or holds_tensor(kwargs):
         if fn in (torch.tensor, torch.asarray):
             raise Break("item", "a tensor is made from a list of tensors, whose values it reads", "use torch.stack")
         return call_function(m, fn, args, kwargs)
+    _refuse_factory(args, kwargs)
+    asked = kwargs.get("device")
+    device = device_of(asked)
+    if _is_current_gpu(asked) or asked is None and device.type == "cuda":
+        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
+    m.world.state("default_device", None)
+    meta = real_meta(_made_on_meta(m, fn, args, kwargs), device)
+    if not any(map(_symbolic, (*args, *kwargs.values()))):
+        result = from_meta(meta, None)
+        known_values.know_made(result, fn, args, kwargs)
+        return m.graph.record("call_function", fn, tuple(args), kwargs, result)
+    shape = _symbolic_shape(fn, args, kwargs)
+    if shape is None:
+        args = [_specialized(a) for a in args]
+        kwargs = {k: _specialized(v) for k, v in kwargs.items()}
+    else:
+        meta = _contiguous(m, shape, meta)
+    return m.graph.record("call_function", fn, tuple(args), kwargs, from_meta(meta, m.env))
+
+
+def _of_varying_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """torch.tensor and torch.full of numbers that vary; None where there are none, or where they are to be fixed."""
+    if fn in (torch.tensor, torch.as_tensor) and args and not kwargs.get("requires_grad"):
+        return _tensor_of_numbers(m, args[0], kwargs)
+    if fn is torch.full and len(args) == 2:
+        return scalars.filled(m, "full", lambda number: call_factory(m, fn, [args[0], number], kwargs), args[1])
+    return None
+
+
+def _tensor_of_numbers(m: Machine, data: Any, kwargs: dict) -> Any:
+    """torch.tensor of numbers, alone or in nested sequences, of which one is a symbol: the graph reads them at each
+    call. None for other data.
+    """
+    numbers, shape = _flattened(data)
+    types = set(map(type, numbers))
+    if not types <= {int, float, torch.SymInt, torch.SymFloat} or not any(map(_symbolic, numbers)):
+        return None
+    usual = torch.int64 if types <= {int, torch.SymInt} else torch.get_default_dtype()
+    same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
+    each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
+    flat = call_function(m, torch.stack, [each], {}) if shape else each[0]
+    return call_method(m, flat, "reshape", [shape], {}) if len(shape) > 1 else flat
+
+
+def _copy(m: Machine, tensor: TraceTensor, kwargs: dict) -> Any:
+    """torch.tensor(tensor)"""
+    copy = call_method(m, call_method(m, tensor, "detach", [], {}), "clone", [], {})
+    wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+    return call_method(m, copy, "to", [], wanted) if wanted else copy
+
+
+def _refuse_factory(args: list, kwargs: dict) -> None:
+    """Break for what cannot be made on the meta device, or is no plain value."""
     if kwargs.get("generator") is not None:
         raise Break("rng_state", "a random generator object is used")
     if kwargs.get("out") is not None:
@@ -603,38 +688,27 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
                 "numpy" if type(a).__module__.startswith("numpy") else "unknown_object",
                 f"a tensor is made from an object of type {type(a).__name__}",
             )
-    device = kwargs.get("device")
-    asked, device = device, device_of(device)
-    if _is_current_gpu(asked) or asked is None and device.type == "cuda":
-        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
-    m.world.state("default_device", None)
-    symbolic = any(_symbolic(a) for a in (*args, *kwargs.values()))
-    hints = [_hint(a) for a in args]
-    hint_kwargs = {k: _hint(v) for k, v in kwargs.items()}
-    hint_kwargs["device"] = "meta"
-    hint_kwargs.pop("pin_memory", None)
+
+
+def _made_on_meta(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
+    """What the factory makes of the numbers as they are now, without data."""
+    hints, named = [_hint(a) for a in args], {k: _hint(v) for k, v in kwargs.items()} | {"device": "meta"}
+    named.pop("pin_memory", None)
     try:
-        made = m.native(fn, *hints, **hint_kwargs)
+        return m.native(fn, *hints, **named)
     except Raised as raised:
         raise Raised(true_error(fn, args, kwargs, raised.exc)) from None
-    meta = real_meta(made, device)
-    if symbolic:
-        shape = _symbolic_shape(fn, args, kwargs)
-        if shape is None:
-            args = [_specialized(a) for a in args]
-            kwargs = {k: _specialized(v) for k, v in kwargs.items()}
-        else:
-            exprs = tuple(maybe_int(m.env.to_expr(s)) for s in shape)
-            stride: list[Any] = []
-            step: Any = 1
-            for s in reversed(exprs):
-                stride.append(step)
-                step = step * s
-            meta = TensorMeta(exprs, tuple(reversed(stride)), made.dtype, device, 0, made.requires_grad)
-    result = from_meta(meta, m.env if symbolic else None)
-    if not symbolic:
-        known_values.know_made(result, fn, args, kwargs)
-    return m.graph.record("call_function", fn, tuple(args), kwargs, result)
+
+
+def _contiguous(m: Machine, shape: list, made: TensorMeta) -> TensorMeta:
+    """The metadata of a contiguous tensor of that shape, whose sizes may vary."""
+    exprs = tuple(maybe_int(m.env.to_expr(s)) for s in shape)
+    stride: list[Any] = []
+    step: Any = 1
+    for s in reversed(exprs):
+        stride.append(step)
+        step = step * s
+    return TensorMeta(exprs, tuple(reversed(stride)), made.dtype, made.device, 0, made.requires_grad)
 
 
 def _eye(m: Machine, args: list, kwargs: dict) -> Any:

@@ -1,0 +1,361 @@
+"""Methods that C classes define: which are computed during capture, and which break."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import datetime
+import decimal
+import functools
+import inspect
+import itertools
+import operator
+import random
+import re
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import attributes, containers
+from ..builtin_types import base_of
+from ..classes import construct
+from ..context_variables import context_value
+from ..identity import subclasses
+from ..objects.class_attributes import in_class_dict
+from ..operators import native_operation
+from ...machine.generators import InlineGenerator
+from ...machine.signals import Break, Raised
+from ...machine.stack_values import ATOMS, MISSING
+from ...numbers.late_text import settled
+from .inside_methods import inside_method
+from .method_cases import Case, Cases, NativeCall, bound
+
+if TYPE_CHECKING:
+    from ...machine.machine import Machine
+
+__all__ = ["call_native_method", "settled_arguments"]
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_INSIDE_TYPES = (
+    list,
+    dict,
+    tuple,
+    set,
+    frozenset,
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    complex,
+    range,
+    slice,
+    collections.deque,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    types.MappingProxyType,
+    re.Pattern,
+    re.Match,
+    torch.dtype,
+    torch.device,
+    *_SYMBOLIC,
+    types.GenericAlias,
+    collections.OrderedDict,
+    torch.finfo,
+    torch.iinfo,
+    decimal.Decimal,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.timezone,
+)
+_IMMUTABLE_WITHIN = (str, int, float, torch.Size, re.Pattern)  # wherever they come from
+_ITERATORS = (
+    type(iter([])),
+    type(iter(())),
+    type(iter({})),
+    type(iter(range(0))),
+    type(iter("")),
+    zip,
+    map,
+    filter,
+    enumerate,
+    reversed,
+    itertools.chain,
+    itertools.count,
+    itertools.repeat,
+    itertools.islice,
+    type(iter(set())),
+)
+_NATIVE_DATA = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_HOLDING = frozenset(
+    ("append", "appendleft", "extend", "insert", "setdefault", "__setitem__", "update", "format", "join")
+)
+
+
+def call_native_method(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
+    """A method that a C class defines, on `owner`."""
+    if m.late_texts:
+        owner = settled(owner)
+        args, kwargs = settled_arguments(fn, owner, args, kwargs)
+    _rely_on_method(m, fn, owner)
+    call = NativeCall(fn, owner, fn.__name__, args, kwargs)
+    case = _CASES.find(m, call)
+    if case is None:
+        method = f"{type(owner).__name__}.{call.name}"
+        raise Break("c_call", f"the native method {method} is called, which capture knows nothing about")
+    return case.do(m, call)
+
+
+def settled_arguments(fn: Any, owner: Any, args: list, kwargs: dict) -> tuple[list, dict]:
+    """Arguments of native code, which would look into a text that holds numbers which vary: the text itself, unless it
+    is only to be held.
+    """
+    if isinstance(owner, (list, dict, collections.deque, str)) and getattr(fn, "__name__", "") in _HOLDING:
+        return args, kwargs
+    return [settled(a) for a in args], {k: settled(v) for k, v in kwargs.items()}
+
+
+def _rely_on_method(m: Machine, fn: Any, owner: Any) -> None:
+    """A bound method from outside: its owner must be a constant, or be known by itself."""
+    source, t = m.world.source_of(fn), type(owner)
+    if source is not None and t in ATOMS and source.root.kind != "local":
+        m.world.guard(source, "ID", fn, "a bound method from outside")
+    elif source is not None and not m.world.is_outside(owner):
+        raise Break(
+            "unknown_object",
+            f"a bound method {t.__name__}.{fn.__name__} that came from outside is called",
+            f"pass the {t.__name__} itself",
+        )
+
+
+# --- containers from outside
+def _is_outside_container(m: Machine, call: NativeCall) -> bool:
+    """Whether it is a builtin container from outside, whose methods go by way of its guards and its shadow."""
+    owner = call.owner
+    return (
+        m.world.is_outside(owner)
+        and base_of(owner) is not None
+        and not isinstance(owner, torch.Size)
+        and call.name not in ("__setattr__", "__getattribute__", "__init__")
+    )
+
+
+def _on_outside_container(m: Machine, call: NativeCall) -> Any:
+    return containers.call_method(m, call.owner, call.name, call.args, call.kwargs)
+
+
+def _is_class_dict(m: Machine, call: NativeCall) -> bool:
+    """Whether it is the `__dict__` of a class, as objects/class_attributes.py gave it."""
+    return id(call.owner) in m.world.class_dicts
+
+
+def _on_class_dict(m: Machine, call: NativeCall) -> Any:
+    """Looking for one name, which is relied on."""
+    _, owner, name, args, kwargs = call
+    if name not in ("get", "__getitem__", "__contains__") or kwargs or not 1 <= len(args) <= 2:
+        containers.refuse_class_dict(m, owner)
+    found = in_class_dict(m, owner, args[0])
+    if name == "__contains__":
+        return found is not MISSING
+    if found is MISSING and name == "__getitem__":
+        raise Raised(KeyError(args[0]))
+    return found if found is not MISSING else args[1] if len(args) > 1 else None
+
+
+# --- what every object has
+def _set_attribute(m: Machine, call: NativeCall) -> None:
+    attributes.generic_set(m, call.owner, *call.args)
+
+
+def _get_attribute(m: Machine, call: NativeCall) -> Any:
+    return attributes.generic_attribute(m, call.owner, *call.args)
+
+
+def _delete_attribute(m: Machine, call: NativeCall) -> None:
+    attributes.generic_delete(m, call.owner, *call.args)
+
+
+def _is_init_of_object(m: Machine, call: NativeCall) -> bool:
+    return getattr(call.fn, "__objclass__", None) is object
+
+
+def _nothing(m: Machine, call: NativeCall) -> None:
+    """object.__init__ does nothing."""
+
+
+def _compares_identity(m: Machine, call: NativeCall) -> bool:
+    """Whether the class compares as object does."""
+    return getattr(type(call.owner), call.name) is getattr(object, call.name)
+
+
+def _compare_identity(m: Machine, call: NativeCall) -> Any:
+    if call.owner is not call.args[0]:
+        return NotImplemented
+    return call.name == "__eq__"
+
+
+def _hashes_identity(m: Machine, call: NativeCall) -> bool:
+    return type(call.owner).__hash__ is object.__hash__
+
+
+# --- classes
+def _construct(m: Machine, call: NativeCall) -> Any:
+    return construct(m, call.owner, call.args, call.kwargs)
+
+
+def _is_instance(m: Machine, call: NativeCall) -> bool:
+    return m.world.is_instance(call.args[0], call.owner)
+
+
+def _is_subclass(m: Machine, call: NativeCall) -> bool:
+    return issubclass(call.args[0], call.owner)
+
+
+def _subclasses(m: Machine, call: NativeCall) -> Any:
+    return subclasses(m, call.owner)
+
+
+def _or_of_types(m: Machine, call: NativeCall) -> Any:
+    return m.native(operator.or_, call.owner, call.args[0])
+
+
+# --- computed now
+def _by_name(m: Machine, call: NativeCall) -> Any:
+    """The owner's method of that name, with positional arguments."""
+    return m.native(getattr(call.owner, call.name), *call.args)
+
+
+def _on_number(m: Machine, call: NativeCall) -> Any:
+    """A method of a number that varies."""
+    return native_operation(m, functools.partial(bound(call.fn, call.owner), **call.kwargs), *call.args)
+
+
+def _on_generator(m: Machine, call: NativeCall) -> Any:
+    return m.native(getattr(call.owner, call.name), *call.args, **call.kwargs)
+
+
+def _is_plain_property(m: Machine, call: NativeCall) -> bool:
+    return type(call.owner) is property
+
+
+def _change_property(m: Machine, call: NativeCall) -> Any:
+    """property.setter(fn) and the like, which make a new property."""
+    return m.native(bound(call.fn, call.owner), *call.args)
+
+
+def _enter_device(m: Machine, call: NativeCall) -> Any:
+    return m.devices.enter(call.owner)
+
+
+def _leave_device(m: Machine, call: NativeCall) -> Any:
+    return m.devices.leave()
+
+
+def _is_inside(m: Machine, call: NativeCall) -> bool:
+    return not m.world.is_outside(call.owner)
+
+
+def _is_inside_iterator(m: Machine, call: NativeCall) -> bool:
+    """Whether it is a native iterator that was made inside."""
+    owner, t = call.owner, type(call.owner)
+    native = isinstance(owner, _ITERATORS) or t.__module__ == "builtins" and t.__name__.endswith("iterator")
+    return native and not m.world.is_outside(owner)
+
+
+def _itself(m: Machine, call: NativeCall) -> Any:
+    return call.owner
+
+
+def _on_exception(m: Machine, call: NativeCall) -> Any:
+    return m.native(bound(call.fn, call.owner), *call.args, **call.kwargs)
+
+
+def _is_get_of_variable(m: Machine, call: NativeCall) -> bool:
+    return type(call.owner) is contextvars.ContextVar and len(call.args) <= 1 and not call.kwargs
+
+
+def _context_value(m: Machine, call: NativeCall) -> Any:
+    return context_value(m, call.owner, call.args)
+
+
+# --- interpreted
+def _interpret(m: Machine, call: NativeCall) -> Any:
+    return m.call(call.owner, call.args, call.kwargs)
+
+
+def _bind(m: Machine, call: NativeCall) -> Any:
+    """function.__get__(obj)"""
+    obj = call.args[0]
+    return types.MethodType(call.owner, obj) if obj is not None else call.owner
+
+
+def _is_descriptor_of(m: Machine, call: NativeCall) -> bool:
+    """Whether the descriptor is the one by which the object's class has the attribute."""
+    args, owner = call.args, call.owner
+    return (
+        bool(args)
+        and args[0] is not None
+        and inspect.getattr_static(m.world.type_of(args[0]), owner.__name__, None) is owner
+    )
+
+
+def _read_descriptor(m: Machine, call: NativeCall) -> Any:
+    return m.getattr(call.args[0], call.owner.__name__)
+
+
+# --- breaks
+def _break(kind: str, reason: str = "") -> Any:
+    def do(m: Machine, call: NativeCall) -> Any:
+        raise Break(kind, reason)
+
+    return do
+
+
+def _is_of_io(m: Machine, call: NativeCall) -> bool:
+    return type(call.owner).__module__ in ("_io", "io") or call.name in ("write", "flush", "read")
+
+
+def _is_of_numpy(m: Machine, call: NativeCall) -> bool:
+    return type(call.owner).__module__.partition(".")[0] == "numpy"
+
+
+# What guards and writes need comes first: containers from outside, then attributes. A case for all methods of a kind
+# stands before those for any kind, as far as it knows more.
+_CASES = Cases(
+    Case(_on_outside_container, when=_is_outside_container),
+    Case(_on_class_dict, when=_is_class_dict),
+    Case(_construct, ("__call__",), type),
+    Case(_set_attribute, ("__setattr__",)),
+    Case(_get_attribute, ("__getattribute__",)),
+    Case(_delete_attribute, ("__delattr__",)),
+    Case(_nothing, ("__init__",), when=_is_init_of_object),
+    Case(_is_instance, ("__instancecheck__",), type),
+    Case(_is_subclass, ("__subclasscheck__",), type),
+    Case(_on_number, (), _SYMBOLIC),
+    Case(_on_generator, (), InlineGenerator),
+    Case(_change_property, ("setter", "getter", "deleter"), property, _is_plain_property),
+    Case(_enter_device, ("__enter__",), torch.device),
+    Case(_leave_device, ("__exit__",), torch.device),
+    Case(inside_method, (), _INSIDE_TYPES, _is_inside),
+    Case(inside_method, (), _IMMUTABLE_WITHIN),
+    Case(_itself, ("__iter__",), when=_is_inside_iterator),
+    Case(_by_name, ("__next__", "__length_hint__"), when=_is_inside_iterator),
+    Case(_compare_identity, ("__eq__", "__ne__"), when=_compares_identity),
+    Case(_break("unsupported", "an object's identity is used as a hash"), ("__hash__",), when=_hashes_identity),
+    Case(_on_exception, (), BaseException, _is_inside),
+    Case(_interpret, ("__call__",), (types.FunctionType, types.MethodType)),
+    Case(_bind, ("__get__",), types.FunctionType),
+    Case(_read_descriptor, ("__get__",), _NATIVE_DATA, _is_descriptor_of),
+    Case(_subclasses, ("__subclasses__",), type),
+    Case(_by_name, ("mro", "__prepare__"), type),
+    Case(_or_of_types, ("__or__",), type),
+    Case(_context_value, ("get",), contextvars.ContextVar, _is_get_of_variable),
+    Case(_break("random_python"), (), random.Random),
+    Case(_break("rng_state"), (), torch.Generator),
+    Case(_break("storage"), (), (torch.UntypedStorage, torch.TypedStorage)),
+    Case(_break("io"), when=_is_of_io),
+    Case(_break("numpy", "a numpy object is used"), when=_is_of_numpy),
+)

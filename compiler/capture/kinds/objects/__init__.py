@@ -1,0 +1,1 @@
+"""What every Python object has: attributes by its class, and a text."""

@@ -1,0 +1,113 @@
+"""Texts of values: str(), repr(), ascii() and format(), as classes of the program define them."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ....graph.tensor import TraceTensor
+from .. import elements
+from ..builtin_types import python_method
+from ..identity import TEXTS, default_text
+from ..lookups import class_attribute
+from ...machine.signals import Break, Raised
+from ...machine.stack_values import ATOMS, specialize
+from ...numbers.late_text import LateText, join_texts, made_late, settled
+from ...tensors.tensor_subclasses import Subclassed
+
+if TYPE_CHECKING:
+    from ...machine.machine import Machine
+
+__all__ = ["to_text", "format_text"]
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _refuse_tensors(value: Any) -> None:
+    if isinstance(value, (TraceTensor, Subclassed)):
+        raise Break("print", "a tensor is made into text")
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for v in value:
+            _refuse_tensors(v)
+    elif isinstance(value, dict):
+        for v in value.values():
+            _refuse_tensors(v)
+
+
+def _texts_as_object(value: Any, dunder: str) -> bool:
+    """Whether its class has object's own __str__ or __repr__."""
+    return class_attribute(type(value), dunder) is object.__dict__[dunder]
+
+
+def to_text(m: Machine, value: Any, function: str) -> str | LateText:
+    """str(), repr() or ascii() of a value."""
+    if type(value) in (str, LateText) and function == "str":
+        return value
+    if (late := made_late(m, getattr(builtins, function), (value,))) is not None:
+        return late
+    if isinstance(value, _SYMBOLIC):
+        value = specialize(value)
+    if isinstance(value, (TraceTensor, Subclassed)):
+        _refuse_tensors(value)
+    dunder = "__str__" if function == "str" else "__repr__"
+    if not isinstance(value, BaseException):
+        method = python_method(type(value), dunder)
+        if (
+            method is None
+            and dunder == "__str__"
+            and class_attribute(type(value), "__str__") is object.__dict__["__str__"]
+        ):
+            dunder = "__repr__"
+            method = python_method(type(value), dunder)
+        if method is not None and not m.is_atom(value):
+            text = m.call(method, [value])
+            if type(text) is not LateText and not isinstance(text, str):
+                raise Raised(TypeError(f"{dunder} returned non-string (type {m.world.type_of(text).__name__})"))
+            return text
+    if type(value) in TEXTS:
+        return TEXTS[type(value)](m, value)
+    value = m.world.pin(m.deep_plain(value))
+    _refuse_tensors(value)
+    if (
+        _texts_as_object(value, "__repr__")
+        and not isinstance(value, BaseException)
+        and _texts_as_object(value, "__str__")
+    ):
+        return default_text(m, value)
+    with m.env.fixing_texts():
+        return m.native(getattr(builtins, function), elements.with_own_text(m, value))
+
+
+def _method_text(m: Machine, method: types.MethodType) -> str | LateText:
+    name = m.getattr(m.getattr(method, "__func__"), "__qualname__")
+    return join_texts([f"<bound method {name} of ", to_text(m, m.getattr(method, "__self__"), "repr"), ">"])
+
+
+TEXTS[types.MethodType] = _method_text
+
+
+def format_text(m: Machine, value: Any, spec: str) -> str | LateText:
+    """format(value, spec)."""
+    if type(value) is LateText and not spec:
+        return value
+    if type(spec) is str and (late := made_late(m, format, (value, spec))) is not None:
+        return late
+    value, spec = settled(value), settled(spec)
+    if isinstance(value, _SYMBOLIC):
+        value = specialize(value)
+    if isinstance(value, (bool, int, float, str, complex)) and type(value) in ATOMS:
+        return m.native(format, value, spec)
+    _refuse_tensors(value)
+    method = python_method(type(value), "__format__")
+    if method is not None:
+        text = m.call(method, [value, spec])
+        if not isinstance(text, str):
+            raise Raised(TypeError(f"__format__ must return a str, not {m.world.type_of(text).__name__}"))
+        return text
+    if not spec:
+        return to_text(m, value, "str")
+    with m.env.fixing_texts():
+        return m.native(format, m.deep_plain(value), spec)
