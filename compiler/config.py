@@ -200,6 +200,14 @@ OPTIONS: dict[str, Option] = {
             None,
         ),
         _o(
+            "error_on_graph_break",
+            bool,
+            False,
+            "a graph break is an error, where no tcompile.error_on_graph_break(...) in the code says otherwise; unlike"
+            " fullgraph it does not ask for one graph",
+            "TCOMPILE_ERROR_ON_GRAPH_BREAK",
+        ),
+        _o(
             "activation_memory_budget",
             float,
             1.0,

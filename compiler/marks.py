@@ -1,5 +1,5 @@
 """Marks that user code sets: `disable` keeps a function out of the compiler, `is_compiling` tells whether it is being
-captured.
+captured, `error_on_graph_break` says where a graph break is an error.
 """
 
 from __future__ import annotations
@@ -8,8 +8,12 @@ import functools
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Sequence
 
+from .base.break_errors import are_errors, set_errors
+from .errors import OptionError
+
 __all__ = [
     "disable",
+    "error_on_graph_break",
     "is_compiling",
     "is_disabled",
     "mark_dynamic",
@@ -125,6 +129,41 @@ def disable(fn: Callable | None = None) -> Any:
 
     call._tcompile_disable = True  # type: ignore[attr-defined]
     return call
+
+
+class error_on_graph_break:
+    """Whether a graph break is an error, for a part of what is compiled: `with tcompile.error_on_graph_break(True):`
+    for a block, or as a decorator for a function with all that it calls. The innermost one counts. The option
+    `error_on_graph_break` says what holds outside of all. Under fullgraph=True every break is an error anyway.
+
+    A FullGraphError names line, reason and remedy. What parts a graph under fullgraph=True without an error does so
+    here, too. Unlike fullgraph it does not ask for one graph: a part where breaks are allowed may lie between.
+    """
+
+    def __init__(self, error_on_graph_break: bool) -> None:
+        if not isinstance(error_on_graph_break, bool):
+            raise OptionError(f"error_on_graph_break is True or False, got {error_on_graph_break!r}")
+        self.error_on_graph_break = error_on_graph_break
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(are_errors())
+        set_errors(self.error_on_graph_break)
+
+    def __exit__(self, *exc: Any) -> None:
+        set_errors(self._before.pop())
+
+    def __call__(self, fn: Callable) -> Callable:
+        if not callable(fn):
+            raise TypeError(f"tcompile.error_on_graph_break decorates a function, got {type(fn).__name__}")
+        wanted = self.error_on_graph_break
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with error_on_graph_break(wanted):
+                return fn(*args, **kwargs)
+
+        return call
 
 
 @contextmanager

@@ -82,6 +82,7 @@ STATE_FIELDS = (
     "anomaly",
     "saved_tensor_hooks",
     "decimal",
+    "break_errors",
 )
 
 
