@@ -50,6 +50,7 @@ from ..base.quoting import file_name
 from .recompile import FrameState, is_full, learn, make_room, unmet
 from ..guards.state import read_field
 from .cell_work import CellWork
+from .guard_filter import filtered
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects
 from ..base.labels import label
 from ..runtime import frame_hook
@@ -82,6 +83,7 @@ def options_number(opts: Options, backend_options: dict[str, Any] | None = None)
         opts.fullgraph,
         opts.dynamic,
         tuple(sorted((k, repr(v)) for k, v in opts.given.items())),
+        opts.given.get("guard_filter_fn"),  # (kept: another function of its address is another)
         stages.replaced(),
     )
     if backend is None:
@@ -404,6 +406,7 @@ class Engine:
                     result.graph.name, result.graph.graph_module.forward, compiled, tuple(result.graph.example_inputs)
                 )
             )
+        self._filter_guards(result, func, args)
         program = compile_guards(result.guards, len(args))
         bad = program.check(func, args)
         if bad >= 0:
@@ -442,6 +445,13 @@ class Engine:
                 result.graph.env.locate = _nowhere  # it knew the machine that captured, with all that it saw
         result.code = None  # code -> its cache -> entry -> code would never be collected
         return entry
+
+    def _filter_guards(self, result: CaptureResult, func: types.FunctionType, args: tuple) -> None:
+        """Leave out the guards that the program's own filter drops."""
+        choose = self.opts.get("guard_filter_fn")
+        if choose is not None:
+            inputs = [i.source for i in result.graph.inputs] if result.graph is not None else []
+            result.guards, result.dropped = filtered(choose, result.guards, inputs, func, args)
 
     def _add_entry(self, cache: CodeCache, name: str, program: Any, result: CaptureResult) -> Entry:
         """The guarded entry over what was captured and compiled, in the frame's cache."""

@@ -298,6 +298,7 @@ def _guard_totals(r: Any) -> list[str]:
     """What a call pays for its guards, as measured on the call that each entry was made for."""
     return [
         f"  entry {i}: {e.guards} guards, {e.guard_seconds * 1e6:.2f} µs a call"
+        + f", {e.unguarded} more not guarded at the user's wish" * (e.unguarded > 0)
         for i, e in enumerate(r.entries[:8])
         if e.guard_seconds is not None
     ]

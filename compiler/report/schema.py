@@ -134,6 +134,7 @@ class Entry:
     seconds: float = 0.0
     inlined: list[str] = field(default_factory=list)
     guard_seconds: float | None = None  # cost of checking the guards once
+    unguarded: int = 0  # guards that guard_filter_fn left out: rows of `guards` whose `cls` is "dropped"
     switches: int | None = None  # calls on which it took over from another entry of the frame: many mean ping-pong
 
 
@@ -252,7 +253,8 @@ class Break:
 
 @dataclass
 class GuardRow:
-    """A guard in words. `cls` is "watched" (a flag), "checked" (each call) or "once"."""
+    """A guard in words. `cls` is "watched" (a flag), "checked" (each call), "once", or "dropped" (by guard_filter_fn:
+    nothing checks it)."""
 
     entry: int
     source: str

@@ -63,6 +63,7 @@ class CaptureResult:
     guards: list[Guard]
     source: str
     namespace: dict[str, Any]
+    dropped: list[Guard] = field(default_factory=list)  # what holds by the program's word (guard_filter_fn)
     graph: CapturedGraph | None = None
     breaks: list[GraphBreak] = field(default_factory=list)
     inlined: list[str] = field(default_factory=list)  # qualified names of the functions that were inlined
