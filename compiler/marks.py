@@ -18,10 +18,12 @@ __all__ = [
     "is_disabled",
     "mark_dynamic",
     "maybe_mark_dynamic",
+    "mark_unbacked",
     "mark_static",
     "dynamic_dims",
     "demanded_dims",
     "static_dims",
+    "unbacked_dims",
 ]
 
 
@@ -52,6 +54,20 @@ def mark_dynamic(tensor: Any, dim: Dims, *, min: int | None = None, max: int | N
 def maybe_mark_dynamic(tensor: Any, dim: Dims) -> None:
     """As mark_dynamic, as a wish: code that needs the size itself fixes it, and the report says where."""
     _mark("maybe_mark_dynamic", tensor, "_tcompile_dynamic", dim)
+
+
+def mark_unbacked(tensor: Any, dim: Dims, *, strict: bool = False) -> None:
+    """Say that nothing may be known of the size of `tensor` along `dim`: it is a symbol whatever it is in the first
+    call, 0 and 1 among it. A branch of the program on it is a graph break, and an error under fullgraph=True;
+    assertions and torch._check are checked at each call. Where an operator itself asks (a sum over nothing, a size to
+    broadcast), the answer is guarded. Code that needs the number fixes it; `strict`: that is an error, as for
+    mark_dynamic.
+    """
+    if not isinstance(strict, bool):
+        raise OptionError(f"tcompile.mark_unbacked: strict is True or False, got {strict!r}")
+    for d in _mark("mark_unbacked", tensor, "_tcompile_unbacked", dim):
+        if strict:
+            tensor._tcompile_ranges = {**getattr(tensor, "_tcompile_ranges", {}), d: (None, None)}
 
 
 def mark_static(tensor: Any, dim: Dims | None = None) -> None:
@@ -86,19 +102,17 @@ def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> set[int]:
 
 
 def dynamic_dims(tensor: Any) -> set[int]:
-    """Dimensions that mark_dynamic of this package, or mark_dynamic, maybe_mark_dynamic and mark_unbacked of
-    torch._dynamo, named.
+    """Dimensions that mark_dynamic of this package, or mark_dynamic and maybe_mark_dynamic of torch._dynamo, named; and
+    those of mark_unbacked.
     """
-    return {
-        d
-        for mark in (
-            "_tcompile_dynamic",
-            "_dynamo_dynamic_indices",
-            "_dynamo_weak_dynamic_indices",
-            "_dynamo_unbacked_indices",
-        )
-        for d in getattr(tensor, mark, ())
-    }
+    marks = ("_tcompile_dynamic", "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
+    return {d for mark in marks for d in getattr(tensor, mark, ())} | unbacked_dims(tensor)
+
+
+def unbacked_dims(tensor: Any) -> set[int]:
+    """Dimensions that mark_unbacked of this package, or torch._dynamo's, named."""
+    marks = ("_tcompile_unbacked", "_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices")
+    return {d % tensor.dim() for mark in marks for d in getattr(tensor, mark, ()) if tensor.dim()}
 
 
 def demanded_dims(tensor: Any) -> dict[int, tuple[int | None, int | None]]:
@@ -106,6 +120,7 @@ def demanded_dims(tensor: Any) -> dict[int, tuple[int | None, int | None]]:
     ranges: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
         getattr(tensor, "_dynamo_dynamic_indices", ()), (None, None)
     )
+    ranges.update(dict.fromkeys(getattr(tensor, "_dynamo_strict_unbacked_indices", ()), (None, None)))
     ranges.update({r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ()) if r.dim in ranges})
     return {**ranges, **getattr(tensor, "_tcompile_ranges", {})}
 

@@ -295,7 +295,16 @@ class Engine:
             return entry
         if self._waits(cache, state, func, misses):
             return None
+        small: list[Any] = []
         try:
+            try:
+                return self._make_entry(cache, state, func, args, failures, break_errors, small)
+            except (SkipFrame, TCompileError, *_THE_MACHINE):
+                raise
+            except Exception:
+                if not small:
+                    raise
+            # An operator has no form for 0 or 1 elements that could be more: they are fixed, as other sizes of 0 and 1.
             return self._make_entry(cache, state, func, args, failures, break_errors)
         except SkipFrame as skip:
             self._skip(state, skip)
@@ -354,11 +363,16 @@ class Engine:
         args: tuple,
         failures: list,
         break_errors: bool | None,
+        small: list[Any] | None = None,
     ) -> Entry:
+        """Capture, compile and keep. `small` gets the sizes of 0 and 1 that mark_unbacked made symbols; None: they are
+        plain."""
         __tracebackhide__ = True
         name, began = state.name, time.perf_counter()
         capture = CaptureOptions(
             dynamic=self.opts.dynamic,
+            unbacked=small is not None,
+            small=small if small is not None else [],
             dynamic_dims=state.dynamic_dims,
             dynamic_ints=state.dynamic_ints,
             dynamic_floats=state.dynamic_floats,

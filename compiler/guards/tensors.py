@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 
+from ..symbolic.expr import is_unbacked
 from .guard import TensorSpec
 
 __all__ = ["tensor_mismatch", "key_template", "KeyTemplate", "is_symbol"]
@@ -66,7 +67,8 @@ def _has_tangent(t: torch.Tensor) -> bool:
 
 def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> tuple[str, Any, Any] | None:
     """None where `value` fits `spec`, else (which part, expected, got). Bare symbols of shape and stride are bound in
-    `bindings`, or compared with what is bound already; a size symbol never stands for 0 or 1."""
+    `bindings`, or compared with what is bound already; a size symbol never stands for 0 or 1,
+    unless `is_unbacked` says so of its name."""
     cls: Any = type(value)
     if cls is not spec.type:
         return "type", spec.type, cls
@@ -102,7 +104,7 @@ def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> t
                 if is_symbol(w):
                     if w.name in bindings:
                         w = bindings[w.name]
-                    elif what == "shape" and g < 2:
+                    elif what == "shape" and g < 2 and not is_unbacked(w.name):
                         return f"{what}[{i}]", f"{w.name} >= 2", g
                     else:
                         bindings[w.name] = g

@@ -80,6 +80,9 @@ class CaptureOptions:
     """What the integrator decides.
 
     dynamic        True: sizes and int parameters are symbols from the start; None, False: only those named below
+    unbacked       sizes that mark_unbacked named may be 0 and 1, and no branch is taken on them; else they are symbols
+                   like others
+    small          filled by capture: sources of such sizes that are 0 or 1 in this call
     dynamic_dims   Source of a tensor -> its dimensions that are symbols
     dynamic_strides  Source of a tensor -> strides that are symbols, where they follow from no size
     dynamic_ints   Sources of ints that are symbols
@@ -108,6 +111,8 @@ class CaptureOptions:
     """
 
     dynamic: bool | None = None
+    unbacked: bool = False
+    small: list[Source] = field(default_factory=list)
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_strides: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_ints: Any = frozenset()

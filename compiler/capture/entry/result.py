@@ -63,7 +63,6 @@ class CaptureResult:
     guards: list[Guard]
     source: str
     namespace: dict[str, Any]
-    dropped: list[Guard] = field(default_factory=list)  # what holds by the program's word (guard_filter_fn)
     graph: CapturedGraph | None = None
     breaks: list[GraphBreak] = field(default_factory=list)
     inlined: list[str] = field(default_factory=list)  # qualified names of the functions that were inlined
@@ -71,6 +70,7 @@ class CaptureResult:
     lasting: list[str] | None = None  # of these what no one can undo; None: all
     attributes: list[Any] = field(default_factory=list)  # what can be put back: (weak reference to the object, name)
     break_errors: bool | None = None  # what the options of the function say of breaks, while the entry runs
+    dropped: list[Guard] = field(default_factory=list)  # what holds by the program's word (guard_filter_fn)
     needs_hook: bool = False  # runs native calls whose frames are to be compiled as well
 
 
