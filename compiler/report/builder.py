@@ -513,7 +513,6 @@ class ReportBuilder:
             getattr(result, "source", "") or "",
             seconds=float(e.facts.get("seconds") or 0.0),
             inlined=list(getattr(result, "inlined", ()) or ()),
-            unguarded=len(getattr(result, "dropped", ()) or ()),
         )
         cost = self._cost_of(e)
         entry.guard_seconds = cost.whole * 1e-9 if cost is not None else None

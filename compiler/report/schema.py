@@ -134,7 +134,6 @@ class Entry:
     seconds: float = 0.0
     inlined: list[str] = field(default_factory=list)
     guard_seconds: float | None = None  # cost of checking the guards once
-    unguarded: int = 0  # guards that guard_filter_fn left out: rows of `guards` whose `cls` is "dropped"
     switches: int | None = None  # calls on which it took over from another entry of the frame: many mean ping-pong
 
 

@@ -82,15 +82,19 @@ class ShapeEnv:
         self._ints |= E.as_expr(symint).symbol_names()
         return symint
 
-    def create_unbacked(self, size: int, source: Any) -> "torch.SymInt | int":
-        """A symbol for a size that may be anything, 0 and 1 among it. The program is not to branch on it."""
-        if source in self._by_source:
-            return self.create_symbol(size, source)
+    def create_unbacked(self, size: int, source: Any, lo: int = 0) -> "torch.SymInt | int":
+        """A symbol for a size that may be anything from `lo` on, 0 and 1 among it. The program is not to branch on it.
+        The plain int where it is less."""
+        if source in self._by_source or size < lo:
+            return self.create_symbol(size, source, lo)
         name = f"u{len(self.hints)}"
-        self.hints[name], self.ranges[name], self.sources[name] = int(size), (0, None), source
+        symbol = E.symbol(name)
+        self.hints[name], self.ranges[name], self.sources[name] = int(size), (lo, None), source
         self._by_source[source] = name
         self.has_unbacked = True
-        return self.wrap(E.symbol(name))
+        if lo:
+            self.guards.append((E.le(lo, symbol), *self.location, f"a size of {lo} or more"))
+        return self.wrap(symbol)
 
     def is_open(self, value: Any) -> bool:
         """Whether the truth of a SymBool or SymInt hangs on such a size, and nothing that was decided says it."""

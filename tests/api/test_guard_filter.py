@@ -79,11 +79,10 @@ def test_the_report_counts_and_names_what_was_dropped() -> None:
     dropped = [g for g in report.guards if g.cls == "dropped"]
     assert [g.source for g in dropped] == ["FACTOR"]
     assert dropped[0].why == "not guarded at the user's wish"
-    assert report.entries[0].unguarded == 1
     assert "1 more not guarded at the user's wish" in str(report)
     assert report.entries[0].guards == len([g for g in report.guards if g.cls != "dropped"])
     plain = tcompile.explain(scaled)(X)
-    assert plain.entries[0].unguarded == 0 and "at the user's wish" not in str(plain)
+    assert all(g.cls != "dropped" for g in plain.guards) and "at the user's wish" not in str(plain)
 
 
 @pytest.mark.parametrize("which", ["skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe"])
@@ -110,7 +109,7 @@ def test_stocks_filters_that_keep_tensors(which: str) -> None:
     options = with_filter(getattr(torch.compiler, which))
     report = tcompile.explain(model, options=options)(X)
     torch.testing.assert_close(report.result, model(X))
-    assert report.entries[0].unguarded > 5
+    assert sum(g.count for g in report.guards if g.cls == "dropped") > 5
     fn = tcompile.compile(model, options=options)
     for x in (X, X.double()[:1].float(), X.t().contiguous().t()[:, :3]):
         torch.testing.assert_close(fn(x), model(x))

@@ -10,6 +10,7 @@ import torch._dynamo.decorators as decorators
 import torch.nn.functional as F
 
 import tcompile
+from tcompile.compiler.symbolic.env import ShapeEnv
 
 MARKS = pytest.mark.parametrize("mark", [tcompile.mark_unbacked, decorators.mark_unbacked], ids=["ours", "stock's"])
 WEIGHT, BIAS = torch.randn(5, 4), torch.randn(4)
@@ -215,6 +216,16 @@ def test_two_marked_sizes_and_marks_beside_others() -> None:
         x, y = marked(tcompile.mark_unbacked, n, 5), marked(tcompile.mark_unbacked, 5, m, dim=1)
         torch.testing.assert_close(fn(x, y), (x @ y).relu())
     assert len(fn.cache) <= 2
+
+
+def test_sizes_of_accelerators_are_two_or_more() -> None:
+    """Nothing is launched there for no elements: sizes of 0 and 1 are plain, others a guarded symbol."""
+    env = ShapeEnv()
+    assert env.create_unbacked(1, "a", 2) == 1 and env.create_unbacked(0, "b", 2) == 0
+    size = env.create_unbacked(7, "c", 2)
+    assert isinstance(size, torch.SymInt) and env.is_open(size > 5) and not env.is_open(size > 1)
+    assert [str(p) for p, *_ in env.guards] == ["2 <= u0"]
+    assert env.create_unbacked(7, "c", 2).node.expr is size.node.expr
 
 
 def test_export_takes_the_mark_for_a_size_that_varies() -> None:

@@ -363,9 +363,10 @@ class World:
         static = self._is_static(real, source)
         dims: dict[int, Any] = {} if static else {d: S.size(source, d) for d in self._dynamic_dims(real, source)}
         for d in sorted(dims.keys() & unbacked_dims(real)) if self.opts.unbacked else ():
-            if real.shape[d] < 2:
+            on_cpu = real.device.type == "cpu"  # accelerators launch nothing for no elements
+            if on_cpu and real.shape[d] < 2:
                 self.opts.small.append(dims[d])
-            dims[d] = self.env.create_unbacked(real.shape[d], dims[d])
+            dims[d] = self.env.create_unbacked(real.shape[d], dims[d], 0 if on_cpu else 2)
         strides = (
             {}
             if static
