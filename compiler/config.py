@@ -15,7 +15,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Iterator
+from typing import Any, Hashable, Iterator
 
 from .errors import OptionError
 
@@ -273,10 +273,11 @@ def check(name: str, value: Any) -> Any:
             raise OptionError(f"option {name!r} is one of {', '.join(map(repr, opt.type))}, got {value!r}")
         return value
     if opt.type is FUNCTION:
-        if value is not None and not callable(value):
+        if value is not None and not (callable(value) and isinstance(value, Hashable)):
             raise OptionError(
-                f"option {name!r} is a function or None, got {value!r}; give it to tcompile.compile(options=...) or"
-                f" tcompile.config.{name}"
+                f"option {name!r} is a function or None, got {value!r}"
+                + (", which has no hash" if callable(value) else "")
+                + f"; give it to tcompile.compile(options=...) or tcompile.config.{name}"
             )
         return value
     if opt.type is bool and isinstance(value, str) and value.lower() in ("0", "1", "true", "false", "on", "off"):

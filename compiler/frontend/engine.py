@@ -67,23 +67,33 @@ _backend_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionar
 _next_number = itertools.count(1)
 
 
+def _weak_number(value: Any) -> int | None:
+    """A number of this object's own, without keeping it alive; None where that cannot be."""
+    try:
+        return _backend_numbers.setdefault(value, next(_next_number))
+    except TypeError:  # no weak references to it, or no hash
+        return None
+
+
 def options_number(opts: Options, backend_options: dict[str, Any] | None = None) -> int:
     """A number for a set of options: what library code was compiled to under it serves all engines of that set, and no
     others.
     """
     backend: Any = opts.backend
     if not isinstance(backend, str):
-        try:
-            backend = _backend_numbers.setdefault(backend, next(_next_number)) if not backend_options else None
-        except TypeError:  # no weak references to it, or no hash
-            backend = None
+        backend = _weak_number(backend) if not backend_options else None
+    choose: Any = opts.given.get("guard_filter_fn")
+    if choose is not None:
+        choose = _weak_number(choose)
+        if choose is None:
+            return next(_next_number)
     key = (
         opts.mode,
         backend,
         opts.fullgraph,
         opts.dynamic,
         tuple(sorted((k, repr(v)) for k, v in opts.given.items())),
-        opts.given.get("guard_filter_fn"),  # (kept: another function of its address is another)
+        choose,
         stages.replaced(),
     )
     if backend is None:

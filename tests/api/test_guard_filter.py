@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from typing import Any
 
 import numpy as np
@@ -151,11 +153,40 @@ def test_a_filter_at_fault_is_told(choose: Any, words: str) -> None:
         tcompile.compile(scaled, options=with_filter(choose))(X)
 
 
-@pytest.mark.parametrize("value", [True, "keep", 3, []])
+class WithoutHash:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, guards):
+        return [True] * len(guards)
+
+
+@pytest.mark.parametrize("value", [True, "keep", 3, [], WithoutHash()])
 def test_only_functions_are_taken(value: Any) -> None:
     with pytest.raises(tcompile.OptionError, match="'guard_filter_fn' is a function or None"):
         tcompile.compile(scaled, options=with_filter(value))
     assert torch.equal(tcompile.compile(scaled, options=with_filter(None))(X), X * FACTOR)
+
+
+def test_cells_and_blocks_take_a_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = with_filter(torch.compiler.skip_guard_on_globals_unsafe)
+    for factor in (3, 4):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        with tcompile.enable(options=options):
+            assert torch.equal(scaled(X), X * 3)
+
+
+def test_a_filter_is_not_kept_alive() -> None:
+    class Choose:
+        def __call__(self, guards):
+            return [True] * len(guards)
+
+    choose = Choose()
+    fn = tcompile.compile(scaled, options=with_filter(choose))
+    assert torch.equal(fn(X), X * FACTOR)
+    gone = weakref.ref(choose)
+    del fn, choose
+    gc.collect()
+    assert gone() is None
 
 
 def test_gradients_states_and_graph_modes_of_torch() -> None:
