@@ -126,6 +126,30 @@ def test_memory_that_lies_apart() -> None:
         assert torch.equal(ours, eager)
 
 
+@pytest.mark.parametrize("order", [(4, 1, 0, 3), (1, 3), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x + 1 if x.is_contiguous() else x - 1,
+        lambda x: torch.empty_like(x).stride()[0] + x,
+        lambda x: x * x.stride(0),
+        lambda x: x.reshape(-1).add_(1),
+        lambda x: x.clone().view(-1) * 2,
+    ],
+    ids=["is_contiguous", "empty_like", "stride", "reshape", "clone"],
+)
+def test_layouts_are_told_truly(f: Callable, order: tuple[int, ...]) -> None:
+    """One row, and none, lie in one piece whatever the stride is."""
+    fn = tcompile.compile(f, options={"suppress_errors": False})
+    base = torch.randn(6, 8)
+    for n in order:
+        for part in (slice(None), slice(5)):
+            ours, eager = base.clone()[:n, part], base.clone()[:n, part]
+            tcompile.mark_unbacked(ours, 0)
+            torch.testing.assert_close(fn(ours), f(eager))
+            assert torch.equal(ours, eager)
+
+
 @MARKS
 def test_a_branch_is_a_break_in_words(mark: Any) -> None:
     def f(x):
