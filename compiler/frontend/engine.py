@@ -311,9 +311,11 @@ class Engine:
                 return self._make_entry(cache, state, func, args, failures, break_errors, small)
             except (SkipFrame, TCompileError, *_THE_MACHINE):
                 raise
-            except Exception:
+            except Exception as e:
                 if not small:
                     raise
+                why = f"{', '.join(s.name() for s in small)} is fixed, though mark_unbacked named it: {in_words(e)}"
+                events.emit("fallback", what=name, reason=why, count=1)
             # An operator has no form for 0 or 1 elements that could be more: they are fixed, as other sizes of 0 and 1.
             return self._make_entry(cache, state, func, args, failures, break_errors)
         except SkipFrame as skip:

@@ -85,6 +85,13 @@ def test_what_operators_ask_is_guarded(name: str, order: tuple[int, ...]) -> Non
     assert len(fn.cache) <= 3
 
 
+def test_a_size_that_has_to_be_fixed_is_told_of() -> None:
+    x = marked(tcompile.mark_unbacked, 0, 5)
+    report = tcompile.explain(lambda x: x.softmax(0))(x)
+    assert report.result.shape == (0, 5)
+    assert any("x.shape[0] is fixed, though mark_unbacked named it" in f.reason for f in report.fallbacks)
+
+
 @pytest.mark.parametrize("order", [(7, 1, 3), (1, 4, 1)], ids=str)
 def test_gradients(order: tuple[int, ...]) -> None:
     def f(x, w):
