@@ -19,7 +19,15 @@ from .frontend.engine import Engine, engines, new_engine
 from .frontend.graph_calls import compile_fx
 from .errors import OptionError
 from .frontend.hook import enable, run_code
-from .marks import disable, is_compiling, mark_dynamic, mark_static, maybe_mark_dynamic
+from .marks import (
+    disable,
+    error_on_graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+    mark_unbacked,
+    maybe_mark_dynamic,
+)
 from .frontend.module_wrapper import original_module, wrap_module
 from .report.builder import record
 from .report.cell_source import source_of
@@ -30,6 +38,7 @@ __all__ = [
     "explain",
     "disable",
     "enable",
+    "error_on_graph_break",
     "run_code",
     "record",
     "reset",
@@ -38,6 +47,7 @@ __all__ = [
     "is_compiling",
     "mark_dynamic",
     "mark_static",
+    "mark_unbacked",
     "maybe_mark_dynamic",
     "register_backend",
     "list_backends",

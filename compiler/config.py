@@ -15,7 +15,7 @@ import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Iterator
+from typing import Any, Hashable, Iterator
 
 from .errors import OptionError
 
@@ -25,7 +25,7 @@ __all__ = ["MODES", "OPTIONS", "Option", "Options", "defaults", "patch"]
 @dataclass(frozen=True)
 class Option:
     name: str
-    type: Any  # a type, or a tuple of allowed values
+    type: Any  # a type, a tuple of allowed values, or FUNCTION
     default: Any
     doc: str
     env: str | None = None
@@ -45,6 +45,8 @@ def _o(
 ) -> Option:
     return Option(name, type_, default, doc, env, least, most)
 
+
+FUNCTION = "function"  # the type of an option that takes a function, or None
 
 OPTIONS: dict[str, Option] = {
     o.name: o
@@ -200,6 +202,23 @@ OPTIONS: dict[str, Option] = {
             None,
         ),
         _o(
+            "error_on_graph_break",
+            bool,
+            False,
+            "a graph break is an error, where no tcompile.error_on_graph_break(...) in the code says otherwise; unlike"
+            " fullgraph it does not ask for one graph",
+            "TCOMPILE_ERROR_ON_GRAPH_BREAK",
+        ),
+        _o(
+            "guard_filter_fn",
+            FUNCTION,
+            None,
+            "a function that gets a list of guards (name, has_value, value, guard_type, derived_guard_types, is_global,"
+            " orig_guard) and returns a list of bools, which of them stay, as stock's; the report shows what goes."
+            " Guards on what kernels read by never go",
+            None,
+        ),
+        _o(
             "activation_memory_budget",
             float,
             1.0,
@@ -252,6 +271,14 @@ def check(name: str, value: Any) -> Any:
     if isinstance(opt.type, tuple):
         if value not in opt.type:
             raise OptionError(f"option {name!r} is one of {', '.join(map(repr, opt.type))}, got {value!r}")
+        return value
+    if opt.type is FUNCTION:
+        if value is not None and not (callable(value) and isinstance(value, Hashable)):
+            raise OptionError(
+                f"option {name!r} is a function or None, got {value!r}"
+                + (", which has no hash" if callable(value) else "")
+                + f"; give it to tcompile.compile(options=...) or tcompile.config.{name}"
+            )
         return value
     if opt.type is bool and isinstance(value, str) and value.lower() in ("0", "1", "true", "false", "on", "off"):
         return value.lower() in ("1", "true", "on")

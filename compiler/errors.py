@@ -37,7 +37,7 @@ class BackendError(TCompileError, RuntimeError):
 
 
 class FullGraphError(TCompileError, RuntimeError):
-    """fullgraph=True met a graph break. `breaks` holds the GraphBreak that ended the graph."""
+    """A graph break where fullgraph=True or error_on_graph_break forbids it. `breaks` holds the GraphBreak."""
 
     def __init__(self, message: str, breaks: list | None = None):
         super().__init__(message)

@@ -1,5 +1,5 @@
 """Marks that user code sets: `disable` keeps a function out of the compiler, `is_compiling` tells whether it is being
-captured.
+captured, `error_on_graph_break` says where a graph break is an error.
 """
 
 from __future__ import annotations
@@ -8,16 +8,22 @@ import functools
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Sequence
 
+from .base.break_errors import are_errors, set_errors
+from .errors import OptionError
+
 __all__ = [
     "disable",
+    "error_on_graph_break",
     "is_compiling",
     "is_disabled",
     "mark_dynamic",
     "maybe_mark_dynamic",
+    "mark_unbacked",
     "mark_static",
     "dynamic_dims",
     "demanded_dims",
     "static_dims",
+    "unbacked_dims",
 ]
 
 
@@ -48,6 +54,20 @@ def mark_dynamic(tensor: Any, dim: Dims, *, min: int | None = None, max: int | N
 def maybe_mark_dynamic(tensor: Any, dim: Dims) -> None:
     """As mark_dynamic, as a wish: code that needs the size itself fixes it, and the report says where."""
     _mark("maybe_mark_dynamic", tensor, "_tcompile_dynamic", dim)
+
+
+def mark_unbacked(tensor: Any, dim: Dims, *, strict: bool = False) -> None:
+    """Say that nothing may be known of the size of `tensor` along `dim`: it is a symbol whatever it is in the first
+    call, 0 and 1 among it. A branch of the program on it is a graph break, and an error under fullgraph=True;
+    assertions and torch._check are checked at each call. Where an operator itself asks (a sum over nothing, a size to
+    broadcast), the answer is guarded. Code that needs the number fixes it; `strict`: that is an error, as for
+    mark_dynamic.
+    """
+    if not isinstance(strict, bool):
+        raise OptionError(f"tcompile.mark_unbacked: strict is True or False, got {strict!r}")
+    for d in _mark("mark_unbacked", tensor, "_tcompile_unbacked", dim):
+        if strict:
+            tensor._tcompile_ranges = {**getattr(tensor, "_tcompile_ranges", {}), d: (None, None)}
 
 
 def mark_static(tensor: Any, dim: Dims | None = None) -> None:
@@ -82,19 +102,17 @@ def _mark(function: str, tensor: Any, mark: str, dim: Dims | None) -> set[int]:
 
 
 def dynamic_dims(tensor: Any) -> set[int]:
-    """Dimensions that mark_dynamic of this package, or mark_dynamic, maybe_mark_dynamic and mark_unbacked of
-    torch._dynamo, named.
+    """Dimensions that mark_dynamic of this package, or mark_dynamic and maybe_mark_dynamic of torch._dynamo, named; and
+    those of mark_unbacked.
     """
-    return {
-        d
-        for mark in (
-            "_tcompile_dynamic",
-            "_dynamo_dynamic_indices",
-            "_dynamo_weak_dynamic_indices",
-            "_dynamo_unbacked_indices",
-        )
-        for d in getattr(tensor, mark, ())
-    }
+    marks = ("_tcompile_dynamic", "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
+    return {d for mark in marks for d in getattr(tensor, mark, ())} | unbacked_dims(tensor)
+
+
+def unbacked_dims(tensor: Any) -> set[int]:
+    """Dimensions that mark_unbacked of this package, or torch._dynamo's, named."""
+    marks = ("_tcompile_unbacked", "_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices")
+    return {d % tensor.dim() for mark in marks for d in getattr(tensor, mark, ()) if tensor.dim()}
 
 
 def demanded_dims(tensor: Any) -> dict[int, tuple[int | None, int | None]]:
@@ -102,6 +120,7 @@ def demanded_dims(tensor: Any) -> dict[int, tuple[int | None, int | None]]:
     ranges: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
         getattr(tensor, "_dynamo_dynamic_indices", ()), (None, None)
     )
+    ranges.update(dict.fromkeys(getattr(tensor, "_dynamo_strict_unbacked_indices", ()), (None, None)))
     ranges.update({r.dim: (r.min, r.max) for r in getattr(tensor, "_dynamo_dynamic_range", ()) if r.dim in ranges})
     return {**ranges, **getattr(tensor, "_tcompile_ranges", {})}
 
@@ -125,6 +144,41 @@ def disable(fn: Callable | None = None) -> Any:
 
     call._tcompile_disable = True  # type: ignore[attr-defined]
     return call
+
+
+class error_on_graph_break:
+    """Whether a graph break is an error, for a part of what is compiled: `with tcompile.error_on_graph_break(True):`
+    for a block, or as a decorator for a function with all that it calls. The innermost one counts. The option
+    `error_on_graph_break` says what holds outside of all. Under fullgraph=True every break is an error anyway.
+
+    A FullGraphError names line, reason and remedy. What parts a graph under fullgraph=True without an error does so
+    here, too. Unlike fullgraph it does not ask for one graph: a part where breaks are allowed may lie between.
+    """
+
+    def __init__(self, error_on_graph_break: bool) -> None:
+        if not isinstance(error_on_graph_break, bool):
+            raise OptionError(f"error_on_graph_break is True or False, got {error_on_graph_break!r}")
+        self.error_on_graph_break = error_on_graph_break
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(are_errors())
+        set_errors(self.error_on_graph_break)
+
+    def __exit__(self, *exc: Any) -> None:
+        set_errors(self._before.pop())
+
+    def __call__(self, fn: Callable) -> Callable:
+        if not callable(fn):
+            raise TypeError(f"tcompile.error_on_graph_break decorates a function, got {type(fn).__name__}")
+        wanted = self.error_on_graph_break
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with error_on_graph_break(wanted):
+                return fn(*args, **kwargs)
+
+        return call
 
 
 @contextmanager

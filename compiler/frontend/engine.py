@@ -44,11 +44,13 @@ from ..guards.guard_program import compile_guards
 from ..guards.source import UnlikeNumber
 from ..guards.weak import referents
 from ..logs import log_error, log_guards
-from ..marks import is_disabled
+from ..marks import error_on_graph_break, is_disabled
+from ..base.break_errors import are_errors
 from ..base.quoting import file_name
 from .recompile import FrameState, is_full, learn, make_room, unmet
 from ..guards.state import read_field
 from .cell_work import CellWork
+from .guard_filter import filtered
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects
 from ..base.labels import label
 from ..runtime import frame_hook
@@ -65,22 +67,33 @@ _backend_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionar
 _next_number = itertools.count(1)
 
 
+def _weak_number(value: Any) -> int | None:
+    """A number of this object's own, without keeping it alive; None where that cannot be."""
+    try:
+        return _backend_numbers.setdefault(value, next(_next_number))
+    except TypeError:  # no weak references to it, or no hash
+        return None
+
+
 def options_number(opts: Options, backend_options: dict[str, Any] | None = None) -> int:
     """A number for a set of options: what library code was compiled to under it serves all engines of that set, and no
     others.
     """
     backend: Any = opts.backend
     if not isinstance(backend, str):
-        try:
-            backend = _backend_numbers.setdefault(backend, next(_next_number)) if not backend_options else None
-        except TypeError:  # no weak references to it, or no hash
-            backend = None
+        backend = _weak_number(backend) if not backend_options else None
+    choose: Any = opts.given.get("guard_filter_fn")
+    if choose is not None:
+        choose = _weak_number(choose)
+        if choose is None:
+            return next(_next_number)
     key = (
         opts.mode,
         backend,
         opts.fullgraph,
         opts.dynamic,
         tuple(sorted((k, repr(v)) for k, v in opts.given.items())),
+        choose,
         stages.replaced(),
     )
     if backend is None:
@@ -146,10 +159,24 @@ class Engine:
     def miss(self, dispatcher: Dispatcher, func: types.FunctionType, args: tuple) -> Any:
         """A dispatcher has no entry for this call: an Entry to run, or RUN_ORIGINAL."""
         __tracebackhide__ = True  # IPython leaves such frames out of tracebacks
-        return self.entry_for(func.__code__, dispatcher.cache, func, args)
+        return self.entry_for(func.__code__, dispatcher.cache, func, args, self.break_errors_stated())
 
-    def entry_for(self, code: types.CodeType, cache: CodeCache, func: types.FunctionType, args: tuple) -> Any:
-        """Compile the frame for this call. Gives the new Entry, or RUN_ORIGINAL where the frame is to run as it is."""
+    def break_errors_stated(self) -> bool | None:
+        """What the options say of breaks in the functions that they were given for: whether those are errors. None:
+        nothing."""
+        name = "error_on_graph_break"
+        return bool(self.opts.get(name)) if name in self.opts.given or self.opts.get(name) else None
+
+    def entry_for(
+        self,
+        code: types.CodeType,
+        cache: CodeCache,
+        func: types.FunctionType,
+        args: tuple,
+        break_errors: bool | None = None,
+    ) -> Any:
+        """Compile the frame for this call. Gives the new Entry, or RUN_ORIGINAL where the frame is to run as it is.
+        `break_errors`: whether breaks are errors in it; None: as error_on_graph_break says at this moment."""
         __tracebackhide__ = True
         state = self.state(code)
         if (
@@ -166,7 +193,7 @@ class Engine:
             while entry is None:
                 try:
                     with without_saved_tensor_hooks():
-                        entry = self._compile(cache, state, func, args)
+                        entry = self._compile(cache, state, func, args, break_errors)
                     break
                 except StateMade:
                     before = cache.last_failures
@@ -201,7 +228,7 @@ class Engine:
         """
         __tracebackhide__ = True
         try:
-            found = self.miss(dispatcher, func, args)
+            found = self.entry_for(func.__code__, dispatcher.cache, func, args)
         except BaseException as error:
             raise _FailedWithin(error) from None
         if found is RUN_ORIGINAL and events.heard() and may_have_effects(func.__code__):
@@ -242,7 +269,14 @@ class Engine:
         )
         return result
 
-    def _compile(self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple) -> Entry | None:
+    def _compile(
+        self,
+        cache: CodeCache,
+        state: FrameState,
+        func: types.FunctionType,
+        args: tuple,
+        break_errors: bool | None,
+    ) -> Entry | None:
         __tracebackhide__ = True
         name = state.name
         # The entry that agreed longest is the nearest to this call: what ended it is the reason to tell.
@@ -273,8 +307,19 @@ class Engine:
             return entry
         if self._waits(cache, state, func, args, misses):
             return None
+        small: list[Any] = []
         try:
-            return self._make_entry(cache, state, func, args, failures)
+            try:
+                return self._make_entry(cache, state, func, args, failures, break_errors, small)
+            except (SkipFrame, TCompileError, *_THE_MACHINE):
+                raise
+            except Exception as e:
+                if not small:
+                    raise
+                why = f"{', '.join(s.name() for s in small)} is fixed, though mark_unbacked named it: {in_words(e)}"
+                events.emit("fallback", what=name, reason=why, count=1)
+            # An operator has no form for 0 or 1 elements that could be more: they are fixed, as other sizes of 0 and 1.
+            return self._make_entry(cache, state, func, args, failures, break_errors)
         except SkipFrame as skip:
             self._skip(state, skip)
             return None
@@ -325,18 +370,30 @@ class Engine:
         return bool(self.opts.get("whole_steps")) and self.opts.backend in ("tcompile", "eager", "aot_eager")
 
     def _make_entry(
-        self, cache: CodeCache, state: FrameState, func: types.FunctionType, args: tuple, failures: list
+        self,
+        cache: CodeCache,
+        state: FrameState,
+        func: types.FunctionType,
+        args: tuple,
+        failures: list,
+        break_errors: bool | None,
+        small: list[Any] | None = None,
     ) -> Entry:
+        """Capture, compile and keep. `small` gets the sizes of 0 and 1 that mark_unbacked made symbols; None: they are
+        plain."""
         __tracebackhide__ = True
         name, began = state.name, time.perf_counter()
         capture = CaptureOptions(
             dynamic=self.opts.dynamic,
+            unbacked=small is not None,
+            small=small if small is not None else [],
             dynamic_dims=state.dynamic_dims,
             dynamic_ints=state.dynamic_ints,
             dynamic_floats=state.dynamic_floats,
             dynamic_texts=state.dynamic_texts,
             dynamic_strides=state.dynamic_strides,
             fullgraph=self.opts.fullgraph,
+            break_errors=are_errors() if break_errors is None else break_errors,
             dispatch=self._dispatch,
             failed=self.failed,
             in_order=self.opts.backend != "tcompile",
@@ -357,10 +414,10 @@ class Engine:
         self._check_gain(func.__code__, result)
         for b in result.breaks:
             events.emit("break", brk=b)
-        if self.opts.fullgraph and (refused := self._refused(result.breaks)):
+        if refused := self._refused(result.breaks):
             if result.graph is not None:
                 events.emit("graph", graph=result.graph, frame=name, partial=True)  # a reader sees how far it came
-            raise FullGraphError(_fullgraph_message(refused[0]), refused)
+            raise FullGraphError(_break_message(refused[0], self.opts.fullgraph), refused)
         calls: list[GraphCall] = []
         if result.graph is not None:
             events.emit("graph", graph=result.graph, frame=name)
@@ -377,6 +434,7 @@ class Engine:
                     result.graph.name, result.graph.graph_module.forward, compiled, tuple(result.graph.example_inputs)
                 )
             )
+        self._filter_guards(result, func, args)
         program = compile_guards(result.guards, len(args))
         bad = program.check(func, args)
         if bad >= 0:
@@ -386,6 +444,7 @@ class Engine:
                 f"the guard {g.kind} on {g.source.name() if g.source else 'state'} does not hold for the call that it "
                 f"was made for: expected {why.expected_text}, got {why.got_text}"
             )
+        result.break_errors = break_errors
         entry = self._add_entry(cache, name, program, result)
         events.emit("entry", frame=name, entry=entry, func=func, args=args)
         lasting = result.effects if result.lasting is None else result.lasting
@@ -415,12 +474,21 @@ class Engine:
         result.code = None  # code -> its cache -> entry -> code would never be collected
         return entry
 
+    def _filter_guards(self, result: CaptureResult, func: types.FunctionType, args: tuple) -> None:
+        """Leave out the guards that the program's own filter drops."""
+        choose = self.opts.get("guard_filter_fn")
+        if choose is not None:
+            inputs = [i.source for i in result.graph.inputs] if result.graph is not None else []
+            result.guards, result.dropped = filtered(choose, result.guards, inputs, func, args)
+
     def _add_entry(self, cache: CodeCache, name: str, program: Any, result: CaptureResult) -> Entry:
         """The guarded entry over what was captured and compiled, in the frame's cache."""
         fn = _entry_function(result, name)
         if result.needs_hook and frame_hook.available():
             _pass_over(result)
             fn = self._hooked(fn)
+        if result.breaks and result.break_errors is not None:
+            fn = _switched(fn, result.break_errors)
         entry = Entry(program, fn, result)
         entry.generation = self.generation
         make_room(cache, self.generation, self.opts.get("recompile_limit"))
@@ -492,13 +560,15 @@ class Engine:
         return result
 
     def _refused(self, breaks: Sequence[Any]) -> list[Any]:
-        """The breaks that fullgraph does not allow. The graph is parted at what `breaks.PARTING` lists. Where the
-        options say so, also at a number that is read from a tensor, or at an operator whose result has as many elements
-        as its values ask for: what follows takes it as an input, of a size that may vary."""
+        """The breaks that fullgraph, or error_on_graph_break, does not allow. The graph is parted at what
+        `breaks.PARTING` lists. Where the options say so, also at a number that is read from a tensor, or at an operator
+        whose result has as many elements as its values ask for: what follows takes it as an input, of a size that may
+        vary."""
         return [
             b
             for b in breaks
-            if not (
+            if (self.opts.fullgraph or b.is_error)
+            and not (
                 b.kind in PARTING
                 or b.kind in ("item", "tolist")
                 and self.opts.get("capture_scalar_outputs")
@@ -510,8 +580,8 @@ class Engine:
     def _skip(self, state: FrameState, skip: SkipFrame, counts: bool = True) -> None:
         for b in skip.breaks:
             events.emit("break", brk=b)
-        if self.opts.fullgraph and (refused := self._refused(skip.breaks)):
-            raise FullGraphError(_fullgraph_message(refused[0]), refused)
+        if (self.opts.fullgraph or not skip.quiet) and (refused := self._refused(skip.breaks)):
+            raise FullGraphError(_break_message(refused[0], self.opts.fullgraph), refused)
         if self.opts.fullgraph and not skip.quiet and not skip.breaks:
             raise FullGraphError(f"fullgraph=True, but {state.name} is not captured: {skip.reason}", [])
         state.skips += counts
@@ -624,12 +694,30 @@ def _drop_with_owners(cache: CodeCache, entry: Entry, guards: Sequence[Guard]) -
     entry.owners = [weakref.ref(o, gone) for o in referents(guards)]
 
 
-def _fullgraph_message(b: Any) -> str:
+def _switched(fn: Callable, errors: bool) -> Callable:
+    """The entry of a function whose options say whether breaks are errors: what it calls and what follows its breaks
+    are captured while it runs."""
+
+    def run(*args: Any) -> Any:
+        __tracebackhide__ = True
+        with error_on_graph_break(errors):
+            return fn(*args)
+
+    hide(run.__code__)
+    return run
+
+
+def _break_message(b: Any, fullgraph: bool) -> str:
     where = f"{label(b.file)}:{b.line}" + ("" if b.function == "<module>" else f", in {b.function}")
+    asked, without = (
+        ("fullgraph=True", "Without fullgraph=True")
+        if fullgraph
+        else ("error_on_graph_break is True here", "Under tcompile.error_on_graph_break(False)")
+    )
     return (
-        f"fullgraph=True, but the graph breaks at {where}:\n    {b.code.strip()}\n{b.reason}\n"
+        f"{asked}, but the graph breaks at {where}:\n    {b.code.strip()}\n{b.reason}\n"
         + (f"What to do: {b.remedy}\n" if b.remedy else "")
-        + "Without fullgraph=True the code before and after the break is compiled apart."
+        + f"{without} the code before and after the break is compiled apart."
     )
 
 

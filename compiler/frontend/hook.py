@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import sys
 import types
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Iterator, TypeVar
 
 from .. import events, stages
@@ -28,7 +28,7 @@ from ..guards.guard_program import compile_guards
 from ..guards.redefined import renamed
 from ..guards.source_values import file_of
 from ..guards.weak import referents
-from ..marks import is_disabled
+from ..marks import error_on_graph_break, is_disabled
 from .instead_of_stock import InsteadOfStock
 from .measured import Timings
 from .optimizer_steps import OptimizerSteps, is_step
@@ -321,7 +321,11 @@ def enable(opts: Options | None = None, **kwargs: Any) -> Iterator[None]:
             reason="a debugger or tracer watches this thread: frames run eager for it",
             count=1,
         )
-    with _hook.capturing(engine.on_frame, frames.types_to_look_for()):
+    stated = engine.break_errors_stated()
+    with (
+        nullcontext() if stated is None else error_on_graph_break(stated),
+        _hook.capturing(engine.on_frame, frames.types_to_look_for()),
+    ):
         yield
 
 

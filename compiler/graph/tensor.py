@@ -483,7 +483,7 @@ def trace_tensor_like(
         expected: Any = 1
         hint = 1
         for d in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
-            if real.shape[d] == 1:
+            if real.shape[d] == 1 and isinstance(shape[d], int):
                 continue
             if stride[d] == hint:
                 stride[d] = maybe_int(expected)

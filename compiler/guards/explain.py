@@ -38,6 +38,7 @@ _STATE_WORDS = {
     "anomaly": "anomaly mode",
     "saved_tensor_hooks": "hooks for saved tensors",
     "decimal": "the context of decimal arithmetic",
+    "break_errors": "error_on_graph_break",
 }
 _STATE_ADVICE = {
     "grad_mode": "call it under the same grad mode each time (torch.no_grad(), or not); each mode has its own entry",

@@ -30,7 +30,8 @@ CLASS           tuple of (name, found): what the names give in the class at sour
 WEAK_ID         a weak reference: identity, without keeping the object alive (module instances, user objects). An object
                 may be given too: it is referenced weakly where it can be
 
-A size that is a bare symbol in a TENSOR guard is bound to 2 or more: 0 and 1 are never symbols. NO_OVERLAP compares the
+A size that is a bare symbol in a TENSOR guard is bound to 2 or more: 0 and 1 are never symbols, but for the symbols of
+sizes that mark_unbacked named (`is_unbacked`). NO_OVERLAP compares the
 spans from first to last byte: interleaved views count as overlapping.
 """
 
@@ -82,6 +83,7 @@ STATE_FIELDS = (
     "anomaly",
     "saved_tensor_hooks",
     "decimal",
+    "break_errors",
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ..symbolic.expr import is_signed
+from ..symbolic.expr import is_signed, is_unbacked
 from ..symbolic.stack_code import stack_code
 from . import probe
 from .guard import Guard, TensorSpec
@@ -142,7 +142,7 @@ class _Lowering:
     def _dim(self, e: Any) -> tuple[int, int]:
         if isinstance(e, int):
             return 1, int(e)
-        return (2, self.symbol[e.name]) if is_symbol(e) else (0, 0)
+        return (3 if is_unbacked(e.name) else 2, self.symbol[e.name]) if is_symbol(e) else (0, 0)
 
     def _expr(self, e: Any) -> tuple | None:
         return stack_code(e, self.symbol, self.ops)

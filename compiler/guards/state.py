@@ -19,6 +19,7 @@ matmul_precision  (float32 matmul precision, cuda allow_tf32, cudnn allow_tf32, 
 anomaly           (anomaly mode, check_nan)
 saved_tensor_hooks  bool
 decimal           this thread's context of arithmetic on decimal.Decimal
+break_errors      whether graph breaks are errors (error_on_graph_break), which the program puts back later
 a dotted name     what that C function of torch (or sys) gives, such as torch._C._get_cudnn_enabled: flags that the
                   program read.
                   With an argument behind a colon: torch.get_autocast_dtype:cpu
@@ -35,6 +36,7 @@ from typing import Any, Callable, Iterable
 import torch
 from torch.utils._device import DeviceContext
 
+from ..base.break_errors import are_errors
 from .guard import STATE_FIELDS
 
 __all__ = [
@@ -167,6 +169,7 @@ _READERS: dict[str, Callable[[], Any]] = {
     "anomaly": _anomaly,
     "saved_tensor_hooks": _saved_tensor_hooks,
     "decimal": _decimal,
+    "break_errors": are_errors,
 }
 assert set(_READERS) == set(STATE_FIELDS)
 

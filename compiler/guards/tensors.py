@@ -15,6 +15,7 @@ from typing import Any, Callable
 import torch
 import torch.autograd.forward_ad as forward_ad
 
+from ..symbolic.expr import is_unbacked
 from .guard import TensorSpec
 
 __all__ = ["tensor_mismatch", "key_template", "KeyTemplate", "is_symbol"]
@@ -80,7 +81,8 @@ _Mismatch = tuple[str, Any, Any]
 
 def tensor_mismatch(value: Any, spec: TensorSpec, bindings: dict[str, int]) -> _Mismatch | None:
     """None where `value` fits `spec`, else (which part, expected, got). Bare symbols of shape and stride are bound in
-    `bindings`, or compared with what is bound already; a size symbol never stands for 0 or 1."""
+    `bindings`, or compared with what is bound already; a size symbol never stands for 0 or 1,
+    unless `is_unbacked` says so of its name."""
     cls: Any = type(value)
     if cls is not spec.type:
         return "type", spec.type, cls
@@ -138,7 +140,7 @@ def _sizes_mismatch(what: str, wanted: Any, got: Any, bindings: dict[str, int]) 
     for i, (w, g) in enumerate(zip(wanted, got)):
         if is_symbol(w):
             if w.name not in bindings:
-                if what == "shape" and g < 2:
+                if what == "shape" and g < 2 and not is_unbacked(w.name):
                     return f"{what}[{i}]", f"{w.name} >= 2", g
                 bindings[w.name] = g
             w = bindings[w.name]

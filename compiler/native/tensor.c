@@ -44,12 +44,12 @@ static inline int dims_check(const Dim *d, const int64_t *got, int64_t n, int64_
         if (d[i].mode == DIM_CONST) {
             if (d[i].value != got[i])
                 return 0;
-        } else if (d[i].mode == DIM_SYMBOL) {
+        } else if (d[i].mode != DIM_ANY) {
             int64_t s = d[i].value;
             if (bound[s]) {
                 if (values[s] != got[i])
                     return 0;
-            } else if (got[i] < least) {
+            } else if (got[i] < least && d[i].mode == DIM_SYMBOL) {
                 return 0;
             } else {
                 bound[s] = 1;

@@ -24,7 +24,7 @@ typedef struct {
 HIDDEN extern TensorLayout tc_layout;
 
 #define DTYPE_DEVICE_MASK 0xFFFFFFFFFFull
-enum { DIM_ANY = 0, DIM_CONST = 1, DIM_SYMBOL = 2 };
+enum { DIM_ANY = 0, DIM_CONST = 1, DIM_SYMBOL = 2, DIM_UNBACKED = 3 };  /* UNBACKED: one that may be 0 or 1 */
 typedef struct { int mode; int64_t value; } Dim;            /* value: the size, or the number of a symbol */
 
 typedef struct {

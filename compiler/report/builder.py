@@ -43,6 +43,7 @@ __all__ = ["ReportBuilder", "record"]
 _HIDDEN = "__tcompile_value__"  # where a cell leaves the value of its last expression, for a moment: not an effect
 _NO_CHANGE = "no change is needed"  # how such a remedy begins
 _MOST_WORDS = 400  # characters of a sentence that holds what the program said
+DROPPED = "not guarded at the user's wish"  # why a row of the guards' table is "dropped"
 _GROUP_FROM = 12  # that many guards of one kind and text on parameters become one row
 
 
@@ -93,6 +94,7 @@ class ReportBuilder:
         self._open: list[int] = []  # frames in capture, innermost last
         self._results: dict[int, Any] = {}  # frame -> its latest CaptureResult
         self._guards: list[tuple[int, Any]] = []  # (entry, Guard)
+        self._dropped: list[tuple[int, Any]] = []  # those that guard_filter_fn left out
         self._seen_breaks: dict[tuple, int] = {}
         self._captured: list[Any] = []  # per graph: CapturedGraph
         self._partitions: dict[int, tuple[Any, int]] = {}  # by id: the partition, and its place in the report
@@ -533,6 +535,7 @@ class ReportBuilder:
             if t.kind == "recompile" and t.frame == i and t.entry is None:
                 t.entry = n
         self._guards += [(n, g) for g in getattr(result, "guards", ()) or ()]
+        self._dropped += [(n, g) for g in getattr(result, "dropped", ()) or ()]
         self._tell("entry", i, n, f"{f.name}, entry {len(f.entries) - 1}", entry.seconds)
         self._pending_breaks.clear()
         self._close(i)
@@ -622,6 +625,7 @@ class ReportBuilder:
         self._partitions.clear()
         self._results.clear()
         self._guards.clear()
+        self._dropped.clear()
         self._released = True
         return known
 
@@ -695,6 +699,10 @@ class ReportBuilder:
             below = g.source is not None and g.source.base is not None and not failed
             key = (entry, g.source.root, g.kind, cls) if below else (n,)
             groups.setdefault(key, []).append((entry, g, cls, failed, ns))
+        for entry, g in self._dropped:
+            below = g.source is not None and g.source.base is not None
+            key = (entry, g.source.root, g.kind, "dropped") if below else ("dropped", entry, len(groups))
+            groups.setdefault(key, []).append((entry, g, "dropped", 0, None))
         out: list[s.GuardRow] = []
         for rows in groups.values():
             if len(rows) < _GROUP_FROM:
@@ -720,7 +728,7 @@ class ReportBuilder:
             expected_text(g),
             label(g.file),
             g.line,
-            g.why,
+            g.why if cls != "dropped" else DROPPED,
             cls,
             failed,
             ns=ns,

@@ -34,7 +34,7 @@ def diff(before: Any, after: Any) -> RunDiff:
         _number(out, words, getattr(before.summary, name), getattr(after.summary, name), fewer=True)
     _number(out, "kernels", before.summary.kernels, after.summary.kernels)
     _number(out, "calls of torch's kernels", before.summary.externs, after.summary.externs)
-    _number(out, "guards", sum(g.count for g in before.guards), sum(g.count for g in after.guards), fewer=True)
+    _number(out, "guards", _guards(before), _guards(after), fewer=True)
     _number(out, "work that ran eager", _total(before.fallbacks), _total(after.fallbacks), fewer=True)
     _times(out, before.speedups, after.speedups)
     a, b = before.summary.compile_seconds, after.summary.compile_seconds
@@ -52,6 +52,11 @@ def diff(before: Any, after: Any) -> RunDiff:
             add(Change("graph break gone", f"line {a_.line}: {a_.code.strip()}", "", True))
     out.source = _lines(before.source.text, after.source.text)
     return out
+
+
+def _guards(report: Any) -> int:
+    """Guards that are checked; not those that guard_filter_fn left out."""
+    return sum(g.count for g in report.guards if g.cls != "dropped")
 
 
 def _options(out: RunDiff, before: Any, after: Any) -> None:

@@ -41,7 +41,8 @@ def finish(r: Any, served: int = 0) -> None:
     m.status, m.note = _status(r, served)
     if r.raised == "FullGraphError" and r.graph_breaks:  # the one break that ended it is the whole story
         b = r.graph_breaks[-1]
-        m.status, m.note = "error", f"fullgraph: the graph breaks at line {b.line} ({_code_word(b)})"
+        asked = "error_on_graph_break" if r.raised_words.startswith("error_on_graph_break") else "fullgraph"
+        m.status, m.note = "error", f"{asked}: the graph breaks at line {b.line} ({_code_word(b)})"
     elif r.raised == "KeyboardInterrupt":
         m.note = "interrupted"
         m.status = "partly" if any(f.entries for f in r.frames) else "error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from . import schema as s
@@ -295,9 +296,14 @@ def _guards(r: Any) -> list[str]:
 
 
 def _guard_totals(r: Any) -> list[str]:
-    """What a call pays for its guards, as measured on the call that each entry was made for."""
+    """What a call pays for its guards, as measured on the call that each entry was made for, and how many the program
+    left out."""
+    unguarded = Counter[int]()
+    for g in r.guards:
+        unguarded[g.entry] += g.count * (g.cls == "dropped")
     return [
         f"  entry {i}: {e.guards} guards, {e.guard_seconds * 1e6:.2f} µs a call"
+        + f", {unguarded[i]} more not guarded at the user's wish" * (unguarded[i] > 0)
         for i, e in enumerate(r.entries[:8])
         if e.guard_seconds is not None
     ]

@@ -252,7 +252,8 @@ class Break:
 
 @dataclass
 class GuardRow:
-    """A guard in words. `cls` is "watched" (a flag), "checked" (each call) or "once"."""
+    """A guard in words. `cls` is "watched" (a flag), "checked" (each call), "once", or "dropped" (by guard_filter_fn:
+    nothing checks it)."""
 
     entry: int
     source: str

@@ -64,11 +64,12 @@ def _how(report: Any) -> dict[str, Any]:
         given = {k: v for k, v in report.options.items() if k in ("mode", "dynamic", "backend") and v is not None}
         given["options"] = {k: v for k, v in report.options.items() if k in OPTIONS}
     how = {k: v for k, v in given.items() if k in ("mode", "dynamic") and v is not None}
+    options = {k: v for k, v in (given.get("options") or {}).items() if not callable(v)}  # a file holds no functions
     if how.get("mode") not in MODES:
         how.pop("mode", None)
     if isinstance(given.get("backend"), str) and given["backend"] != "tcompile":
         how["backend"] = given["backend"]
-    return {**how, **({"options": dict(given["options"])} if given.get("options") else {})}
+    return {**how, **({"options": options} if options else {})}
 
 
 def strict(how: dict[str, Any]) -> dict[str, Any]:

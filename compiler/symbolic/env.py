@@ -21,7 +21,7 @@ INT_LIMIT = 1 << 62  # ints of the program that are symbols lie below it
 class ShapeEnv:
     """Symbols stand for sizes of at least 2: 0 and 1 broadcast and vanish, so they are always plain ints. Ints of the
     program that are no sizes may be anything (`create_int`): where one of those is used as a size, the decisions about
-    it are guards.
+    it are guards. So are they about sizes that mark_unbacked named (`create_unbacked`), which may be 0 or 1.
 
     hints      symbol name -> the value seen in this first call
     ranges     symbol name -> (lo, hi): lo <= size < hi, hi None where unbounded
@@ -44,6 +44,7 @@ class ShapeEnv:
         self.fixes_texts = False  # whether text that is made of a symbol is that of the number, which fixes it
         self.float_facts: dict[Any, list[Any]] = {}  # Source of a float that may vary -> comparisons it was in
         self.pinned_floats: dict[Any, tuple[str | None, int | None]] = {}  # Source of one used as a number -> the line
+        self.has_unbacked = False  # whether there are symbols that create_unbacked made
         self.locate: Callable[[], tuple[str | None, int | None]] = lambda: self.location
         self._by_source: dict[Any, str] = {}
         self._decided: dict[Expr, bool] = {}
@@ -80,6 +81,45 @@ class ShapeEnv:
         symint = self.create_symbol(value, source, 2 if value >= 2 else -INT_LIMIT, INT_LIMIT)
         self._ints |= E.as_expr(symint).symbol_names()
         return symint
+
+    def create_unbacked(self, size: int, source: Any, lo: int = 0) -> "torch.SymInt | int":
+        """A symbol for a size that may be anything from `lo` on, 0 and 1 among it. The program is not to branch on it.
+        The plain int where it is less."""
+        if source in self._by_source or size < lo:
+            return self.create_symbol(size, source, lo)
+        name = f"u{len(self.hints)}"
+        symbol = E.symbol(name)
+        self.hints[name], self.ranges[name], self.sources[name] = int(size), (lo, None), source
+        self._by_source[source] = name
+        self.has_unbacked = True
+        if lo:
+            self.guards.append((E.le(lo, symbol), *self.location, f"a size of {lo} or more"))
+        return self.wrap(symbol)
+
+    def is_open(self, value: Any) -> bool:
+        """Whether the truth of a SymBool or SymInt hangs on such a size, and nothing that was decided says it."""
+        if not self.has_unbacked or not isinstance(value, (torch.SymBool, torch.SymInt)):
+            return False
+        e = value.node.expr
+        return self.is_open_predicate(e if value.node.pytype is bool else E.ne(self.to_expr(value), 0))
+
+    def is_open_predicate(self, p: Expr) -> bool:
+        """The same of a predicate."""
+        if not self.has_unbacked or p.is_const or self.known(p) is not None:
+            return False
+        return any(map(E.is_unbacked, self.replace(p).symbol_names()))
+
+    def surely_contiguous(self, shape: "tuple | list", stride: "tuple | list") -> bool:
+        """Whether the strides say so whatever the sizes are: nothing is relied on. For sizes that may be 1 it comes
+        before the question whether one is."""
+        expected: Expr = E.ONE
+        for s, t in zip(reversed(shape), reversed(stride)):
+            if self.known(E.eq(s, 1)):
+                continue
+            if self.known(E.eq(t, expected)) is not True:
+                return False
+            expected = expected * s
+        return True
 
     def fits(self, e: Expr) -> bool:
         """Whether e, and what is computed on the way to it, has less than 64 bits. Recorded as a guard unless it is

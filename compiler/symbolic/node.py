@@ -297,7 +297,14 @@ class SymNode(_TorchSymNode):
     def guard_bool(self, file: str, line: int) -> bool:
         return self.env.decide(self.expr)
 
-    guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
+    guard_size_oblivious = guard_bool
+
+    def guard_or_false(self, file: str, line: int) -> bool:
+        """torch asks so where False does for a size of which nothing may be known."""
+        return not self.env.is_open_predicate(self.expr) and self.env.decide(self.expr)
+
+    def guard_or_true(self, file: str, line: int) -> bool:
+        return self.env.is_open_predicate(self.expr) or self.env.decide(self.expr)
 
     def expect_true(self, file: str, line: int) -> bool:
         return self.env.decide(self.expr)
@@ -321,6 +328,8 @@ class SymNode(_TorchSymNode):
         dims = order if order is not None else tuple(range(len(sz) - 1, -1, -1))
         if len(dims) != len(sz):
             return self.wrap_bool(False)
+        if order is None and env.has_unbacked and env.surely_contiguous(sz, st):
+            return self.wrap_bool(True)
         expected: Expr = E.ONE
         for d in dims:
             if env.decide(E.eq(sz[d], 1)):
@@ -363,6 +372,8 @@ class SymNode(_TorchSymNode):
     def is_non_overlapping_and_dense(self, sizes: list, strides: list) -> "SymNode":
         env = self.env
         sz, st = [_expr(x) for x in sizes], [_expr(x) for x in strides]
+        if env.has_unbacked and env.surely_contiguous(sz, st):
+            return self.wrap_bool(True)
         live = [d for d in range(len(sz)) if not env.decide(E.eq(sz[d], 1))]
         live.sort(key=lambda d: env.hint(st[d]))
         expected: Expr = E.ONE

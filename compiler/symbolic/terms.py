@@ -23,6 +23,7 @@ __all__ = [
     "add_all",
     "mul_all",
     "is_signed",
+    "is_unbacked",
     "make",
     "from_poly",
     "poly_mul",
@@ -309,6 +310,11 @@ def symbol(name: str) -> Expr:
 def is_signed(name: str) -> bool:
     """Whether the symbol of that name may be negative, 0 or 1."""
     return name.startswith("z")
+
+
+def is_unbacked(name: str) -> bool:
+    """Whether the symbol of that name is a size that may be 0 or 1, as mark_unbacked asks for."""
+    return name.startswith("u")
 
 
 def boolean(b: bool) -> Expr:

@@ -19,6 +19,9 @@ __all__ = ["asserted"]
 def asserted(m: Machine, f: Frame, v: Any, jumps_if: bool, target: int) -> bool | None:
     """A jump to instruction `target` where the tensor `v` is `jumps_if`, with one side that only raises: a node says
     that the other side is taken. Returns whether it is the jump's; None where both sides go on."""
+    if m.env.is_open(v):  # a check of a size: the entry's guard
+        raises = _only_raises(f, f.pc) or _only_raises(f, target)
+        return m.env.branch(v) is jumps_if if raises else None
     if not is_read(v) and (type(v) is not TraceTensor or v.device.type != "cpu" or v.numel() != 1):
         return None
     jump = _only_raises(f, f.pc)

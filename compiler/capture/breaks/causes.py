@@ -135,6 +135,13 @@ CAUSES: tuple[Cause, ...] = (
         "compute both sides and choose with torch.where(cond, a, b), or use torch.cond(cond, f, g, args)",
     ),
     Cause(
+        "unbacked_size",
+        "",
+        "the branch depends on a size that mark_unbacked named: nothing may be known of it",
+        "write torch._check(condition) before it where one side is meant, or use mark_dynamic, which takes the side of"
+        " this call",
+    ),
+    Cause(
         "data_dependent_loop",
         "",
         "the number of iterations depends on the value of a tensor",

@@ -14,6 +14,7 @@ from typing import Any, Callable, Mapping, NoReturn
 import torch
 
 from ... import events
+from ...base.break_errors import set_errors
 from ...graph.captured import CapturedGraph
 from ...guards.guard import Guard
 from ...guards.source import Source
@@ -79,6 +80,9 @@ class CaptureOptions:
     """What the integrator decides.
 
     dynamic        True: sizes and int parameters are symbols from the start; None, False: only those named below
+    unbacked       sizes that mark_unbacked named may be 0 and 1, and no branch is taken on them; else they are symbols
+                   like others
+    small          filled by capture: sources of such sizes that are 0 or 1 in this call
     dynamic_dims   Source of a tensor -> its dimensions that are symbols
     dynamic_strides  Source of a tensor -> strides that are symbols, where they follow from no size
     dynamic_ints   Sources of ints that are symbols
@@ -87,6 +91,8 @@ class CaptureOptions:
     size_floats    floats that varying sizes make may vary, as inputs of the graph that the entry computes; else they
                    fix the sizes
     fullgraph      the first break is not resumed: the result's `breaks` says it (the caller raises)
+    break_errors   breaks are errors where the frame begins: error_on_graph_break (GraphBreak.is_error; the caller
+                   raises)
     dispatch       dispatch(resume_function, *args): runs the rest of a frame after a break
     failed         failed(error, func, args, handlers=): the graph raised `error`; runs the frame as it is
     in_order       the backend does the graph's calls in their order; else it changes inputs after all calls that may
@@ -105,6 +111,8 @@ class CaptureOptions:
     """
 
     dynamic: bool | None = None
+    unbacked: bool = False
+    small: list[Source] = field(default_factory=list)
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_strides: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_ints: Any = frozenset()
@@ -112,6 +120,7 @@ class CaptureOptions:
     dynamic_texts: Any = frozenset()
     size_floats: bool = True
     fullgraph: bool = False
+    break_errors: bool = False
     dispatch: Callable = call_directly
     failed: Callable = run_natively
     in_order: bool = True
@@ -168,7 +177,11 @@ def capture_frame(
                 opaque.add(allowed)
             elif opts.leaf:
                 raise SkipFrame(signal.reason or signal.kind, quiet=True) from None
-            elif opts.library is None or not opts.library.leave_alone(signal.codes, signal.reason or signal.kind):
+            elif (
+                opts.library is None
+                or attempt.machine.break_errors
+                or not opts.library.leave_alone(signal.codes, signal.reason or signal.kind)
+            ):
                 _learn(stops, attempt, signal)
             continue
         except Skip as skip:
@@ -203,6 +216,7 @@ def _learn(stops: dict[int, GraphBreak], attempt: "_Attempt", signal: Break) -> 
     """Force a break at the root frame's instruction that the signal came from."""
     index = attempt.frame.pc - 1 if signal.index is None else signal.index
     brk = make_graph_break(signal, signal.where or [attempt.frame.position()])
+    brk.is_error = attempt.machine.break_errors
     loop = enclosing_loop(attempt.code, index)
     if loop is not None:
         index = loop.head if loop.kind == "for" else loop.entry
@@ -300,6 +314,8 @@ class _Attempt:
 
     def _broken(self, index: int, frames: list[Frame]) -> CaptureResult:
         machine, brk = self.machine, self.stops[index]
+        if brk.is_error is None:
+            brk.is_error = machine.break_errors
         self.idle = brk.kind == "idle_loop"
         if machine.functions_off and machine.initial_state["torch_function"][0]:
             raise SkipFrame(f"where torch functions of subclasses are off: {brk.reason}", breaks=[brk])
@@ -324,6 +340,7 @@ class _Attempt:
         the frame again.
         """
         code, brk = self.code, make_graph_break(signal, signal.where or [self.frame.position()])
+        brk.is_error = self.machine.break_errors
         if not self.frame.bytecode.is_function:
             raise SkipFrame(brk.reason, breaks=[brk])
         plain = code.replace(co_consts=(*code.co_consts, "runs plainly"))
@@ -377,6 +394,8 @@ class _Attempt:
         if grad != before:
             writer.line(f"{writer.constant(torch._C._set_grad_enabled)}({grad})")
         self.machine.devices.write(writer)
+        if self.machine.break_errors != self.opts.break_errors:
+            writer.line(f"{writer.constant(set_errors)}({self.machine.break_errors})")
         if self.machine.state_changed:
             self._write_autocast(writer)
 

@@ -47,6 +47,7 @@ class GraphBreak:
     call_chain: list = field(default_factory=list)  # [(function, file, line), ...] outermost first
     remedy: str = ""  # what to write instead, concretely
     fix: Fix | None = None  # the same as a change of lines, where that is mechanical
+    is_error: bool | None = None  # error_on_graph_break held there; None: not known yet
 
 
 @dataclass
@@ -68,6 +69,8 @@ class CaptureResult:
     effects: list[str] = field(default_factory=list)  # plain words: "print", "global counter", ...
     lasting: list[str] | None = None  # of these what no one can undo; None: all
     attributes: list[Any] = field(default_factory=list)  # what can be put back: (weak reference to the object, name)
+    break_errors: bool | None = None  # what the options of the function say of breaks, while the entry runs
+    dropped: list[Guard] = field(default_factory=list)  # what holds by the program's word (guard_filter_fn)
     needs_hook: bool = False  # runs native calls whose frames are to be compiled as well
 
 

@@ -85,7 +85,7 @@ def undecided(m: Machine, answer: Any) -> bool:
 
 def any_of(m: Machine, conditions: list[TraceTensor]) -> Any:
     """Whether one of them holds: a bool that the entry reads."""
-    if not m.opts.fullgraph and in_a_loop(m.frames):
+    if not m.one_graph and in_a_loop(m.frames):
         raise Break("data_dependent_branch")  # such a loop is not unrolled
     flat = [_flat(m, c) for c in conditions]
     found = flat[0]

@@ -465,6 +465,8 @@ def truth(m: Machine, value: Any) -> bool:
         m.env.location = m.user_line()
         if is_read(value):
             raise Break("data_dependent_branch")
+        if m.env.is_open(value):
+            raise Break("unbacked_size")
         return m.env.branch(value)
     if t is LateText:
         return bool(settled(value))

@@ -35,4 +35,6 @@ def check_number(m: Machine, fn: Any, cond: Any, *args: Any, **kwargs: Any) -> N
     if is_read(cond):
         tensor_reads.check(m, tensor_reads.condition(m, cond.node))
     else:
+        if m.env.is_open(cond):  # a size that mark_unbacked named: the entry's guard
+            cond = m.env.branch(cond)
         interpret(m, fn, [cond, *args], kwargs)

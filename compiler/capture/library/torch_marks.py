@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...base import break_errors
 from ..kinds.callables import python_function
 from ..machine.signals import Break
 from ...graph.tensor import TraceTensor
@@ -96,6 +97,21 @@ def graph_break(m: Machine, msg: str = "", *args: Any, **kwargs: Any) -> Any:
         f"torch._dynamo.graph_break() asks for a break{': ' + msg if isinstance(msg, str) and msg else ''}",
         "remove the call of graph_break()",
     )
+
+
+@python_function((break_errors.__name__, "are_errors"), (break_errors.STOCK, "_get_error_on_graph_break"))
+def are_errors_(m: Machine) -> bool:
+    """Whether graph breaks are errors here. error_on_graph_break, this package's and stock's, is Python over this and
+    set_errors_: capture follows the switch without touching it. What held where the frame began is put back later, and
+    so relied on."""
+    m.world.state("break_errors", break_errors.are_errors())
+    return m.break_errors
+
+
+@python_function((break_errors.__name__, "set_errors"), (break_errors.STOCK, "_set_error_on_graph_break"))
+def set_errors_(m: Machine, value: Any) -> None:
+    """The entry sets the switch where the program leaves it changed: a break may lie inside of such a block."""
+    m.break_errors = m.truth(value)
 
 
 @python_function(

@@ -92,6 +92,7 @@ class Machine:
         self.subclassed = False  # a tensor of a class of the program's has been met
         self.functions_off = False  # __torch_function__ of such classes is not asked
         self.devices = DeviceRegions()
+        self.break_errors: bool = opts.break_errors  # whether a break is an error here (error_on_graph_break)
         self.probe_classes = ProbeClasses()
         self.instructions = 0
         self.following: tuple[int, int] | None = (
@@ -153,6 +154,11 @@ class Machine:
                 p = frame.position()
                 return p.file, p.line
         return None, None
+
+    @property
+    def one_graph(self) -> bool:
+        """Whether capture is not to break where it could go on."""
+        return bool(self.opts.fullgraph or self.break_errors)
 
     @property
     def root_index(self) -> int:

@@ -69,7 +69,7 @@ def _is_own(m: Machine, f: Frame) -> bool:
     part of the model.
     """
     return (
-        not m.opts.fullgraph
+        not m.one_graph
         and len(m.graph.scopes) == 1
         and not any(is_library_file(g.file) or _of_module(g) for g in m.frames)
         and f in m.frames

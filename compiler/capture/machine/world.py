@@ -26,7 +26,7 @@ from ...guards import source as S
 from ...guards.guard import FunctionSpec, Guard, TensorSpec
 from ...guards.source import Source
 from ...guards.state import read_field
-from ...marks import demanded_dims, dynamic_dims, static_dims
+from ...marks import demanded_dims, dynamic_dims, static_dims, unbacked_dims
 from ...symbolic.expr import ge
 from ...graph.history import is_refused
 from ...graph.tensor import TraceTensor, trace_tensor_like
@@ -364,7 +364,12 @@ class World:
         """The metadata of a tensor at `source`, with symbols where its sizes may vary."""
         check_supported(real, source)
         static = self._is_static(real, source)
-        dims = {} if static else {d: S.size(source, d) for d in self._dynamic_dims(real, source)}
+        dims: dict[int, Any] = {} if static else {d: S.size(source, d) for d in self._dynamic_dims(real, source)}
+        for d in sorted(dims.keys() & unbacked_dims(real)) if self.opts.unbacked else ():
+            on_cpu = real.device.type == "cpu"  # accelerators launch nothing for no elements
+            if on_cpu and real.shape[d] < 2:
+                self.opts.small.append(dims[d])
+            dims[d] = self.env.create_unbacked(real.shape[d], dims[d], 0 if on_cpu else 2)
         strides = (
             {}
             if static

@@ -191,7 +191,7 @@ def _fit(m: Machine, t: TraceTensor) -> bool:
     return (
         (t.dtype in _FLOATS or t.dtype in _INTS)
         and len(m.graph.scopes) == 1
-        and (m.opts.fullgraph or not in_a_loop(m.frames))
+        and (m.one_graph or not in_a_loop(m.frames))
     )
 
 

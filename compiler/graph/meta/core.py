@@ -230,6 +230,8 @@ def strides_for(shape: Sequence[IntLike], fmt: torch.memory_format) -> tuple:
 def is_contiguous(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     if any(s == 0 for s in shape if isinstance(s, int)):
         return True
+    if state.env is not None and state.env.has_unbacked and state.env.surely_contiguous(shape, stride):
+        return True
     n: IntLike = 1
     for s, t in zip(reversed(shape), reversed(stride)):
         if s.__class__ is int:
@@ -299,12 +301,21 @@ def _hint(a: IntLike) -> int:
     return a if isinstance(a, int) else state.env.hint(a)
 
 
+def _below_two(size: IntLike) -> bool:
+    """Whether there is at most one element along a dimension. Symbols are 2 or more, but for those of mark_unbacked."""
+    if isinstance(size, int):
+        return size < 2
+    return any(map(E.is_unbacked, size.symbol_names())) and less(size, 2)
+
+
 def is_dense(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     """Non-overlapping and dense: a permutation of a contiguous tensor."""
     if len(shape) == 1:
-        return is_one(stride[0]) or (isinstance(shape[0], int) and shape[0] < 2)
+        return is_one(stride[0]) or _below_two(shape[0])
+    if state.env is not None and state.env.has_unbacked and state.env.surely_contiguous(shape, stride):
+        return True
     dims = sorted(
-        (d for d in range(len(shape)) if not (isinstance(shape[d], int) and shape[d] < 2)),
+        (d for d in range(len(shape)) if not _below_two(shape[d])),
         key=lambda d: _hint(stride[d]),
     )
     if any(isinstance(s, int) and s == 0 for s in shape):

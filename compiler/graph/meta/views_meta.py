@@ -62,6 +62,8 @@ def infer_size(shape: Sequence[IntLike], n: IntLike) -> tuple:
 def view_strides(old_shape: Sequence[IntLike], old_stride: Sequence[IntLike], shape: Sequence[IntLike]) -> tuple | None:
     """Strides of a view of another shape, None where memory would have to be copied (at::detail::computeStride)."""
     n = numel(old_shape)
+    if state.env is not None and state.env.has_unbacked and state.env.surely_contiguous(old_shape, old_stride):
+        return contiguous_strides(shape)
     if is_zero(n):
         return tuple(old_stride) if tuple(old_shape) == tuple(shape) else contiguous_strides(shape)
     if not old_shape:
