@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
+import warnings
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
@@ -398,6 +399,21 @@ def of_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     return call_function(m, fn, [] if named else [tensor, *args[1:]], {**kwargs, "input": tensor} if named else kwargs)
 
 
+def _copy_constructed(m: Machine, name: str, source: TraceTensor, options: dict) -> TraceTensor:
+    """torch.tensor(source) and x.new_tensor(source), with the warning that torch's C++ gives for them."""
+    m.call(
+        warnings.warn,
+        [
+            "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+            f"sourceTensor.detach().clone().requires_grad_(True), rather than {name}(sourceTensor)."
+        ],
+    )
+    copy = call_method(m, call_method(m, source, "detach", [], {}), "clone", [], {})
+    wanted = {k: v for k, v in options.items() if k in ("dtype", "device") and v is not None}
+    copy = call_method(m, copy, "to", [], wanted) if wanted else copy
+    return call_method(m, copy, "requires_grad_", [], {}) if options.get("requires_grad") else copy
+
+
 def _in_place(fn: Any, args: list, kwargs: dict) -> bool:
     """Whether a flag among the arguments asks for the first one to be changed."""
     if kwargs.get("inplace") is True:
@@ -450,6 +466,9 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
                 call_operator(m, same, [obj, *args]) if name.endswith("_") else call_function(m, same, [obj, *args], {})
             )
         args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
+    if name == "new_tensor" and type(source := args[0] if args else kwargs.get("data")) is TraceTensor:
+        given = {k: v for k, v in kwargs.items() if v is not None}
+        return _copy_constructed(m, "tensor.new_tensor", source, {"dtype": obj.dtype, "device": obj.device, **given})
     if name in ("storage_offset", "is_inference"):
         m.world.rely_on_tensor(obj, name)
         if name == "is_inference" and id(obj) in m.world.reals:
@@ -568,9 +587,7 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
         return _eye(m, args, kwargs)
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:
-        copy = call_method(m, call_method(m, args[0], "detach", [], {}), "clone", [], {})
-        wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
-        return call_method(m, copy, "to", [], wanted) if wanted else copy
+        return _copy_constructed(m, "torch.tensor", args[0], kwargs)
     if fn in _INFERRING and args and kwargs.get("dtype") is None and _holds_numpy_number(args[0]):
         kwargs = {**kwargs, "dtype": fn(args[0]).dtype}
     args, kwargs = (
