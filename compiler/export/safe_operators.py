@@ -209,6 +209,11 @@ def check_sizes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
         asked = [abs(end - start) / (abs(step) or 1)]
     elif base in ("linspace", "logspace"):
         asked = [v for v in (*args[2:3], kwargs.get("steps")) if isinstance(v, int)]
+    elif base == "histc":
+        asked = [v for v in (*args[1:2], kwargs.get("bins")) if isinstance(v, int)]
+    elif base == "eye":
+        sides = [v for v in (*args[:2], kwargs.get("n"), kwargs.get("m")) if isinstance(v, int)]
+        asked = [_product(sides if len(sides) > 1 else sides * 2)]
     else:
         asked = [_product(v) for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple))]
         if base not in _VALUES:

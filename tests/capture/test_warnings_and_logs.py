@@ -5,13 +5,16 @@ raise are heeded.
 import contextlib
 import io
 import logging
+import threading
 import types
 import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tcompile
+from tcompile.compiler.capture.library.watched_warnings import Warned, unless_it_warns
 
 X = torch.ones(2)
 LOG = logging.getLogger("tcompile.tests.warnings_and_logs")
@@ -303,3 +306,79 @@ def test_filters_set_inside(fn, whole):
     c = tcompile.compile(fn, backend="eager", fullgraph=whole)
     for _ in range(2):
         assert run(c) == run(fn)
+
+
+SQUARE = torch.ones(2, 2)
+OF_TORCH = {  # torch's own code gives a warning, in Python, or for a copy of a tensor
+    "softmax": lambda x: F.softmax(x) * 2,
+    "log_softmax": lambda x: F.log_softmax(x) * 2,
+    "mse_loss": lambda x: F.mse_loss(x, torch.ones(2, 1)),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, torch.ones(2, 1)),
+    "kl_div": lambda x: F.kl_div(x, x),
+    "an old argument": lambda x: F.mse_loss(x, x * 2, size_average=True),
+    "dropout2d": lambda x: F.dropout2d(x.clone(), 0.0, inplace=True),
+    "upsample": lambda x: F.upsample(x[None, None], scale_factor=2),
+    "grid_sample": lambda x: F.grid_sample(x[None, None], torch.zeros(1, 1, 1, 2)),
+    "of two places": lambda x: F.softmax(F.softmin(x)) + 1,
+    "tensor": lambda x: torch.tensor(x) + 1,
+    "tensor with a gradient": lambda x: torch.tensor(x, requires_grad=True, dtype=torch.float64),
+    "new_tensor": lambda x: x.new_tensor(x.double()) + 1,
+    "new_tensor by name": lambda x: x.new_tensor(data=x, dtype=torch.int32),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_torchs_own_warnings_come_at_each_call(name, backend):
+    """As the filters decide then: no more often at the first call, which compiles, and no more rarely later."""
+    fn = OF_TORCH[name]
+    compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
+
+    def heard(f, action):
+        globals().pop("__warningregistry__", None)
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter(action)
+            values = [f(SQUARE), f(SQUARE)]
+        return values, [(str(w.message), w.category, w.filename, w.lineno) for w in given]
+
+    for action in ("always", "default", "ignore", "always"):
+        got, want = heard(compiled, action), heard(fn, action)
+        assert got[1] == want[1] and bool(want[1]) == (action != "ignore")
+        for a, b in zip(got[0], want[0]):
+            torch.testing.assert_close(a, b)
+            assert a.requires_grad == b.requires_grad
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for f in (compiled, fn):
+            with pytest.raises(UserWarning):
+                f(SQUARE)
+
+
+def test_a_module_without_a_dimension_warns_once_a_call():
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softmax())
+    compiled = tcompile.compile(net, backend="eager", fullgraph=True)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            assert torch.equal(compiled(SQUARE), net(SQUARE))
+        assert len(given) == 2 and given[0].message.args == given[1].message.args
+
+
+def test_warnings_of_other_threads_are_theirs_while_torchs_code_is_captured():
+    other = threading.Thread(target=lambda: warnings.warn("of another thread", RuntimeWarning))
+
+    def talks(*args):
+        other.start()
+        other.join()
+        return args
+
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        before = warnings.warn
+        assert unless_it_warns(talks, 1, 2) == (1, 2)
+        with pytest.raises(Warned):
+            unless_it_warns(lambda: warnings.warn("mine"))
+    assert warnings.warn is before
+    assert [(str(w.message), w.category, w.filename) for w in given] == [
+        ("of another thread", RuntimeWarning, __file__)
+    ]

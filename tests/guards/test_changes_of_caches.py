@@ -11,6 +11,8 @@ import pytest
 import tcompile
 import torch
 
+from .changing import eq
+
 x = torch.ones(2)
 factor = 2.0
 
@@ -162,3 +164,29 @@ def test_a_tuple_in_a_cache_is_the_same_tuple() -> None:
     f = tcompile.compile(lambda x: (x * pair(3)[1][0], pair(3)), backend="eager")
     for _ in range(2):
         assert f(x)[1] is pair(3)
+
+
+@pytest.mark.parametrize("result", ["number", "tensor", "text", "list", "none"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_cache_counts_what_the_program_asks(result: str, backend: str) -> None:
+    """Capture asks it for nothing: cache_info() says what eager says, inside and outside."""
+
+    def observed(wrap: Callable) -> list:
+        ran: list = []
+
+        @functools.lru_cache(maxsize=4)
+        def given(n: int) -> Any:
+            return {"number": n * 2, "tensor": torch.ones(2) * n, "text": "a" * n, "list": [n], "none": None}[result]
+
+        def program(x: torch.Tensor, n: int) -> Any:
+            first, second = given(n), given(3)
+            info = given.cache_info()
+            return x + 1, first, second, tuple(info)
+
+        f = wrap(program)
+        for n in (2, 2, 3, 2):
+            ran += [f(x, n), tuple(given.cache_info())]
+        given.cache_clear()
+        return [*ran, f(x, 2), tuple(given.cache_info())]
+
+    eq(observed(lambda f: tcompile.compile(f, backend=backend)), observed(lambda f: f))

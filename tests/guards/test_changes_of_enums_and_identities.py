@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import operator
 from typing import Any, Callable
@@ -73,6 +74,7 @@ IDENTITIES: dict[str, Callable] = {
     "s += empty": lambda s: operator.iadd(s, type(s)()) is s,
     "s + s": lambda s: s + s is s,
     "type(s)(s)": lambda s: type(s)(s) is s,
+    "copy": lambda s: copy.copy(s) is s,
 }
 
 
@@ -88,6 +90,58 @@ def test_identities_of_sequences(value: Any) -> None:
     compiled = tcompile.compile(program, backend="eager")
     for _ in range(2):
         assert compiled(x, value)[1] == program(x, value)[1]
+
+
+@pytest.mark.parametrize(
+    "value", [(1, "a", (2.5, None)), (), ((), [3]), [(1, 2)], "abc", {"k": (1, 2)}, frozenset((1, 2))], ids=repr
+)
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_identities_of_deep_copies(value: Any, fullgraph: bool) -> None:
+    """A tuple in which nothing is copied is its own copy."""
+
+    def program(x: torch.Tensor, v: Any) -> Any:
+        d = copy.deepcopy(v)
+        parts = zip(d.values(), v.values()) if isinstance(v, dict) else zip(d, v)
+        return x + 1, d is v, [a is b for a, b in parts], d
+
+    compiled = tcompile.compile(program, backend="eager", fullgraph=fullgraph)
+    for _ in range(2):
+        assert compiled(x, value)[1:] == program(x, value)[1:]
+
+
+def test_what_stands_twice_stands_twice_in_its_deep_copy() -> None:
+    def program(x: torch.Tensor, v: Any) -> Any:
+        d = copy.deepcopy(v)
+        d[0].append(5)
+        loop: list = [1]
+        loop.append(loop)
+        again = copy.deepcopy(loop)
+        return x + len(d[1]), d[0] is d[1], d, again[1] is again, again is loop
+
+    first, second = [1], [1]
+    compiled = tcompile.compile(program, backend="eager", fullgraph=True)
+    for v in ((first, first), (first, second), (second, second), [first, first], [second, first]):
+        eq(compiled(x, v), program(x, v))
+    assert first == second == [1]
+
+
+def test_deep_copies_with_a_size_or_a_memo() -> None:
+    def program(x: torch.Tensor) -> Any:
+        sizes, given = (x.shape[0], 2), [1]
+        memo: dict = {}
+        known = copy.deepcopy(given, {id(given): 7})
+        return (
+            x + 1,
+            copy.deepcopy(sizes) is sizes,
+            copy.deepcopy([sizes]),
+            copy.deepcopy(given, memo),
+            id(given) in memo,
+            known,
+        )
+
+    compiled = tcompile.compile(program, backend="eager")
+    for n in (3, 4, 5):
+        eq(compiled(torch.ones(n)), program(torch.ones(n)))
 
 
 def test_identities_of_sets_and_numbers_that_vary() -> None:

@@ -1,8 +1,8 @@
 """functools.lru_cache and cache: what such a function gives is what its cache holds.
 
-A value that never changes is asked for now, as the program does at this place, and again by each call of the entry,
-which runs plainly where it is another by then. What may change (a tensor, a list, an object) is one and the same for
-everybody who asks: the function is called where it stands.
+A value that never changes is what the function computes; each call of the entry asks the cache for it, and runs plainly
+where that has another. What may change (a tensor, a list, an object) is one and the same for everybody who asks: the
+function is called where it stands.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...guards import source as S
 from ...guards.source import UnlikeNumber
 from ...guards.source_values import const_equal, is_constant
@@ -19,12 +21,14 @@ from . import builtin_calls
 from .inline_policy import is_trusted_module
 from .operators import hashed
 from ..machine.signals import Break, Raised
-from ..machine.stack_values import ATOMS, constant_only
+from ..machine.stack_values import ATOMS, constant_only, specialize
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
 __all__ = ["call_cached", "asked_again"]
+
+_SHARED = (torch.Tensor, list, dict, set)  # one and the same for everybody who asks
 
 
 def call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
@@ -66,10 +70,14 @@ def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
         raise Break("c_call", f"the cached function {name} has side effects: whether they happen depends on its cache")
     if fn.cache_parameters()["maxsize"] == 0:
         raise Break("c_call", f"the cached function {name} caches nothing")
-    try:
-        value = fn(*given[0], **given[1])
-    except Exception:
-        raise Break("c_call", f"the cached function {name} raises") from None
+    value = specialize(result)
+    if type(value) not in ATOMS and not isinstance(value, _SHARED):
+        # It is told by its identity: the cache is asked now. An atom waits for the entry, which asks as often as the
+        # program does: cache_info() counts that.
+        try:
+            value = fn(*given[0], **given[1])
+        except Exception:
+            raise Break("c_call", f"the cached function {name} raises") from None
     if not is_constant(value):
         raise Break(
             "c_call",

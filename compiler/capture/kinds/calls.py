@@ -37,6 +37,7 @@ from .inline_policy import (
 from ..machine.nesting import passes_on
 from ..machine.signals import Break, Plainly, Raised
 from ..library.torch_marks import is_allowed_in_graph, marked_call
+from ..library.watched_warnings import Warned, unless_it_warns
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import BOUND_NATIVE, MISSING, native_owner
 from ..arrays.numpy_arrays import call_numpy
@@ -238,7 +239,10 @@ def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict)
         if builtin_calls.is_logging(fn):
             return builtin_calls.log_effect(m, fn, args, kwargs)
         if _is_one_node(m, fn, args, kwargs):
-            return tensor_calls.call_function(m, fn, args, kwargs)
+            try:
+                return unless_it_warns(tensor_calls.call_function, m, fn, args, kwargs)
+            except Warned:
+                return call_python(m, fn, args, kwargs)
         kind = callables.BREAK_MODULES.get(module)
         if kind is not None and not (module == "torch.nn.init" and fn.__name__.startswith(("_calculate", "calculate"))):
             raise Break(kind)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # numbers, to the program
+
 
 @python_function(
     ("torch._ops", "_OpNamespace.__getattr__"),
@@ -102,11 +104,46 @@ def weak_proxy(m: Machine, *args: Any) -> Any:
 
 
 @python_function(("copy", "deepcopy"))
-def deepcopy_(m: Machine, value: Any, *args: Any) -> Any:
-    plain = m.deep_plain(value)
-    if not constant_only(plain) or not _same_types(m, value):
-        raise Break("unsupported", "copy.deepcopy of objects or tensors")
-    return m.native(copy.deepcopy, plain)
+def deepcopy_(m: Machine, value: Any, memo: Any = None) -> Any:
+    if memo is not None:
+        raise Break("unsupported", "copy.deepcopy with a memo of the program's")
+    done: dict[int, tuple[Any, Any]] = {}
+    made = _deep_copy(m, value, done)
+    copied = (m.world.source_of(original) for original, copy_ in done.values() if copy_ is not original)
+    sources = [s for s in copied if s is not None and not (s.root.kind == "const" and s.base is None)]
+    if len(sources) > 1:
+        m.world.differ(*sources)  # where two of them are one object, their copies are
+    return made
+
+
+def _deep_copy(m: Machine, value: Any, memo: dict[int, tuple[Any, Any]]) -> Any:
+    """As copy.deepcopy does it: what stands twice in a value stands twice in its copy, and a tuple in which nothing is
+    copied is its own copy."""
+    t = type(value)
+    if t in ATOMS or isinstance(value, _SYMBOLS):
+        return value
+    if id(value) in memo:
+        return memo[id(value)][1]
+    copied: Any
+    if t is list:
+        memo[id(value)] = value, (copied := [])
+        copied.extend(_deep_copy(m, v, memo) for v in m.plain(value))
+    elif t is dict:
+        memo[id(value)] = value, (copied := {})
+        for key, v in m.plain(value).items():
+            copied[_deep_copy(m, key, memo)] = _deep_copy(m, v, memo)
+    elif t is tuple:
+        before = tuple(m.plain(value))
+        parts = tuple(_deep_copy(m, v, memo) for v in before)
+        if id(value) in memo:  # it holds itself, by a list
+            return memo[id(value)][1]
+        memo[id(value)] = value, (copied := parts if any(a is not b for a, b in zip(parts, before)) else value)
+    else:
+        plain = m.deep_plain(value)
+        if not constant_only(plain) or not _same_types(m, value):
+            raise Break("unsupported", "copy.deepcopy of objects or tensors")
+        memo[id(value)] = value, (copied := m.native(copy.deepcopy, plain))
+    return copied
 
 
 def _same_types(m: Machine, value: Any) -> bool:
@@ -130,7 +167,7 @@ def copy_(m: Machine, value: Any) -> Any:
     if type(plain) in (list, dict, set):
         return plain.copy()
     if type(plain) in ATOMS or type(plain) in (tuple, frozenset):
-        return plain
+        return value  # its own copy
     if (
         type(value).__reduce_ex__ is not object.__reduce_ex__
         or hasattr(type(value), "__copy__")

@@ -1,18 +1,42 @@
 """warnings.catch_warnings inside of a frame: the program looks for warnings where it keeps them in a list, or has them
-raised.
+raised. And warnings that torch's own Python functions give: capture hears of them, so that each call gives them.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Callable
 
 from ..machine.signals import Plainly
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["keeps_warnings", "refuse_watched_operator"]
+__all__ = ["Warned", "keeps_warnings", "refuse_watched_operator", "unless_it_warns"]
+
+
+class Warned(BaseException):
+    """A function of torch's would give a warning. No `except Exception` of its own is to hold it."""
+
+
+def unless_it_warns(fn: Callable, *args: Any) -> Any:
+    """fn(*args), up to the first warning that Python code gives on the way: Warned is raised in its place. What is
+    interpreted instead gives the warning at each call of the entry, from the program's own line."""
+    given, thread, heard = warnings.warn, threading.get_ident(), True
+
+    def warn(message: Any, category: Any = None, stacklevel: int = 1, source: Any = None, **more: Any) -> None:
+        if heard and threading.get_ident() == thread:
+            raise Warned
+        given(message, category, stacklevel + 1, source, **more)  # of another thread
+
+    warnings.warn = warn  # type: ignore[assignment]
+    try:
+        return fn(*args)
+    finally:
+        heard = False  # for whoever took hold of it meanwhile
+        if warnings.warn is warn:
+            warnings.warn = given
 
 
 def keeps_warnings(m: Machine) -> bool:

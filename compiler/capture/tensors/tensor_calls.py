@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
+import warnings
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
@@ -420,6 +421,21 @@ def of_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     return call_function(m, fn, [] if named else [tensor, *args[1:]], {**kwargs, "input": tensor} if named else kwargs)
 
 
+def _copy_constructed(m: Machine, name: str, source: TraceTensor, options: dict) -> TraceTensor:
+    """torch.tensor(source) and x.new_tensor(source), with the warning that torch's C++ gives for them."""
+    m.call(
+        warnings.warn,
+        [
+            "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+            f"sourceTensor.detach().clone().requires_grad_(True), rather than {name}(sourceTensor)."
+        ],
+    )
+    copy = call_method(m, call_method(m, source, "detach", [], {}), "clone", [], {})
+    wanted = {k: v for k, v in options.items() if k in ("dtype", "device") and v is not None}
+    copy = call_method(m, copy, "to", [], wanted) if wanted else copy
+    return call_method(m, copy, "requires_grad_", [], {}) if options.get("requires_grad") else copy
+
+
 def _in_place(fn: Any, args: list, kwargs: dict) -> bool:
     """Whether a flag among the arguments asks for the first one to be changed."""
     if kwargs.get("inplace") is True:
@@ -529,6 +545,14 @@ def _iterate(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
     return m.iterate(obj)
 
 
+def _new_tensor(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
+    source = args[0] if args else kwargs.get("data")
+    if type(source) is not TraceTensor:
+        return NotImplemented
+    given = {k: v for k, v in kwargs.items() if v is not None}
+    return _copy_constructed(m, "tensor.new_tensor", source, {"dtype": obj.dtype, "device": obj.device, **given})
+
+
 # Methods that are done in a way of their own, once their arguments are plain; NotImplemented: as any other.
 _OWN_WAYS: dict[str, Callable] = {
     "storage_offset": _storage_offset,
@@ -536,6 +560,7 @@ _OWN_WAYS: dict[str, Callable] = {
     "type": _type,
     "requires_grad_": _requires_grad,
     "__iter__": _iterate,
+    "new_tensor": _new_tensor,
 }
 
 
@@ -616,7 +641,7 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
         return _eye(m, args, kwargs)
     if fn is torch.tensor and args and type(args[0]) is TraceTensor:
-        return _copy(m, args[0], kwargs)
+        return _copy_constructed(m, "torch.tensor", args[0], kwargs)
     if fn in _INFERRING and args and kwargs.get("dtype") is None and _holds_numpy_number(args[0]):
         kwargs = {**kwargs, "dtype": fn(args[0]).dtype}
     # the graph has plain numbers
@@ -667,13 +692,6 @@ def _tensor_of_numbers(m: Machine, data: Any, kwargs: dict) -> Any:
     each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
     flat = call_function(m, torch.stack, [each], {}) if shape else each[0]
     return call_method(m, flat, "reshape", [shape], {}) if len(shape) > 1 else flat
-
-
-def _copy(m: Machine, tensor: TraceTensor, kwargs: dict) -> Any:
-    """torch.tensor(tensor)"""
-    copy = call_method(m, call_method(m, tensor, "detach", [], {}), "clone", [], {})
-    wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
-    return call_method(m, copy, "to", [], wanted) if wanted else copy
 
 
 def _refuse_factory(args: list, kwargs: dict) -> None:
