@@ -121,9 +121,10 @@ lint: setup
 browser: | $(STAMPS)/packages
 	@$(PY) tools/environment.py browser --install
 
-# A process a core, four at most; a file's tests stay together, as they share what is slow to make. WORKERS=0: all in one.
+# A process a core, four at most. A file's tests stay together, as they share what is slow to make, and files stay in order:
+# those with a browser are last. WORKERS=0: all in one process.
 WORKERS ?= logical
-PYTEST := $(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile
+PYTEST := $(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 # Lint does not keep the tests from running; either failing fails the target, and pytest's line is the last.
 test: setup browser

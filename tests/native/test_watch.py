@@ -679,13 +679,13 @@ def test_budget_of_an_80_layer_model(capsys, root):
         both, structure_alone, tensors, tables = least(*works, rounds=100)
         return structure_alone / tables, (both - structure_alone) / tensors
 
-    s, e = within(lambda: ratios()[0], 0.5), within(lambda: ratios()[1], 0.1)
+    s, e = within(lambda: ratios()[0], 0.5), within(lambda: ratios()[1], 0.2)
     with capsys.disabled():
         print(
             f"\n80 layers, {len(modules)} modules, {len(structure)} structure guards: {s:.2f} of three attributes of "
             f"each read in Python; {len(parameters)} parameters: {e:.3f} of theirs; {only.watch_info}"
         )
-    assert s <= 0.5 and e <= 0.1  # 0.12 and 0.02 on an idle machine; `make bench` holds the budgets in microseconds
+    assert s <= 0.5 and e <= 0.2  # 0.12 and 0.02 on an idle machine; `make bench` holds the budgets in microseconds
 
 
 class Holder:

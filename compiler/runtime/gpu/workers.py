@@ -86,12 +86,14 @@ class Worker:
             io.BufferedReader(self.process.stderr),
         )  # type: ignore[type-var]
         _all.add(self)
+        self.heard = forks.signal()  # its last words are in `errors`
         forks.start_thread(self._drain, "tcompile worker")
 
     def _drain(self) -> None:
         for line in self.words:
             self.errors.append(line.decode(errors="replace"))
             del self.errors[:-50]
+        self.heard.set()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to one job. Raises ToolchainError where the process ended, says nothing for MOST_SECONDS or gives
@@ -107,6 +109,7 @@ class Worker:
             return json.loads(self.answers.readline())
         except (ValueError, OSError):
             self.stop()
+            self.heard.wait(1.0)
             raise ToolchainError(
                 f"the process that compiles GPU kernels {what} with {self.process.returncode}:"
                 f" {''.join(self.errors)[-3000:]}"
