@@ -17,11 +17,13 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labexten
                labextension/package.json labextension/tsconfig.json labextension/yarn.lock
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
-.PHONY: help setup demo test test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite leak replay bench dashboard wheel wheels labextension docs browser constraints clean distclean
+AREAS := capture graph fusion codegen runtime notebook
+.PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite leak replay bench dashboard wheel wheels labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
 	@echo "make test     lint, types and every test; browser tests where a browser can be had"
+	@echo "make test-capture  the tests of one area alone; also test-graph, -fusion, -codegen, -runtime, -notebook"
 	@echo "make test-torch TORCH=2.11.0  the tests with another torch (PYTHON=python3.13: with another Python), in an environment of its own"
 	@echo "make lab      open JupyterLab on the quick start"
 	@echo "make labs     every course lab: solutions pass, students' versions fail, hostile submissions end; all notebooks run"
@@ -130,6 +132,16 @@ PYTEST := $(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile --no-lo
 test: setup browser
 	@status=0; $(MAKE) --no-print-directory lint || status=1; \
 	 $(PYTEST) $(PYTEST_ARGS) || status=1; exit $$status
+
+# The tests of one area, for the time between two edits: make test-capture, test-graph, test-fusion, ...
+AREA_capture := tests/capture tests/guards tests/backends tests/api
+AREA_graph := tests/graph tests/autograd tests/symbolic tests/export
+AREA_fusion := tests/lowering tests/fusion
+AREA_codegen := tests/codegen
+AREA_runtime := tests/runtime tests/native
+AREA_notebook := tests/magics tests/report tests/reproduce
+$(AREAS:%=test-%): test-%: setup
+	$(PYTEST) $(AREA_$*) $(PYTEST_ARGS)
 
 # In an environment of its own, which stays: .venv-torch-2.11.0, or .venv-torch-2.13.0-python3.13. Lint, types and the browser are `make test`'s.
 TORCH_VENV = .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
