@@ -5,7 +5,6 @@ break.
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import types
 from typing import Any
@@ -69,7 +68,7 @@ def is_trusted_function(fn: types.FunctionType) -> bool:
         return False
     module = found = sys.modules.get(fn.__module__)
     for name in fn.__qualname__.split("."):
-        found = inspect.getattr_static(found, name, None)
+        found = getattr(found, "__dict__", {}).get(name)
     return fn in (getattr(found, "__func__", found), getattr(module, fn.__name__, None))
 
 
