@@ -257,9 +257,9 @@ class HookEngine(Engine):
                 continue
             guards, renaming = found
             namespace = renaming.namespace(entry.meta.namespace)
-            program = compile_guards(guards, len(args))
             if namespace is None:
                 continue
+            program = compile_guards(guards, len(args))
             if (at := program.check(func, args)) >= 0:
                 state.renamed_unmet[id(entry)] = looked_at(guards[at])
                 continue

@@ -254,3 +254,54 @@ net = make(WORDS)
     cells.run(text.replace("[2.0, 3.0]", "[5.0, 3.0]"))
     cells.run("y = net(x)")
     torch.testing.assert_close(cells.names["y"], cells.names["x"] * 2 + 5.0)
+
+
+def test_what_a_program_writes_into_a_list_of_the_class_goes_to_the_new_one():
+    text = """
+def default(h, seen=[]):
+    seen.append(1)
+    return h * len(seen)
+
+class Net(nn.Module):
+    log = []
+    sizes = {"gain": [2.0]}
+
+    def forward(self, x):
+        self.log.append(len(self.log))
+        return x * self.sizes["gain"][0] + len(self.log)
+
+net = Net()
+"""
+    cells, plain = Notebook(), Notebook()
+    for _ in range(3):
+        cells.run(text)
+        exec(text, plain.names)
+        cells.run("y = net(x)\nz = default(x)")
+        exec("y = net(x)\nz = default(x)", plain.names)
+        for name in "yz":
+            torch.testing.assert_close(cells.names[name], plain.names[name])
+        assert cells.names["Net"].log == plain.names["Net"].log == [0]
+        assert cells.names["default"].__defaults__ == ([1],)
+        cells.names["Net"].sizes["gain"][0] = 7.0
+        cells.run("y = net(x)")
+        torch.testing.assert_close(cells.names["y"], cells.names["x"] * 7.0 + 2)
+        cells.names["Net"].sizes["gain"][0] = 2.0
+
+
+def test_a_function_that_a_cell_defines_beside_tensor_work_is_made_in_each_run():
+    """With defaults and annotations of its own: what the last run put into a default is not there."""
+    text = """
+def count(h: int, seen=[], *, more: list = {}) -> float:
+    seen.append(h)
+    more[len(more)] = h
+    return len(seen) + len(more)
+
+z = x + 1
+"""
+    cells = Notebook()
+    for _ in range(3):
+        cells.run(text)
+        count = cells.names["count"]
+        assert count.__defaults__ == ([],) and count.__kwdefaults__ == {"more": {}}
+        assert count.__annotations__ == {"h": "int", "more": "list", "return": "float"}
+        assert count(1) == 2 and count(1) == 4

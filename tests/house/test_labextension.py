@@ -1,4 +1,4 @@
-"""The labextension's own tests: formatting, payloads, the graph's layout, highlighting. They need Node, and no browser."""
+"""The labextension's own tests: formatting, payloads, the graph's layout, highlighting. They need Node alone."""
 
 from __future__ import annotations
 

@@ -280,6 +280,7 @@ def _function(w: EntryWriter, v: types.FunctionType) -> str:
     world = w.machine.world
     if (
         world.sources.get(id(v)) is None
+        and id(v) not in world.created  # a cell that defines it makes another one, with other defaults, in each run
         and v.__module__ is not None
         and not v.__closure__
         and v.__name__ != "<lambda>"
@@ -302,6 +303,10 @@ def _function(w: EntryWriter, v: types.FunctionType) -> str:
     w.line(f"{name}.__qualname__ = {v.__qualname__!r}")
     if v.__kwdefaults__:
         w.line(f"{name}.__kwdefaults__ = {w.value(v.__kwdefaults__)}")
+    if getattr(v, "__annotate__", None) is not None:  # Python 3.14 computes them when they are asked for
+        w.line(f"{name}.__annotate__ = {w.value(v.__annotate__)}")
+    elif v.__annotations__:
+        w.line(f"{name}.__annotations__ = {w.value(v.__annotations__)}")
     if v.__module__ != v.__globals__.get("__name__"):
         w.line(f"{name}.__module__ = {v.__module__!r}")
     if v.__doc__ != (
