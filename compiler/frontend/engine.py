@@ -105,6 +105,7 @@ def options_number(opts: Options, backend_options: dict[str, Any] | None = None)
 
 
 # Errors that the machine is to blame for, not this compiler.
+_RUN_NATIVELY = ("break_", "__c_break_code", "__c_calling_code")  # names of an entry's namespace (capture/entry/)
 _THE_MACHINE = (OSError, MemoryError, torch.OutOfMemoryError, subprocess.SubprocessError, ToolchainError)
 
 
@@ -642,9 +643,13 @@ def _entry_function(result: CaptureResult, name: str) -> Callable:
 
 
 def _pass_over(result: CaptureResult) -> None:
-    """Break functions hold the user's code and run natively on purpose: the hook must not take them up."""
+    """Break functions hold the user's code and run natively on purpose: the hook must not take them up. The code of
+    functions that the frame makes stays wanted, since they may be called from anywhere.
+    """
     for name, v in result.namespace.items():
-        code = v.__code__ if name.startswith("break_") and isinstance(v, types.FunctionType) else v
+        if not name.startswith(_RUN_NATIVELY):
+            continue
+        code = v.__code__ if isinstance(v, types.FunctionType) else v
         if isinstance(code, types.CodeType):
             frame_hook.skip_code(code)
 

@@ -305,3 +305,21 @@ z = x + 1
         assert count.__defaults__ == ([],) and count.__kwdefaults__ == {"more": {}}
         assert count.__annotations__ == {"h": "int", "more": "list", "return": "float"}
         assert count(1) == 2 and count(1) == 4
+
+
+def test_functions_that_an_entry_makes_are_compiled_where_others_call_them():
+    """The hook passed their code over, as it does with the code of a break: a closure stayed plain for ever."""
+    notebook = Notebook()
+    made = """
+def make(by):
+    def scale(x):
+        return torch.relu(x * by).sum()
+    return scale
+def shift(x):
+    return torch.relu(x + SHIFT).sum()
+f = make(2.0)
+exec('y = f(x), shift(x)')
+"""
+    assert {"make.<locals>.scale", "shift"} <= {*notebook.run(made)}
+    x, f = notebook.names["x"], notebook.names["f"]
+    assert notebook.names["y"] == (f(x), torch.relu(x + 0.5).sum())

@@ -394,7 +394,7 @@ class EntryWriter:
     def _at(self, e: Effect) -> str:
         """The beginning of a call that passes through stand-ins for the frames that the program called from."""
         frames = [
-            f"{self.constant(types.FunctionType)}({self.constant(calling_code(position), 'code')},"
+            f"{self.constant(types.FunctionType)}({self.constant(calling_code(position), 'calling_code')},"
             f" {self.globals_of(scope)})"
             for position, scope in e.places
         ]
