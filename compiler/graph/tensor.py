@@ -483,14 +483,15 @@ def trace_tensor_like(
         expected: Any = 1
         hint = 1
         for d in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
-            if real.shape[d] == 1 and isinstance(shape[d], int):
-                continue
+            is_one = real.shape[d] == 1 and isinstance(shape[d], int)  # nothing outside of it is laid out by its stride
             if stride[d] == hint:
                 stride[d] = maybe_int(expected)
             elif dynamic_strides and d in dynamic_strides:
-                hint = stride[d]
-                expected = stride[d] = maybe_int(env.to_expr(env.create_symbol(hint, dynamic_strides[d])))
-            expected, hint = expected * shape[d], hint * real.shape[d]
+                own = stride[d]
+                stride[d] = maybe_int(env.to_expr(env.create_symbol(own, dynamic_strides[d])))
+                expected, hint = (expected, hint) if is_one else (stride[d], own)
+            if not is_one:
+                expected, hint = expected * shape[d], hint * real.shape[d]
     meta = TensorMeta(tuple(shape), tuple(stride), real.dtype, real.device, real.storage_offset(), real.requires_grad)
     t = TraceTensor(meta, env, None, real.requires_grad and real.is_leaf)
     if isinstance(real, torch.nn.Parameter):

@@ -62,6 +62,20 @@ def test_strides_become_symbols(seen, backend):
     assert sweep(lambda x: x.reshape(2, -1) * 2, images, seen, backend=backend) == 2
 
 
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_a_dimension_of_size_1_has_a_stride_that_follows(seen, backend):
+    """A batch of one: each token of a generation was a recompile, since the cache's first stride grows."""
+    caches = [(r(1, 8, k, 4),) for k in range(5, 12)]
+    assert sweep(lambda x: torch.softmax(x + 1, -1), caches, seen, backend=backend) == 2
+    assert sweep(lambda x: x.transpose(0, 1), caches, seen, backend=backend) == 2
+    between = [(r(8, k, 1, 4).transpose(1, 2),) for k in range(5, 12)]
+    assert sweep(lambda x: x.relu(), between, seen, backend=backend) == 2
+    within = [(r(1, 8, k + 2, 4)[:, :, :k],) for k in range(5, 12)]
+    assert sweep(lambda x: x.relu() * 2, within, seen, backend=backend) == 2
+    wider = [(r(4, 8, k, 4)[:1, ::2],) for k in range(5, 12)]  # a stride that is another multiple of the size
+    assert sweep(lambda x: x.relu() * 2, wider, seen, backend=backend) == 2
+
+
 def test_equal_sizes_that_part_later(seen):
     calls = [(r(4, 3), r(4, 3)), (r(5, 3), r(5, 3)), (r(5, 3), r(6, 3)), (r(7, 3), r(2, 3))]
     assert sweep(lambda x, y: torch.cat([x * 2, y + 1]), calls, seen, backend="eager") == 2
