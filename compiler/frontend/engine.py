@@ -39,7 +39,7 @@ from ..capture.machine.signals import StateMade
 from ..config import Options
 from ..errors import BackendError, FullGraphError, InternalError, TCompileError, ToolchainError
 from ..guards.explain import explain_failure
-from ..guards.guard import Guard
+from ..guards.guard import Guard, GuardFailure
 from ..guards.guard_program import compile_guards
 from ..guards.source import UnlikeNumber
 from ..guards.weak import referents
@@ -282,15 +282,20 @@ class Engine:
         name = state.name
         # The entry that agreed longest is the nearest to this call: what ended it is the reason to tell.
         misses = sorted((m for m in cache.last_failures if m[1] >= 0), key=lambda miss: -miss[1])
-        if self.work is not None and (spent := self.work.spent()):
-            if (entry := self._renamed(cache, state, misses, func, args)) is None:
-                self._put_off(cache, state, func.__code__, spent)
+        if (entry := self._renamed(cache, state, misses, func, args)) is not None:
             return entry
-        failures = [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in misses]
+        if self.work is not None and (spent := self.work.spent()):
+            self._put_off(cache, state, func.__code__, spent)
+            return None
+
+        def failures() -> list[GuardFailure]:
+            return [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in misses]
+
         limit = self.opts.get("recompile_limit")
         if is_full(cache, self.generation, limit):
             if self.opts.fullgraph:
-                last = f": {failures[0].expected_text}, now {failures[0].got_text}" if failures else ""
+                reasons = failures()
+                last = f": {reasons[0].expected_text}, now {reasons[0].got_text}" if reasons else ""
                 raise FullGraphError(
                     f"fullgraph=True, but {name} has been compiled {limit} times (recompile_limit), and this call needs"
                     f" one more{last}.\nWhat to do: keep constant what changes from call to call, pass it as a tensor,"
@@ -298,20 +303,19 @@ class Engine:
                 )
             state.skip_reason = f"recompile limit ({limit}) reached"
             self._limited.append((state, weakref.ref(func.__code__)))
-            events.emit("limit", frame=name, limit=limit, failures=failures)
+            events.emit("limit", frame=name, limit=limit, failures=failures())
             events.emit("fallback", what=name, reason=f"{state.skip_reason}: runs eager from now on", count=1)
             return None
         if self.opts.dynamic is not False:
             for e, _ in misses:
                 learn(state, e.program.guards, func, args)
-        if (entry := self._renamed(cache, state, misses, func, args)) is not None:
-            return entry
         if self._waits(cache, state, func, args, misses):
             return None
         small: list[Any] = []
+        reasons = failures()
         try:
             try:
-                return self._make_entry(cache, state, func, args, failures, break_errors, small)
+                return self._make_entry(cache, state, func, args, reasons, break_errors, small)
             except (SkipFrame, TCompileError, *_THE_MACHINE):
                 raise
             except Exception as e:
@@ -320,7 +324,7 @@ class Engine:
                 why = f"{', '.join(s.name() for s in small)} is fixed, though mark_unbacked named it: {in_words(e)}"
                 events.emit("fallback", what=name, reason=why, count=1)
             # An operator has no form for 0 or 1 elements that could be more: they are fixed, as other sizes of 0 and 1.
-            return self._make_entry(cache, state, func, args, failures, break_errors)
+            return self._make_entry(cache, state, func, args, reasons, break_errors)
         except SkipFrame as skip:
             self._skip(state, skip)
             return None

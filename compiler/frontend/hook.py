@@ -24,6 +24,7 @@ from ..capture.breaks.failing import call_original
 from ..capture.library.torch_marks import is_stock_compiled
 from .cell_work import CellWork
 from .engine import Engine
+from ..guards.guard_plan import make_plan
 from ..guards.guard_program import compile_guards
 from ..guards.redefined import renamed
 from ..guards.source_values import file_of
@@ -259,7 +260,10 @@ class HookEngine(Engine):
             namespace = renaming.namespace(entry.meta.namespace)
             if namespace is None:
                 continue
-            program = compile_guards(guards, len(args))
+            if entry.meta.guard_plan is None:
+                entry.meta.guard_plan = make_plan(entry.program.guards, len(args))
+            plan = renaming.plan(entry.meta.guard_plan)
+            program = compile_guards(guards, len(args), plan=plan)
             if (at := program.check(func, args)) >= 0:
                 state.renamed_unmet[id(entry)] = looked_at(guards[at])
                 continue
@@ -269,9 +273,8 @@ class HookEngine(Engine):
             if hasattr(call, "held_by"):
                 call.held_by(namespace, "graph_0")
             cache.remove(entry)
-            return self._add_entry(
-                cache, state.name, program, dataclasses.replace(entry.meta, guards=guards, namespace=namespace)
-            )
+            meta = dataclasses.replace(entry.meta, guards=guards, namespace=namespace, guard_plan=plan)
+            return self._add_entry(cache, state.name, program, meta)
         return None
 
     def _check_gain(self, code: types.CodeType, result: Any) -> None:

@@ -86,14 +86,13 @@ def explain_failure(
     """Why `guard` does not hold for this call. The values of size symbols are taken from `bindings`, or found by
     evaluating `guards`, the whole list that `guard` is one of; without either, messages name the symbols alone."""
     name = guard.source.name() if guard.source is not None else ""
-    if bindings is None and guards is not None:
+    if bindings is None and guards is not None and any(map(_symbols, guards)):
         program = PythonGuardProgram(guards, len(args))
         program.check(func, args)
         bindings = program.bindings
         if guard.kind == "TENSOR":  # this guard binds its own symbols anew
             own = {e.name for e in (*guard.expected.shape, *guard.expected.stride) if is_symbol(e)}
-            others = [g for g in guards if g is not guard and g.kind in ("TENSOR", "INT_SYMBOL")]
-            bound = {e.name for g in others for e in _symbols(g)}
+            bound = {e.name for g in guards if g is not guard for e in _symbols(g)}
             bindings = {n: v for n, v in bindings.items() if n not in own or n in bound}
     bindings = dict(bindings or {})
     if guard.kind == "STATE":
@@ -119,8 +118,11 @@ def explain_failure(
 
 
 def _symbols(guard: Guard) -> list[Any]:
+    """The size symbols that the guard binds."""
     spec = guard.expected
-    return [spec] if guard.kind == "INT_SYMBOL" else [e for e in (*spec.shape, *spec.stride) if is_symbol(e)]
+    if guard.kind == "TENSOR":
+        return [e for e in (*spec.shape, *spec.stride) if is_symbol(e)]
+    return [spec] if guard.kind == "INT_SYMBOL" else []
 
 
 def _missing_advice(source: Source | None) -> str:

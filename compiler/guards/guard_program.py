@@ -9,7 +9,7 @@ from ..native import native, say_missing
 from .guard import Guard
 from . import probe
 from .guard_code import lower_plan
-from .guard_plan import make_plan
+from .guard_plan import Plan, make_plan
 from .python_program import PythonGuardProgram
 from .watch_probe import every_write_is_heard
 
@@ -28,13 +28,16 @@ class GuardProgram(Protocol):
     def check(self, func: Any, args: Sequence[Any]) -> int: ...
 
 
-def compile_guards(guards: Sequence[Guard], n_locals: int, *, force_python: bool = False) -> GuardProgram:
+def compile_guards(
+    guards: Sequence[Guard], n_locals: int, *, plan: Plan | None = None, force_python: bool = False
+) -> GuardProgram:
     """The program that checks `guards` for calls of a frame with `n_locals` parameters (*args and **kwargs count).
+    `plan`: their plan, where it is known.
 
     `program.check(func, args) -> int`: -1 where all hold, else the index in `guards` of the first that does not hold.
     Raises ValueError for a malformed guard, or a size symbol that no guard binds.
     """
-    plan = make_plan(guards, n_locals)
+    plan = plan or make_plan(guards, n_locals)
     if native is None or force_python or not hasattr(native, "GuardProgram"):
         say_missing()
         return PythonGuardProgram(guards, n_locals, plan)

@@ -10,12 +10,14 @@ what it did.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import types
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from .guard import FunctionSpec, Guard
+from .guard_plan import Plan
 from .python_program import evaluate_source
 from .source import Source, make_source
 from .source_values import Unreachable, same_code
@@ -138,7 +140,8 @@ class Renaming:
             new = self.new.get(id(value()))
             return value if new is None else t(new)
         if t in (tuple, frozenset):
-            return t(map(self.of, value))
+            parts = [*map(self.of, value)]
+            return value if all(map(operator.is_, parts, value)) else t(parts)
         if t is Source:
             return self.source(value)
         if t is FunctionSpec:
@@ -155,9 +158,18 @@ class Renaming:
         return at
 
     def guard(self, guard: Guard) -> Guard:
-        return dataclasses.replace(
-            guard, source=None if guard.source is None else self.source(guard.source), expected=self.of(guard.expected)
+        source = None if guard.source is None else self.source(guard.source)
+        expected = self.of(guard.expected)
+        if source is guard.source and expected is guard.expected:
+            return guard
+        return dataclasses.replace(guard, source=source, expected=expected)
+
+    def plan(self, plan: Plan) -> Plan:
+        """The plan of the renamed guards: what runs when does not depend on who is expected."""
+        first, watched, last = (
+            [(*step[:4], self.of(step[4])) for step in part] for part in (plan.first, plan.watched, plan.last)
         )
+        return Plan(first, watched, last, plan.symbols, plan.n_slots)
 
     def namespace(self, names: dict[str, Any]) -> dict[str, Any] | None:
         """The globals of an entry's text in the new names; None where an old object lies deeper in one of them."""
