@@ -23,6 +23,7 @@ from .buffer_names import unify_names
 from .order import sink
 from .schedule import Schedule, Template
 from .split_reductions import split_reductions
+from .updated_inputs import updated_inputs
 from .forced_fusion import Wishes
 
 __all__ = ["schedule"]
@@ -35,7 +36,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     wishes = Wishes.of(opts)
     hints = lowered.hints
     needed = output_buffers(lowered)
-    steps: list[Any] = list(lowered.steps)
+    steps, updated = updated_inputs(lowered)
     if fuse:
         steps = chains(attention(steps, needed, hints, opts), needed, hints, opts)
         steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
@@ -62,7 +63,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
             launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))
     if fuse:
         launches = horizontal(launches, lowered, wishes, limits.nests)
-    plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints)
+    plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}
     written = [
         i for i in sorted({*written, *copied}) for _ in range(lowered.writes.get(i, 1) - (i in copied))

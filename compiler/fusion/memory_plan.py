@@ -25,7 +25,7 @@ KEPT_BYTES = 1 << 20  # of a block that is kept between two uses in any case
 # calls whose results are memory of their own, which nothing else knows: kernels behind them may write over it
 _FRESH = frozenset(("aten.convolution.default", "aten.convolution_backward.default"))
 
-__all__ = ["plan_memory", "nbytes", "outlive", "same_index"]
+__all__ = ["plan_memory", "nbytes", "outlive", "may_alias", "result_buffers", "same_index", "same_layout"]
 
 
 def nbytes(b: Buffer) -> Expr:
@@ -39,12 +39,12 @@ def nbytes(b: Buffer) -> Expr:
 
 
 def plan_memory(
-    steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int]
+    steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int], updated: dict[Buffer, int]
 ) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
     """(steps with allocations, peak bytes at the hints, mutations left to copy at the end, inputs that kernels
-    write).
+    write). `updated`: buffers that are an input already (updated_inputs.py).
     """
-    return _Planner(steps, lowered, hints).run()
+    return _Planner(steps, lowered, hints, updated).run()
 
 
 def _may_fail(step: Any) -> bool:
@@ -55,8 +55,8 @@ def _may_fail(step: Any) -> bool:
 
 
 class _Planner:
-    def __init__(self, steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int]):
-        self.steps, self.lowered, self.hints = list(steps), lowered, hints
+    def __init__(self, steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int], updated: dict[Buffer, int]):
+        self.steps, self.lowered, self.hints, self.updated = list(steps), lowered, hints, updated
         self.base: dict[Buffer, Buffer] = {}  # view -> what it is a view of
         self.aliases: dict[Buffer, list[Buffer]] = {}  # output of an extern that may alias its inputs -> those
         self.last_use: dict[Buffer, int] = {}
@@ -104,7 +104,7 @@ class _Planner:
             else:
                 if isinstance(s, View):
                     viewed.add(s.base)
-                elif any(b is not None and _may_alias(s, k) for k, b in enumerate(s.outputs)):
+                elif any(b is not None and may_alias(s, k) for k, b in enumerate(s.outputs)):
                     viewed.update(buffers_read(s))
                 for b in buffers_read(s):
                     reads.setdefault(b, []).append(i)
@@ -114,21 +114,18 @@ class _Planner:
         """Buffers that may be computed right in the mutated input: same layout, and nothing reads the input
         afterwards.
         """
-        in_place: dict[Buffer, int] = {}
+        in_place = dict(self.updated)
         left: list[tuple[int, Buffer]] = []
         made, reads, viewed = self.life_of_buffers()
-        returned = {o.value for o in self.lowered.outputs if o.kind == "buffer"}
-        returned |= {
-            o.value[0]
-            for o in self.lowered.outputs
-            if isinstance(o.value, tuple) and o.value and isinstance(o.value[0], Buffer)
-        }
+        returned = {*result_buffers(self.lowered)}
         last = max(
             (i for i, s in enumerate(self.steps) if _may_fail(s)), default=-1
         )  # a failing graph leaves its inputs as they were
         sources = [b for _, b in self.lowered.mutations]
         targets = [i for i, _ in self.lowered.mutations]
         for i, b in self.lowered.mutations:
+            if b in self.updated:
+                continue
             x = self.lowered.inputs[i]
             k = made.get(b, -1)
             ok = (
@@ -141,7 +138,7 @@ class _Planner:
                 and isinstance(x, Buffer)
                 and x not in viewed
                 and x.dtype == b.dtype
-                and _same_layout(x, b)
+                and same_layout(x, b)
             )
             if ok:
                 ok = all(r < k or r == k and self._reads_as_it_writes(k, x, b) for r in reads.get(x, ()))
@@ -176,7 +173,7 @@ class _Planner:
                 read = [self.root(b) for b in buffers_read(s)]
                 for k, b in enumerate(s.outputs):
                     if b is not None:
-                        if _may_alias(s, k):
+                        if may_alias(s, k):
                             self.aliases[b] = read
                         self.touch(b, i)
                         self.first.setdefault(self.root(b), i)
@@ -272,7 +269,7 @@ class _Planner:
         """The buffer as whose values `b` begins, where the call is the last to look at it."""
         x = s.begins_as().get(b)
         dies = x in room and self.last_use[x] == i and x not in self.pinned and x not in taken
-        alone = dies and buffers_read(s).count(x) == 1 and _same_layout(x, b) and x.dtype == b.dtype
+        alone = dies and buffers_read(s).count(x) == 1 and same_layout(x, b) and x.dtype == b.dtype
         return x if alone else None
 
     def allocated(self, s: Any, i: int) -> list[Buffer]:
@@ -336,7 +333,7 @@ def _copied(x: Buffer, to: Buffer, s: Extern) -> Extern:
     )
 
 
-def _may_alias(s: Extern, k: int) -> bool:
+def may_alias(s: Extern, k: int) -> bool:
     returns = s.op._schema.returns
     return k >= len(returns) or returns[k].alias_info is not None
 
@@ -348,12 +345,13 @@ def outlive(lowered: LoweredGraph) -> list[Buffer]:
 
 def output_buffers(lowered: LoweredGraph) -> list[Buffer]:
     """Buffers that outlive the steps: results and what is copied into mutated inputs."""
-    out = [b for _, b in lowered.mutations]
-    for o in lowered.outputs:
-        v = o.value[0] if isinstance(o.value, tuple) and o.value else o.value
-        if isinstance(v, Buffer):
-            out.append(v)
-    return out
+    return [*(b for _, b in lowered.mutations), *result_buffers(lowered)]
+
+
+def result_buffers(lowered: LoweredGraph) -> list[Buffer]:
+    """The buffers behind the graph's results."""
+    values = (o.value[0] if isinstance(o.value, tuple) and o.value else o.value for o in lowered.outputs)
+    return [v for v in values if isinstance(v, Buffer)]
 
 
 def _is_dense(b: Buffer) -> bool:
@@ -364,7 +362,7 @@ def _is_dense(b: Buffer) -> bool:
     return nbytes(b) is n
 
 
-def _same_layout(a: Buffer, b: Buffer) -> bool:
+def same_layout(a: Buffer, b: Buffer) -> bool:
     return (
         len(a.shape) == len(b.shape)
         and all(as_expr(x) is as_expr(y) for x, y in zip(a.shape, b.shape))

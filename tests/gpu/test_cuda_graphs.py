@@ -64,6 +64,26 @@ def test_sizes_have_a_graph_each():
             torch.testing.assert_close(c(x), m(x), atol=1e-5, rtol=1e-4)
 
 
+def test_a_cache_that_is_made_anew_is_recorded_where_it_lies():
+    def step(cache, at, new):
+        cache.index_copy_(1, at, new)
+        return torch.softmax(cache * 2, 1).sum(1)
+
+    compiled = tcompile.compile(step, mode="reduce-overhead")
+    others = live()
+    kept = []  # nothing comes to lie where an earlier cache lay
+    for _ in range(3):
+        ours = torch.zeros(4, 64, 64, device="cuda")
+        theirs = torch.zeros_like(ours)
+        kept.append(ours)
+        for k in range(cuda_graphs.PAID + 8):
+            at, new = torch.tensor([k % 64], device="cuda"), torch.randn(4, 1, 64, device="cuda")
+            torch.testing.assert_close(compiled(ours, at, new), step(theirs, at, new))
+            torch.testing.assert_close(ours, theirs)
+        (graphs,) = [o for o in live() if not any(o is x for x in others)]
+        assert graphs.captured == 1 and not graphs.reasons
+
+
 def test_inputs_that_are_written():
     state = torch.zeros(64, 64, device="cuda")
     other = torch.zeros(64, 64, device="cuda")

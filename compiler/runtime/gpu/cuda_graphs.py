@@ -3,8 +3,9 @@
 
 The first calls (WATCHED) run plainly and show which inputs keep their address (parameters, buffers, anything that
 stays): those are read where they are and never copied; the others are copied into memory of the graph's before each
-replay. Results are copied out, so that they stay valid. Inputs that are written must keep their address. Sizes and
-numbers that vary have a graph each, up to MOST.
+replay. Results are copied out, so that they stay valid. Inputs that are written must keep their address for PAID
+replays: then the graph is recorded again where they lie now. Sizes and numbers that vary have a graph each, up to MOST.
+
 
 What the forward of a training step keeps for its backward stays in the graph's memory (`held.py`), and the backward is
 captured reading it there, as soon as the forward is a graph. A call whose forward ran plainly, because results of an
@@ -42,6 +43,7 @@ __all__ = ["CudaGraphs", "why_not_captured"]
 WATCHED = 2  # calls that show which inputs keep their address
 MOST = 16  # graphs of one plan
 RECAPTURES = 3  # of one graph, as inputs turn out to move
+PAID = 32  # replays that pay for a capture: one more is worth it, where a written input lies elsewhere now
 PATIENCE = 2  # calls that wait for lent gradients
 GAIN = 0.98  # a replay takes less than this part of plain launches, or is not kept
 LAUNCH_S, COPY_S, BANDWIDTH = (
@@ -98,6 +100,7 @@ class _Graph:
     moving: set[int] = field(default_factory=set)
     reason: str = ""  # why plain launches are kept
     captures: int = 0
+    replays: int = 0  # since it was captured
     graph: Any = None
     static: Any = None
     keep: list[Any] = field(default_factory=list)  # results and copied inputs, in memory that the graph writes
@@ -210,6 +213,7 @@ class CudaGraphs:
             self.step.last = g.held
         if g.states is not None:
             g.states.fill()
+        g.replays += 1
         g.graph.replay()
         out = g.static.results(inputs)
         for at, results in g.together:
@@ -289,8 +293,14 @@ class CudaGraphs:
         return self.plan(*inputs) if out is None else out
 
     def _moved(self, g: _Graph, i: int) -> None:
-        """An input that seemed to keep its address does not: it will be copied from now on."""
-        g.moving.add(i)
+        """An input that seemed to keep its address does not: it will be copied from now on. One that is written can't
+        be: it must have stayed for long enough. (Each generation makes a cache anew.)
+        """
+        paid, g.replays = g.replays >= PAID, 0
+        if paid:
+            g.seen, g.captures = [], 1
+        if not paid or i not in self.written:
+            g.moving.add(i)
         self._drop(g)
         if g.captures > RECAPTURES:
             self._give_up(g, "inputs keep changing their addresses")

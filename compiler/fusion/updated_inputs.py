@@ -1,0 +1,98 @@
+"""Updates of parts of an input are made in the input.
+
+`cache.index_copy_(dim, at, new)` is, once functional, a copy of the whole input, the new part written over it, and a
+copy back at the end. Where nothing else reads the input, both copies go: the part is written into the input itself.
+A cache of keys and values is such an input: an update of one row moves one row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..lowering.ir import Buffer, LoopNest, walk
+from ..lowering.lowered import Extern, LoweredGraph, LoweredStep, View
+from ..ops.raising import KEEP_BYTES, may_raise
+from .domain import size_hint
+from .inline import buffers_read
+from .memory_plan import may_alias, nbytes, result_buffers, same_layout
+
+__all__ = ["updated_inputs"]
+
+
+def updated_inputs(lowered: LoweredGraph) -> tuple[list[LoweredStep], dict[Buffer, int]]:
+    """(The steps without the copies; buffer -> the number of the input that it is, from its first write on)."""
+    copies: set[int] = set()
+    found: dict[Buffer, int] = {}
+    if not lowered.mutations:
+        return list(lowered.steps), found
+    uses = _Uses(lowered)
+    for i, b in lowered.mutations:
+        x = lowered.inputs[i]
+        first, *others = uses.writers.get(b, [None])
+        if (
+            isinstance(x, Buffer)
+            and first is not None
+            and others
+            and _copies(first, x)
+            and all(s.onto for s in others)
+            and x.dtype == b.dtype
+            and same_layout(x, b)
+            and uses.is_only_updated(i, x, b)
+        ):
+            copies.add(id(first))
+            found[b] = i
+    return [s for s in lowered.steps if id(s) not in copies], found
+
+
+def _copies(s: LoopNest, x: Buffer) -> bool:
+    """Whether a nest stores each element of x where x has it."""
+    load = s.value
+    return s.mode == "set" and not s.reduce_axes and load.op == "load" and load.attr == (x, s.index)
+
+
+class _Uses:
+    """Who writes and reads the buffers of a graph."""
+
+    def __init__(self, lowered: LoweredGraph):
+        self.lowered = lowered
+        self.writers: dict[Buffer, list[LoopNest]] = {}
+        self.last_write: dict[Buffer, int] = {}
+        self.reads: dict[Buffer, list[int]] = {}
+        self.results = {*result_buffers(lowered)}
+        self.aliased: set[Buffer] = set()  # what a library call may hand out under another name
+        self.sources = Counter(b for _, b in lowered.mutations)
+        self.targets = Counter(i for i, _ in lowered.mutations)
+        for at, s in enumerate(lowered.steps):
+            if isinstance(s, LoopNest):
+                self.writers.setdefault(s.buffer, []).append(s)
+                self.last_write[s.buffer] = at
+                read = {v.attr[0] for v in walk([s.value]) if v.op == "load"}
+            else:
+                read = {*buffers_read(s)}
+                if isinstance(s, View) and s.buffer in self.results:
+                    self.results.add(s.base)
+                if isinstance(s, Extern) and any(b is not None and may_alias(s, k) for k, b in enumerate(s.outputs)):
+                    self.aliased |= read
+            for b in read:
+                self.reads.setdefault(b, []).append(at)
+
+    def is_only_updated(self, i: int, x: Buffer, b: Buffer) -> bool:
+        """Whether the input x may be b from b's first write on: nobody else looks at x, and b is no result."""
+        return (
+            self.sources[b] == self.targets[i] == 1
+            and b not in self.results
+            and x not in self.results
+            and not {x, b} & self.aliased
+            and len(self.reads[x]) == 1
+            and all(at > self.last_write[b] for at in self.reads.get(b, ()))
+            and (size_hint(nbytes(x), self.lowered.hints) > KEEP_BYTES or not any(map(_may_fail, self.lowered.steps)))
+        )
+
+
+def _may_fail(s: LoweredStep) -> bool:
+    """Whether a step may raise for some values, and the call be run again on its inputs. Nothing runs after an
+    assertion on a GPU.
+    """
+    if isinstance(s, LoopNest):
+        return not s.on_gpu and any(v.op == "check_index" for v in walk([s.value]))
+    return isinstance(s, Extern) and may_raise(str(s.op))
