@@ -155,6 +155,12 @@ def call_factory_overload(op: Any, args: Sequence, kwargs: dict) -> TraceTensor:
     return dispatch_operator(op, tuple(args), kw)
 
 
+# products that C++ folds by the number of elements; their results are memory of their own
+_PRODUCTS = frozenset(
+    (torch._C._nn.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__)
+)
+
+
 def _hint(x: Any) -> Any:
     return 2 if isinstance(x, torch.SymInt) else 1.5 if isinstance(x, torch.SymFloat) else x
 
@@ -169,6 +175,13 @@ def _specialised(x: Any) -> Any:
         return int(x)
     if type(x) in (list, tuple):
         return type(x)(map(_specialised, x))
+    return x
+
+
+def _in_own_memory(x: Any) -> Any:
+    """A copy of a tensor that is known by plain numbers, but for the place in memory that it is a view of."""
+    if isinstance(x, TraceTensor) and not any(isinstance(n, torch.SymInt) for n in x.shape):
+        return torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)
     return x
 
 
@@ -213,6 +226,8 @@ def trace_call(fn: Callable, args: tuple, kwargs: dict) -> Any:
         if "expected to contain only concrete integers" in str(e) or "when we expected a concrete int" in str(e):
             # a C++ composite makes a tensor of a symbolic size by itself: once more with the sizes fixed
             return fn(*map(_specialised, args), **{k: _specialised(v) for k, v in kwargs.items()})
+        if fn in _PRODUCTS and "with symbolic sizes/strides" in str(e):  # torch 2.11, for a row at a place that varies
+            return fn(*map(_in_own_memory, args), **{k: _in_own_memory(v) for k, v in kwargs.items()})
         if "data is not allocated yet" in str(e):  # a C++ composite read the values (tensor_split by a tensor, ...)
             raise DataDependentError(f"{getattr(fn, '__name__', fn)} reads a tensor's values") from None
         raise

@@ -76,6 +76,20 @@ def test_a_dimension_of_size_1_has_a_stride_that_follows(seen, backend):
     assert sweep(lambda x: x.relu() * 2, wider, seen, backend=backend) == 2
 
 
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_a_row_at_a_place_that_varies_is_multiplied(seen, backend):
+    """The last token of a prompt: torch 2.11 asks such a view for plain numbers, and the frame ran uncompiled."""
+    w = r(5, 4)
+    prompts = [(r(1, k, 4),) for k in (3, 5, 9)]
+    for product in (
+        lambda x: torch.nn.functional.linear((x + 1)[:, -1:, :], w),
+        lambda x: (x + 1)[:, -1:] @ w.t(),
+        lambda x: torch.matmul(w, x[:, -1:].transpose(1, 2)),
+    ):
+        assert sweep(product, prompts, seen, backend=backend, dynamic=True) == 1
+        assert not any(e.kind == "fallback" for e in seen)
+
+
 def test_equal_sizes_that_part_later(seen):
     calls = [(r(4, 3), r(4, 3)), (r(5, 3), r(5, 3)), (r(5, 3), r(6, 3)), (r(7, 3), r(2, 3))]
     assert sweep(lambda x, y: torch.cat([x * 2, y + 1]), calls, seen, backend="eager") == 2
