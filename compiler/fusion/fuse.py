@@ -12,18 +12,18 @@ from .tiled.match_attention import attention
 from .build_kernel import build_kernel
 from .product_casts import without_casts
 from .tiled.match_chains import chains
-from .placed_copies import without_copies
+from .memory.placed_copies import without_copies
 from .value_cost import is_function
 from .tiled.match_dropout_attention import dropout_attention
 from .groups import Limits, group_steps
 from .shared_launches import horizontal
 from .inline import buffers_read, checks_unread, inline
-from .memory_plan import output_buffers, plan_memory
-from .buffer_names import unify_names
+from .memory.memory_plan import output_buffers, plan_memory
+from .memory.buffer_names import unify_names
 from .order import sink
 from .schedule import Schedule, Template
 from .split_reductions import split_reductions
-from .updated_inputs import updated_inputs
+from .memory.updated_inputs import updated_inputs
 from .forced_fusion import Wishes
 
 __all__ = ["schedule"]

@@ -18,7 +18,7 @@ from ..lowering.lowered import Extern, LoweredStep, View
 from ..lowering.ref import contiguous_strides
 from ..lowering.rewrite import positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, symbol
-from .placed_copies import whole_source
+from .memory.placed_copies import whole_source
 from .inline import buffers_read
 from .forced_fusion import NO_WISHES, Wishes
 

@@ -21,7 +21,7 @@ from ..lowering.rewrite import Rewriter
 from ..ops.philox import STATE
 from ..symbolic.expr import ONE, ZERO, Expr, symbol
 from .parameter_names import FormalNames
-from .memory_plan import nbytes
+from .memory.memory_plan import nbytes
 from .schedule import Launch
 from .forced_fusion import NO_WISHES, Wishes
 

@@ -25,7 +25,7 @@ import torch
 from ...guards.state import AUTOCAST_DEVICES, flag_name, read_field
 from ...guards.source_values import is_constant
 from .callables import FUNCTIONS, KEEPS_TEXTS, function, own_class_method, python_function, run_handler
-from ..tensors import tensor_calls
+from ..tensors import tensor_calls, tensor_factories
 from ..machine.generators import InlineGenerator
 from .native.native_methods import call_native_method, settled_arguments
 from .identity import subclasses
@@ -279,12 +279,12 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
 # --- torch
 def call_torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     try:
-        if fn in tensor_calls.FACTORIES:
-            return tensor_calls.call_factory(m, fn, args, kwargs)
+        if fn in tensor_factories.FACTORIES:
+            return tensor_factories.call_factory(m, fn, args, kwargs)
     except TypeError as exc:
         raise Break("unknown_object") from exc
     name = getattr(fn, "__name__", "")
-    if (made := tensor_calls.of_numbers(m, fn, args, kwargs)) is not NotImplemented:
+    if (made := tensor_factories.of_numbers(m, fn, args, kwargs)) is not NotImplemented:
         return made
     if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
         return tensor_calls.call_function(m, fn, args, kwargs)

@@ -18,7 +18,7 @@ from ...guards import source as S
 from ...runtime.dispatch import Dispatcher
 from . import builtin_calls, callables, classes, modules, operators
 from ..library import optimizers
-from ..tensors import subclass_calls, tensor_calls
+from ..tensors import subclass_calls, tensor_calls, tensor_factories
 from ..library.backward_reads import refuse_operator
 from .native.native_methods import call_native_method
 from .caches import call_cached
@@ -87,7 +87,7 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
             return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
         return call(m, fn.__func__, [owner, *args], kwargs)
     if t is _LEGACY_TYPE and not fn.is_cuda:
-        return tensor_calls.call_legacy_constructor(m, fn.dtype, args, kwargs)
+        return tensor_factories.call_legacy_constructor(m, fn.dtype, args, kwargs)
     for kinds, of_kind in _OF_KIND:
         if isinstance(fn, kinds):
             return of_kind(m, fn, args, kwargs)

@@ -14,7 +14,7 @@ import torch
 
 from ...guards import source as S
 from . import callables
-from ..tensors import subclass_calls, tensor_calls
+from ..tensors import subclass_calls, tensor_calls, tensor_factories
 from ..machine.generators import InlineGenerator
 from .inline_policy import is_trusted_module
 from .lifetimes import refuse_finalizer, refuse_reference
@@ -61,7 +61,7 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     if issubclass(cls, torch.nn.Module):
         return _make_module(m, cls, args, kwargs)
     if cls is torch.Tensor:
-        return tensor_calls.call_legacy_constructor(m, None, args, kwargs)
+        return tensor_factories.call_legacy_constructor(m, None, args, kwargs)
     if issubclass(cls, torch.Tensor):
         if cls is torch.nn.Parameter or cls is torch.nn.Buffer:
             raise Break("parameter", f"a {cls.__name__} is made")

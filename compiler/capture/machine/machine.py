@@ -25,7 +25,7 @@ from .programs import RETURN, program_of
 from .nesting import Step, frames_left, passes_on
 from ..kinds.outside_iterators import OutsideIterator
 from .signals import Break, Raised, Skip
-from ..tensors import subclass_calls, tensor_calls
+from ..tensors import subclass_calls, tensor_calls, tensor_factories
 from ..tensors.tensor_subclasses import ProbeClasses, holds_subclassed
 from ..library.training import BackwardPasses
 from .stack_values import ATOMS, MISSING
@@ -406,7 +406,7 @@ class Machine:
 
     def torch_factory(self, fn: Callable, args: list, kwargs: dict) -> Any:
         """A function that makes a tensor from plain values."""
-        return tensor_calls.call_factory(self, fn, args, kwargs)
+        return tensor_factories.call_factory(self, fn, args, kwargs)
 
     def torch_override(self, fn: Callable, args: list, kwargs: dict) -> Any:
         """A call that __torch_function__ of the program's classes answers."""

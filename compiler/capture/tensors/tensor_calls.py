@@ -9,25 +9,21 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 import torch
 
-from ...graph import known_values
 from ...graph.traced_calls import call_factory_overload, factory_overload
-from ...graph.meta.factory_meta import device_of
-from ...graph.tensor import DataDependentError, from_meta, TensorMeta, TraceTensor
+from ...graph.tensor import DataDependentError, TraceTensor
 from ...guards.state import read_field
-from ...symbolic.expr import maybe_int
 from ..kinds import choices
 from ..numbers import tensor_reads, scalars
-from ..arrays.array_value import Array, holds_array
 from ..kinds.elements import asks_back
 from .exchanged import method_target
-from ..entry.graph_builder import PYTHON_DTYPES, as_trace, real_meta
+from ..entry.graph_builder import as_trace
 from ..machine.signals import Break, Raised
 from ..numbers.scaled_operators import holds_scale, scaled
 from ..numbers.symbolic_index import select_symbols
 from .tensor_errors import true_error
 from .tensor_subclasses import answers_calls
 from ..library.watched_warnings import refuse_watched_operator
-from ..machine.stack_values import ATOMS, is_numpy_scalar, specialize
+from ..machine.stack_values import ATOMS, is_numpy_scalar
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -37,12 +33,12 @@ __all__ = [
     "call_method",
     "call_operator",
     "holds_tensor",
-    "FACTORIES",
     "METHODS",
     "CONVERSIONS",
-    "call_factory",
-    "of_numbers",
-    "call_legacy_constructor",
+    "copy_constructed",
+    "is_current_gpu",
+    "note_current_gpu",
+    "plain_argument",
 ]
 
 # Properties of a tensor that its metadata decides.
@@ -214,7 +210,7 @@ def _finish(m: Machine, kind: str, target: Any, args: list, kwargs: dict, result
     return result
 
 
-def _argument(m: Machine, value: Any) -> Any:
+def plain_argument(m: Machine, value: Any) -> Any:
     """A value as torch takes it: numpy's scalars are numbers to it, and a range is a sequence."""
     return _plain_numbers(m.deep_plain(value))
 
@@ -231,7 +227,7 @@ def _plain_numbers(value: Any) -> Any:
 
 def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     """An operator of Python, at least one operand being a tensor."""
-    args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else _argument(m, a) for a in args]
+    args = [a if type(a) is TraceTensor or type(a) is int or type(a) is float else plain_argument(m, a) for a in args]
     if scalars.holds_float(args):
         return scalars.scalar_operation(m, fn, args, lambda f, a: call_operator(m, f, a))
     _refuse_objects(args)
@@ -296,10 +292,10 @@ def _holds_scalar(key: Any) -> bool:
 
 def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     """A torch function as one node."""
-    args = [_argument(m, a) for a in args]
-    kwargs = {k: _argument(m, v) for k, v in kwargs.items()}
-    if any(map(_is_current_gpu, (*args, *kwargs.values()))):
-        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
+    args = [plain_argument(m, a) for a in args]
+    kwargs = {k: plain_argument(m, v) for k, v in kwargs.items()}
+    if any(map(is_current_gpu, (*args, *kwargs.values()))):
+        note_current_gpu(m)
     if answers_calls(args) or kwargs and answers_calls(kwargs.values()):
         return m.torch_override(fn, args, kwargs)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
@@ -392,36 +388,7 @@ def _versions(out: Any) -> list[tuple[TraceTensor, int]]:
     return [(out, out._version)] if type(out) is TraceTensor and not out.is_inference() else []
 
 
-# Functions that take a number for a tensor: torch.div(x.shape[0], 2, rounding_mode="trunc").
-_OF_NUMBERS = frozenset(
-    (
-        torch.add,
-        torch.sub,
-        torch.subtract,
-        torch.mul,
-        torch.multiply,
-        torch.div,
-        torch.divide,
-        torch.true_divide,
-        torch.floor_divide,
-    )
-)
-_NUMBERS = frozenset((bool, int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
-def of_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
-    """A function given a number where it takes a tensor, of which torch makes one without dimensions; NotImplemented
-    for others.
-    """
-    named = not args
-    first = kwargs.get("input") if named else args[0]
-    if fn not in _OF_NUMBERS or type(first) not in _NUMBERS:
-        return NotImplemented
-    tensor = call_factory(m, torch.full, [(), first], {"device": "cpu"})
-    return call_function(m, fn, [] if named else [tensor, *args[1:]], {**kwargs, "input": tensor} if named else kwargs)
-
-
-def _copy_constructed(m: Machine, name: str, source: TraceTensor, options: dict) -> TraceTensor:
+def copy_constructed(m: Machine, name: str, source: TraceTensor, options: dict) -> TraceTensor:
     """torch.tensor(source) and x.new_tensor(source), with the warning that torch's C++ gives for them."""
     m.call(
         warnings.warn,
@@ -458,10 +425,10 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         return result
     if name in _BREAK_METHODS:
         return _read(m, obj, name)
-    args = [_argument(m, a) for a in args]
-    kwargs = {k: _argument(m, v) for k, v in kwargs.items()}
-    if name == "cuda" and torch.cuda.is_available() or any(map(_is_current_gpu, (*args, *kwargs.values()))):
-        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
+    args = [plain_argument(m, a) for a in args]
+    kwargs = {k: plain_argument(m, v) for k, v in kwargs.items()}
+    if name == "cuda" and torch.cuda.is_available() or any(map(is_current_gpu, (*args, *kwargs.values()))):
+        note_current_gpu(m)
     if kwargs and holds_scale(obj, name, args, kwargs):
         return scaled(m, obj, name, args, kwargs, call_method)
     if scalars.holds_float(args) or scalars.holds_float(kwargs.values()):
@@ -550,7 +517,7 @@ def _new_tensor(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
     if type(source) is not TraceTensor:
         return NotImplemented
     given = {k: v for k, v in kwargs.items() if v is not None}
-    return _copy_constructed(m, "tensor.new_tensor", source, {"dtype": obj.dtype, "device": obj.device, **given})
+    return copy_constructed(m, "tensor.new_tensor", source, {"dtype": obj.dtype, "device": obj.device, **given})
 
 
 # Methods that are done in a way of their own, once their arguments are plain; NotImplemented: as any other.
@@ -564,267 +531,18 @@ _OWN_WAYS: dict[str, Callable] = {
 }
 
 
-# --- attributes
+# --- the GPU that is current
 CURRENT_GPU = "torch._C._cuda_getDevice"
 
 
-def _is_current_gpu(device: Any) -> bool:
+def note_current_gpu(m: Machine) -> None:
+    """The program asks which one it is: that is guarded."""
+    m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
+
+
+def is_current_gpu(device: Any) -> bool:
     """Whether this stands for the GPU that is current when the program runs."""
     kind = type(device)
     return (
         device == "cuda" if kind is str else kind is torch.device and device.type == "cuda" and device.index is None
     ) and torch.cuda.is_available()
-
-
-_SIZED = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
-FACTORIES = frozenset(
-    (
-        *_SIZED,
-        torch.full,
-        torch.arange,
-        torch.linspace,
-        torch.logspace,
-        torch.eye,
-        torch.randint,
-        torch.randperm,
-        torch.tensor,
-        torch.scalar_tensor,
-        torch.empty_strided,
-        torch.as_tensor,
-        torch.tril_indices,
-        torch.triu_indices,
-        torch.normal,
-        torch.hann_window,
-        torch.hamming_window,
-        torch.blackman_window,
-        torch.bartlett_window,
-        torch.kaiser_window,
-        torch.range,
-        torch.empty_permuted,
-        torch.asarray,
-        torch.complex,
-        torch.polar,
-        torch.from_numpy,
-    )
-)
-
-
-_INFERRING = frozenset((torch.tensor, torch.as_tensor, torch.asarray))  # the dtype of numpy's numbers is the tensor's
-
-
-def _flattened(data: Any) -> tuple[list, tuple[int, ...]]:
-    """What lies in nested sequences, and their shape; nothing where they are ragged, which torch is to say."""
-    if type(data) not in (list, tuple, torch.Size):
-        return [data], ()
-    parts = [_flattened(d) for d in data]
-    shapes = {shape for _, shape in parts}
-    if len(shapes) != 1:
-        return [], (0,)
-    return [number for numbers, _ in parts for number in numbers], (len(data), *shapes.pop())
-
-
-def _check_sequence(m: Machine, fn: Callable, data: Any = None) -> None:
-    """Ragged sequences raise; on the meta device they don't."""
-    if type(data) in (list, tuple) and not _flattened(data)[0]:
-        m.native(fn, data)
-
-
-def call_factory(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
-    """A function that makes a tensor from plain values. It never draws random numbers nor allocates: it runs on the
-    meta device.
-    """
-    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
-    made = _of_varying_numbers(m, fn, args, kwargs)
-    if made is not None:
-        return made
-    args, kwargs = scalars.pinned(args), scalars.pinned(kwargs)
-    if args and type(args[0]) is range:
-        args[0] = list(args[0])
-    if fn in _INFERRING:
-        _check_sequence(m, fn, *args[:1])
-    if holds_array(args):
-        return CONVERSIONS["tensor"](m, fn, args, kwargs)
-    if fn is torch.eye and torch.SymInt in map(type, args) and not {"out", "requires_grad", "layout"} & set(kwargs):
-        return _eye(m, args, kwargs)
-    if fn is torch.tensor and args and type(args[0]) is TraceTensor:
-        return _copy_constructed(m, "torch.tensor", args[0], kwargs)
-    if fn in _INFERRING and args and kwargs.get("dtype") is None and _holds_numpy_number(args[0]):
-        kwargs = {**kwargs, "dtype": fn(args[0]).dtype}
-    # the graph has plain numbers
-    args, kwargs = [_argument(m, a) for a in args], {k: _argument(m, v) for k, v in kwargs.items()}
-    if holds_tensor(args) or holds_tensor(kwargs):
-        if fn in (torch.tensor, torch.asarray):
-            raise Break("item", "a tensor is made from a list of tensors, whose values it reads", "use torch.stack")
-        return call_function(m, fn, args, kwargs)
-    _refuse_factory(args, kwargs)
-    asked = kwargs.get("device")
-    device = device_of(asked)
-    if _is_current_gpu(asked) or asked is None and device.type == "cuda":
-        m.world.state(CURRENT_GPU, read_field(CURRENT_GPU))
-    m.world.state("default_device", None)
-    meta = real_meta(_made_on_meta(m, fn, args, kwargs), device)
-    if not any(map(_symbolic, (*args, *kwargs.values()))):
-        result = from_meta(meta, None)
-        known_values.know_made(result, fn, args, kwargs)
-        return m.graph.record("call_function", fn, tuple(args), kwargs, result)
-    shape = _symbolic_shape(fn, args, kwargs)
-    if shape is None:
-        args = [_specialized(a) for a in args]
-        kwargs = {k: _specialized(v) for k, v in kwargs.items()}
-    else:
-        meta = _contiguous(m, shape, meta)
-    return m.graph.record("call_function", fn, tuple(args), kwargs, from_meta(meta, m.env))
-
-
-def _of_varying_numbers(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
-    """torch.tensor and torch.full of numbers that vary; None where there are none, or where they are to be fixed."""
-    if fn in (torch.tensor, torch.as_tensor) and args and not kwargs.get("requires_grad"):
-        return _tensor_of_numbers(m, args[0], kwargs)
-    if fn is torch.full and len(args) == 2:
-        return scalars.filled(m, "full", lambda number: call_factory(m, fn, [args[0], number], kwargs), args[1])
-    return None
-
-
-def _tensor_of_numbers(m: Machine, data: Any, kwargs: dict) -> Any:
-    """torch.tensor of numbers, alone or in nested sequences, of which one is a symbol: the graph reads them at each
-    call. None for other data.
-    """
-    numbers, shape = _flattened(data)
-    types = set(map(type, numbers))
-    if not types <= {int, float, torch.SymInt, torch.SymFloat} or not any(map(_symbolic, numbers)):
-        return None
-    usual = torch.int64 if types <= {int, torch.SymInt} else torch.get_default_dtype()
-    same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
-    each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
-    flat = call_function(m, torch.stack, [each], {}) if shape else each[0]
-    return call_method(m, flat, "reshape", [shape], {}) if len(shape) > 1 else flat
-
-
-def _refuse_factory(args: list, kwargs: dict) -> None:
-    """Break for what cannot be made on the meta device, or is no plain value."""
-    if kwargs.get("generator") is not None:
-        raise Break("rng_state", "a random generator object is used")
-    if kwargs.get("out") is not None:
-        raise Break("unsupported", "a factory function with out=")
-    for a in (*args, *kwargs.values()):
-        if not _factory_argument(a):
-            raise Break(
-                "numpy" if type(a).__module__.startswith("numpy") else "unknown_object",
-                f"a tensor is made from an object of type {type(a).__name__}",
-            )
-
-
-def _made_on_meta(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
-    """What the factory makes of the numbers as they are now, without data."""
-    hints, named = [_hint(a) for a in args], {k: _hint(v) for k, v in kwargs.items()} | {"device": "meta"}
-    named.pop("pin_memory", None)
-    try:
-        return m.native(fn, *hints, **named)
-    except Raised as raised:
-        raise Raised(true_error(fn, args, kwargs, raised.exc)) from None
-
-
-def _contiguous(m: Machine, shape: list, made: TensorMeta) -> TensorMeta:
-    """The metadata of a contiguous tensor of that shape, whose sizes may vary."""
-    exprs = tuple(maybe_int(m.env.to_expr(s)) for s in shape)
-    stride: list[Any] = []
-    step: Any = 1
-    for s in reversed(exprs):
-        stride.append(step)
-        step = step * s
-    return TensorMeta(exprs, tuple(reversed(stride)), made.dtype, made.device, 0, made.requires_grad)
-
-
-def _eye(m: Machine, args: list, kwargs: dict) -> Any:
-    """torch.eye of a size that varies."""
-    device = {"device": kwargs.get("device")}
-    rows, columns = (call_factory(m, torch.arange, [n], dict(device)) for n in (args[0], args[-1]))
-    ones = call_operator(m, operator.eq, [call_method(m, rows, "unsqueeze", [1], {}), columns])
-    return call_method(m, ones, "to", [kwargs.get("dtype") or torch.get_default_dtype()], {})
-
-
-def call_legacy_constructor(m: Machine, dtype: torch.dtype | None, args: list, kwargs: dict) -> Any:
-    """torch.Tensor(...) and torch.FloatTensor(...): of a sequence's values, or uninitialised of given sizes."""
-    wanted = {} if dtype is None else {"dtype": dtype}
-    if kwargs or any(holds_tensor(m.deep_plain(a)) or type(a) is Array for a in args):
-        raise Break(
-            "unsupported",
-            "a tensor is constructed by its class from another tensor",
-            "use torch.tensor, torch.zeros or the like",
-        )
-    args = [_argument(m, a) for a in args]
-    if len(args) == 1 and isinstance(args[0], (list, tuple)) and not isinstance(args[0], torch.Size):
-        m.world.state("default_dtype", torch.get_default_dtype())
-        return call_factory(m, torch.tensor, args, wanted or {"dtype": torch.get_default_dtype()})
-    return call_factory(
-        m, torch.empty, [list(args[0])] if args and isinstance(args[0], torch.Size) else [list(args) or [0]], wanted
-    )
-
-
-def _factory_argument(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(_factory_argument(v) for v in value)
-    return (
-        value is None
-        or isinstance(
-            value,
-            (
-                bool,
-                int,
-                float,
-                complex,
-                str,
-                torch.dtype,
-                torch.device,
-                torch.layout,
-                torch.memory_format,
-                torch.SymInt,
-                torch.SymFloat,
-                torch.SymBool,
-                range,
-            ),
-        )
-        or type(value) is type
-        and value in PYTHON_DTYPES
-    )
-
-
-def _holds_numpy_number(value: Any) -> bool:
-    return type(value).__module__ == "numpy" or type(value) in (list, tuple) and any(map(_holds_numpy_number, value))
-
-
-def _symbolic(value: Any) -> bool:
-    return (
-        isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
-        or isinstance(value, (list, tuple))
-        and any(map(_symbolic, value))
-    )
-
-
-def _hint(value: Any) -> Any:
-    if isinstance(value, torch.SymInt):
-        return int(value.node.env.hint(value.node.env.to_expr(value)))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_hint(v) for v in value) if type(value) in (list, tuple) else [_hint(v) for v in value]
-    return _specialized(value)
-
-
-def _specialized(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_specialized(v) for v in value] if isinstance(value, list) else tuple(_specialized(v) for v in value)
-    return specialize(value)
-
-
-def _symbolic_shape(fn: Callable, args: list, kwargs: dict) -> list | None:
-    """The shape of a factory's result in size expressions, or None where it is not known in closed form."""
-    if fn in _SIZED or fn is torch.full:
-        size = kwargs.get("size", args[0] if args else ())
-        if fn is not torch.full and not isinstance(size, (list, tuple)):
-            size = args
-        return list(size)
-    if fn is torch.arange and not {"start", "step"} & set(kwargs):
-        args = [*args, kwargs["end"]] if "end" in kwargs else args
-        start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1) if len(args) == 2 else args
-        if all(isinstance(a, (int, torch.SymInt)) for a in args) and isinstance(step, int) and step:
-            return [(end - start + (step - 1)) // step if step > 0 else (start - end - (step + 1)) // -step]
-    return None

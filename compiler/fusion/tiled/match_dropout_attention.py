@@ -27,7 +27,7 @@ from ...lowering.ir import (
 from ...lowering.lowered import Extern, LoweredStep, View
 from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ...symbolic.expr import Expr, as_expr, ceildiv, maybe_int, symbol
-from ..placed_copies import is_copy, whole_source
+from ..memory.placed_copies import is_copy, whole_source
 from .producers import position, read_by
 from ..parameter_names import FormalNames
 from ..schedule import Launch, Template

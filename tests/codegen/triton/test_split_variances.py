@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
-from tcompile.compiler.fusion.memory_plan import same_index  # noqa: E402
+from tcompile.compiler.fusion.memory.memory_plan import same_index  # noqa: E402
 from tcompile.compiler.lowering.ir import walk  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 

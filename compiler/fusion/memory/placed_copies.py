@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Iterable, Mapping, Sequence
 
-from ..lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
-from ..lowering.lowered import LoweredStep
-from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
-from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
-from .inline import buffers_read
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
+from ...lowering.lowered import LoweredStep
+from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
+from ..inline import buffers_read
 
 __all__ = ["without_copies", "whole_source", "is_copy", "parted"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Sequence
 
-from ..lowering.ir import Buffer
-from ..lowering.lowered import Extern, LoweredGraph, View
-from ..symbolic.expr import as_expr, mul_all
-from .inline import buffers_read
+from ...lowering.ir import Buffer
+from ...lowering.lowered import Extern, LoweredGraph, View
+from ...symbolic.expr import as_expr, mul_all
+from ..inline import buffers_read
 from .memory_plan import nbytes, outlive
-from .schedule import Launch
+from ..schedule import Launch
 
 __all__ = ["unify_names"]
 

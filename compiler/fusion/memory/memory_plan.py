@@ -13,13 +13,13 @@ from typing import Any, Sequence
 
 import torch
 
-from ..lowering.ir import Buffer, Kernel, Value, walk
-from ..lowering.lowered import Extern, LoweredGraph, View
-from ..ops.raising import KEEP_BYTES, may_raise
-from ..symbolic.expr import Expr, as_expr, integer
-from .domain import size_hint
-from .inline import buffers_read
-from .schedule import Alloc, Free, Launch, Step
+from ...lowering.ir import Buffer, Kernel, Value, walk
+from ...lowering.lowered import Extern, LoweredGraph, View
+from ...ops.raising import KEEP_BYTES, may_raise
+from ...symbolic.expr import Expr, as_expr, integer
+from ..domain import size_hint
+from ..inline import buffers_read
+from ..schedule import Alloc, Free, Launch, Step
 
 KEPT_BYTES = 1 << 20  # of a block that is kept between two uses in any case
 # calls whose results are memory of their own, which nothing else knows: kernels behind them may write over it

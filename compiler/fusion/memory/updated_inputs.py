@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..lowering.ir import Buffer, LoopNest, walk
-from ..lowering.lowered import Extern, LoweredGraph, LoweredStep, View
-from ..ops.raising import KEEP_BYTES, may_raise
-from .domain import size_hint
-from .inline import buffers_read
+from ...lowering.ir import Buffer, LoopNest, walk
+from ...lowering.lowered import Extern, LoweredGraph, LoweredStep, View
+from ...ops.raising import KEEP_BYTES, may_raise
+from ..domain import size_hint
+from ..inline import buffers_read
 from .memory_plan import may_alias, nbytes, result_buffers, same_layout
 
 __all__ = ["updated_inputs"]
