@@ -26,6 +26,7 @@ from .cell_work import CellWork
 from .engine import Engine
 from ..guards.guard_plan import make_plan
 from ..guards.guard_program import compile_guards
+from ..guards.held_places import HeldPlaces
 from ..guards.redefined import renamed
 from ..guards.source_values import file_of
 from ..guards.weak import referents
@@ -254,16 +255,16 @@ class HookEngine(Engine):
 
     def _renamed(self, cache: Any, state: Any, misses: Any, func: types.FunctionType, args: tuple) -> Any:
         for entry, _ in misses:
-            if (found := renamed(entry.program.guards, func, args)) is None:
+            meta = entry.meta
+            if meta.held_places is None:
+                meta.held_places = HeldPlaces(meta.guards, make_plan(meta.guards, len(args)))
+            if (renaming := renamed(meta.guards, meta.held_places, func, args)) is None:
                 continue
-            guards, renaming = found
-            namespace = renaming.namespace(entry.meta.namespace)
+            namespace = renaming.namespace(meta.namespace)
             if namespace is None:
                 continue
-            if entry.meta.guard_plan is None:
-                entry.meta.guard_plan = make_plan(entry.program.guards, len(args))
-            plan = renaming.plan(entry.meta.guard_plan)
-            program = compile_guards(guards, len(args), plan=plan)
+            guards, places = renaming.places(meta.guards, meta.held_places)
+            program = compile_guards(guards, len(args), places=places)
             if (at := program.check(func, args)) >= 0:
                 state.renamed_unmet[id(entry)] = looked_at(guards[at])
                 continue
@@ -273,7 +274,7 @@ class HookEngine(Engine):
             if hasattr(call, "held_by"):
                 call.held_by(namespace, "graph_0")
             cache.remove(entry)
-            meta = dataclasses.replace(entry.meta, guards=guards, namespace=namespace, guard_plan=plan)
+            meta = dataclasses.replace(meta, guards=guards, namespace=namespace, held_places=places)
             return self._add_entry(cache, state.name, program, meta)
         return None
 

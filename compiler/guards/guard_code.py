@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import copy
 from types import ModuleType
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
@@ -18,19 +19,21 @@ from .tensors import is_symbol, key_template, tensor_mismatch
 from .source_values import COMPARISONS, Unreachable, plain_key, same_code, same_found, step
 from .weak import Weak
 
-__all__ = ["lower_plan"]
+__all__ = ["Lowering", "lower_plan"]
 
 _INT64_MAX = (1 << 63) - 1
 
 
 def lower_plan(native: ModuleType, guards: Sequence[Guard], n_locals: int, plan: Plan) -> Any:
     """A `_native.GuardProgram` that runs the plan."""
-    return _Lowering(native, list(guards), n_locals, plan).program()
+    return Lowering(native, n_locals, plan).program(guards)
 
 
-class _Lowering:
-    def __init__(self, native: ModuleType, guards: list[Guard], n_locals: int, plan: Plan) -> None:
-        self.native, self.guards, self.n_locals, self.plan = native, guards, n_locals, plan
+class Lowering:
+    """The instructions of a plan. `program(guards)` is a program of them."""
+
+    def __init__(self, native: ModuleType, n_locals: int, plan: Plan) -> None:
+        self.native, self.n_locals, self.plan = native, n_locals, plan
         self.ops: dict[str, int] = native.OPCODES
         self.symbol = {name: i for i, name in enumerate(plan.symbols)}
         # slots of the watched part come first: the program keeps them between calls
@@ -39,20 +42,27 @@ class _Lowering:
         self.slot = {s: i for i, s in enumerate([*watched, *others])}
         self.n_watched, self.n_others = len(watched), len(others)
         self.blame = self._blame()
+        self.parts = [[self._instruction(s) for s in part] for part in plan.parts()]
 
-    def program(self) -> Any:
-        parts = [[self._instruction(s) for s in part] for part in (self.plan.first, self.plan.watched, self.plan.last)]
+    def exchanged(self, plan: Plan, steps: Iterable[tuple[int, int]]) -> Lowering:
+        """The instructions of a plan that differs by what these steps, (part, number) each, hold."""
+        out = copy.copy(self)
+        out.plan, out.parts = plan, [list(part) for part in self.parts]
+        for k, i in steps:
+            out.parts[k][i] = out._instruction(plan.parts()[k][i])
+        return out
+
+    def program(self, guards: Sequence[Guard]) -> Any:
         return self.native.GuardProgram(
-            self.guards, tuple(self.plan.symbols), *parts, self.n_watched, self.n_others, self.n_locals
+            list(guards), tuple(self.plan.symbols), *self.parts, self.n_watched, self.n_others, self.n_locals
         )
 
     def _blame(self) -> dict[int, int]:
         """For each slot the first check that needs it: the guard that fails where the slot cannot be loaded."""
         blame: dict[int, int] = {}
-        bases = {
-            s[1]: s[3] for part in (self.plan.first, self.plan.watched, self.plan.last) for s in part if s[0] == "load"
-        }
-        for s in (*self.plan.first, *self.plan.watched, *self.plan.last):
+        steps = [s for part in self.plan.parts() for s in part]
+        bases = {s[1]: s[3] for s in steps if s[0] == "load"}
+        for s in steps:
             if s[0] == "check":
                 for slot in s[3] if isinstance(s[3], tuple) else (s[3],):
                     while slot >= 0 and slot not in blame:

@@ -65,6 +65,9 @@ class Plan:
     symbols: list[str] = field(default_factory=list)
     n_slots: int = 0
 
+    def parts(self) -> tuple[list[tuple], list[tuple], list[tuple]]:
+        return self.first, self.watched, self.last
+
 
 @dataclass
 class _Check:

@@ -8,8 +8,9 @@ from .. import events
 from ..native import native, say_missing
 from .guard import Guard
 from . import probe
-from .guard_code import lower_plan
-from .guard_plan import Plan, make_plan
+from .guard_code import Lowering, lower_plan
+from .guard_plan import make_plan
+from .held_places import HeldPlaces
 from .python_program import PythonGuardProgram
 from .watch_probe import every_write_is_heard
 
@@ -29,20 +30,24 @@ class GuardProgram(Protocol):
 
 
 def compile_guards(
-    guards: Sequence[Guard], n_locals: int, *, plan: Plan | None = None, force_python: bool = False
+    guards: Sequence[Guard], n_locals: int, *, places: HeldPlaces | None = None, force_python: bool = False
 ) -> GuardProgram:
     """The program that checks `guards` for calls of a frame with `n_locals` parameters (*args and **kwargs count).
-    `plan`: their plan, where it is known.
+    `places`: their plan, where it is known.
 
     `program.check(func, args) -> int`: -1 where all hold, else the index in `guards` of the first that does not hold.
     Raises ValueError for a malformed guard, or a size symbol that no guard binds.
     """
-    plan = plan or make_plan(guards, n_locals)
+    plan = make_plan(guards, n_locals) if places is None else places.plan
     if native is None or force_python or not hasattr(native, "GuardProgram"):
         say_missing()
         return PythonGuardProgram(guards, n_locals, plan)
     _prepare()
-    return lower_plan(native, guards, n_locals, plan)
+    if places is None:
+        return lower_plan(native, guards, n_locals, plan)
+    if places.lowering is None:
+        places.lowering = Lowering(native, n_locals, plan)
+    return places.lowering.program(guards)
 
 
 _listened = False

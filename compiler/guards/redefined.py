@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from .guard import FunctionSpec, Guard
-from .guard_plan import Plan
+from .held_places import HeldPlaces
 from .python_program import evaluate_source
 from .source import Source, make_source
 from .source_values import Unreachable, same_code
-from .weak import Weak, present, referents
+from .weak import Weak, present
 
 __all__ = ["Renaming", "renamed"]
 
@@ -164,12 +164,12 @@ class Renaming:
             return guard
         return dataclasses.replace(guard, source=source, expected=expected)
 
-    def plan(self, plan: Plan) -> Plan:
-        """The plan of the renamed guards: what runs when does not depend on who is expected."""
-        first, watched, last = (
-            [(*step[:4], self.of(step[4])) for step in part] for part in (plan.first, plan.watched, plan.last)
-        )
-        return Plan(first, watched, last, plan.symbols, plan.n_slots)
+    def places(self, guards: Sequence[Guard], places: HeldPlaces) -> tuple[list[Guard], HeldPlaces]:
+        """The guards, their plan and its places in the new names. What runs when does not depend on who is expected."""
+        out = list(guards)
+        for i in {i for old in self.new for i in places.guards.get(old, ())}:
+            out[i] = self.guard(out[i])
+        return out, places.exchanged(self.new, self.of)
 
     def namespace(self, names: dict[str, Any]) -> dict[str, Any] | None:
         """The globals of an entry's text in the new names; None where an old object lies deeper in one of them."""
@@ -192,20 +192,17 @@ class Renaming:
             inside = [c.cell_contents for c in value.__closure__ if c != types.CellType()]
         elif isinstance(value, Weak):
             inside = (value(),)
-        return any(self._holds_old(v, depth - 1) for v in inside)
+        return any(self._holds_old(v, depth - 1) for v in inside if type(v) not in _ATOMS)
 
 
-def renamed(guards: Sequence[Guard], func: Any, args: tuple) -> tuple[list[Guard], Renaming] | None:
-    """The guards of an entry in the names of this call's classes, and the renaming; None where no class of theirs was
-    defined again.
+def renamed(guards: Sequence[Guard], places: HeldPlaces, func: Any, args: tuple) -> Renaming | None:
+    """The names of this call's classes for what the guards of an entry hold; None where no class of theirs was defined
+    again.
     """
     renaming = Renaming()
-    for guard in guards:
-        if guard.kind not in ("ID", "TYPE") or guard.source is None or guard.source.root.kind == "const":
-            continue
+    for i in places.classes:
+        guard = guards[i]
         wanted = present(guard.expected)
-        if not isinstance(wanted, type):
-            continue
         try:
             got = evaluate_source(guard.source, func, args)
         except Unreachable:
@@ -214,8 +211,5 @@ def renamed(guards: Sequence[Guard], func: Any, args: tuple) -> tuple[list[Guard
             got = type(got)
         if got is not wanted and not renaming.pair(wanted, got):
             return None
-    if not renaming or any(
-        id(held) in renaming.old for held in referents(guards)
-    ):  # what has both, old and new, tells them apart
-        return None
-    return [renaming.guard(g) for g in guards], renaming
+    # what has both, old and new, tells them apart
+    return renaming if renaming and places.guards.keys().isdisjoint(renaming.old) else None

@@ -71,7 +71,7 @@ class CaptureResult:
     attributes: list[Any] = field(default_factory=list)  # what can be put back: (weak reference to the object, name)
     break_errors: bool | None = None  # what the options of the function say of breaks, while the entry runs
     dropped: list[Guard] = field(default_factory=list)  # what holds by the program's word (guard_filter_fn)
-    guard_plan: Any = None  # the Plan of `guards`, kept once they were said of a class that was defined again
+    held_places: Any = None  # what the guards hold and where, kept once a call came with other classes
     needs_hook: bool = False  # runs native calls whose frames are to be compiled as well
 
 

@@ -20,6 +20,7 @@ from torch.fx.node import _get_qualified_name
 from ...graph.tensor import TraceTensor, is_torchs_own
 from ...guards import source as S
 from ...guards.guard import Guard
+from ...guards.guard_program import GuardProgram, compile_guards
 from ...guards.source_values import found_in_class
 from ..kinds.lookups import MISSING, class_attribute, found_in
 from ..machine.signals import Break
@@ -181,6 +182,8 @@ def bound_attribute(m: Machine, t: TraceTensor, cls: type, name: str, raw: Any) 
 
 def special_method_exchanged() -> str:
     """The name of a special method of tensors that the program has exchanged; empty where there is none."""
+    if _all_special().check(None, ()) < 0:
+        return ""
     for cls, expected in _expectations().items():
         for name, value in expected.items():
             if found_in(cls, name) is not value:
@@ -191,6 +194,12 @@ def special_method_exchanged() -> str:
 def special_guards(classes: Iterable[type]) -> list[Guard]:
     """Rely on the special methods of the tensors' classes being torch's own."""
     return [Guard(S.const(cls), "CLASS", _guarded(cls), None, None, "special methods of tensors") for cls in classes]
+
+
+@functools.cache
+def _all_special() -> GuardProgram:
+    """The guards of all classes, which ask a class again only after it changed."""
+    return compile_guards(special_guards(_CLASSES), 0)
 
 
 @functools.cache

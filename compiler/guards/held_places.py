@@ -1,0 +1,82 @@
+"""Where the guards of an entry, and their plan, hold each object: whoever exchanges an object touches these places
+alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from .guard import FunctionSpec, Guard, TensorSpec
+from .guard_code import Lowering
+from .guard_plan import Plan
+from .source import Source
+from .weak import Weak, present
+
+__all__ = ["HeldPlaces"]
+
+_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, type(Ellipsis), TensorSpec, FunctionSpec))
+
+
+class HeldPlaces:
+    """guards    id of an object -> numbers of the guards that hold it
+    steps     id of an object -> (part, number) of the plan's steps that hold it
+    classes   numbers of the guards that say of which class a value is, or that it is a class
+    lowering  of the plan, once a program was made of it
+    """
+
+    def __init__(self, guards: Sequence[Guard], plan: Plan) -> None:
+        self.plan = plan
+        self.lowering: Lowering | None = None
+        self.guards: dict[int, list[int]] = {}
+        self.steps: dict[int, list[tuple[int, int]]] = {}
+        self.classes: list[int] = []
+        for i, guard in enumerate(guards):
+            for held in (*_held(guard.expected), *_held(guard.source)):
+                self.guards.setdefault(id(held), []).append(i)
+            if (
+                guard.kind in ("ID", "TYPE")
+                and guard.source is not None
+                and guard.source.root.kind != "const"
+                and isinstance(present(guard.expected), type)
+            ):
+                self.classes.append(i)
+        for k, part in enumerate(plan.parts()):
+            for i, step in enumerate(part):
+                for held in _held(step[4]):
+                    self.steps.setdefault(id(held), []).append((k, i))
+
+    def exchanged(self, new: Mapping[int, Any], of: Callable[[Any], Any]) -> HeldPlaces:
+        """The places in a plan that holds `new` (old id -> the new object) in the place of the old ones. `of` gives
+        what a step is to hold.
+        """
+        touched = {at for old in new for at in self.steps.get(old, ())}
+        parts = [list(part) for part in self.plan.parts()]
+        for k, i in touched:
+            step = parts[k][i]
+            parts[k][i] = (*step[:4], of(step[4]))
+        out = copy.copy(self)
+        first, watched, last = parts
+        out.plan = Plan(first, watched, last, self.plan.symbols, self.plan.n_slots)
+        out.lowering = None if self.lowering is None else self.lowering.exchanged(out.plan, touched)
+        out.guards = {id(new[key]) if key in new else key: at for key, at in self.guards.items()}
+        out.steps = {id(new[key]) if key in new else key: at for key, at in self.steps.items()}
+        return out
+
+
+def _held(value: Any) -> Iterator[Any]:
+    """The objects that may be exchanged in what a guard or a step holds (Renaming.of exchanges them)."""
+    kind = type(value)
+    if kind is Weak or kind is weakref.ref:
+        if (there := value()) is not None:
+            yield there
+    elif kind is tuple or kind is frozenset:
+        for part in value:
+            yield from _held(part)
+    elif kind is Source:
+        if value.root.kind == "const":
+            yield value.root.key
+    elif kind not in _ATOMS:
+        yield value
