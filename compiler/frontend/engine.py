@@ -287,6 +287,8 @@ class Engine:
         if self.work is not None and (spent := self.work.spent()):
             self._put_off(cache, state, func.__code__, spent)
             return None
+        if self._waits(cache, state, func, args, misses):
+            return None
 
         def failures() -> list[GuardFailure]:
             return [explain_failure(e.program.guards[i], func, args, guards=e.program.guards) for e, i in misses]
@@ -309,8 +311,6 @@ class Engine:
         if self.opts.dynamic is not False:
             for e, _ in misses:
                 learn(state, e.program.guards, func, args)
-        if self._waits(cache, state, func, args, misses):
-            return None
         small: list[Any] = []
         reasons = failures()
         try:

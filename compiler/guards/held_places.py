@@ -5,6 +5,7 @@ alone.
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,8 @@ _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, type(Elli
 class HeldPlaces:
     """guards    id of an object -> numbers of the guards that hold it
     steps     id of an object -> (part, number) of the plan's steps that hold it
-    classes   numbers of the guards that say of which class a value is, or that it is a class
+    classes   numbers of the guards that say of which class a value is, or that it is a class, where another class
+              may come to be called so
     lowering  of the plan, once a program was made of it
     """
 
@@ -40,7 +42,8 @@ class HeldPlaces:
                 guard.kind in ("ID", "TYPE")
                 and guard.source is not None
                 and guard.source.root.kind != "const"
-                and isinstance(present(guard.expected), type)
+                and isinstance(cls := present(guard.expected), type)
+                and not _is_a_modules(cls)
             ):
                 self.classes.append(i)
         for k, part in enumerate(plan.parts()):
@@ -64,6 +67,14 @@ class HeldPlaces:
         out.guards = {id(new[key]) if key in new else key: at for key, at in self.guards.items()}
         out.steps = {id(new[key]) if key in new else key: at for key, at in self.steps.items()}
         return out
+
+
+def _is_a_modules(cls: type) -> bool:
+    """Whether a module has the class under its name. A notebook's next cell may put another one there."""
+    found: Any = sys.modules.get(cls.__module__) if cls.__module__ != "__main__" else None
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is cls
 
 
 def _held(value: Any) -> Iterator[Any]:
