@@ -1,4 +1,4 @@
-"""Updates of parts of an input: written into the input where nothing else reads it, copied back where something does."""
+"""Updates of parts of an input: written into it where nothing else reads it, copied back where something does."""
 
 from __future__ import annotations
 
@@ -104,3 +104,30 @@ def test_a_small_input_stays_as_it_was_where_a_call_may_fail(fn):
     with pytest.raises(IndexError):
         compiled(cache, torch.tensor([99]), torch.randn(2, 4, 1, 64))
     assert torch.equal(cache, before)
+
+
+@pytest.mark.parametrize("fn", [copies, adds])
+def test_a_position_outside_writes_nothing_elsewhere(fn):
+    """A large input may be written in part when the call raises, as by eager: at the positions given, at no others."""
+    compiled = tcompile.compile(fn)
+    new = torch.ones(*LARGE[:2], 3, LARGE[3])
+    compiled(torch.zeros(LARGE), torch.tensor([1, 2, 3]), new)
+    cache = torch.zeros(LARGE)
+    with pytest.raises(IndexError):
+        compiled(cache, torch.tensor([3, 99_999, 5]), new)
+    cache[:, :, [3, 5]] = 0
+    assert not cache.any()
+
+
+def test_views_of_the_updated_input_are_results():
+    def f(cache, at, new):
+        cache.index_copy_(2, at, new)
+        return cache.view(-1)[10:20].view(2, 5)
+
+    ours, at, new = torch.randn(LARGE), torch.tensor([7]), torch.randn(*LARGE[:2], 1, LARGE[3])
+    theirs = ours.clone()
+    result = tcompile.compile(f)(ours, at, new)
+    torch.testing.assert_close(result, f(theirs, at, new))
+    torch.testing.assert_close(ours, theirs)
+    ours.zero_()
+    assert not result.any()

@@ -371,7 +371,7 @@ class _Printer:
         values.emit(roots)
         lines = self._take_outer(values)
         for st in stage.stores:
-            lines += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, False)]
+            lines += [text for _, text in values.store(st, False)]
         for acc in stage.accs:  # a reduction over nothing but one element
             x = values.operand(acc.value)
             ct = ctype(acc.dtype)
@@ -417,7 +417,7 @@ class _Printer:
         out = self._take_outer(main)
         between = {lv: main.lines[lv] for lv in sorted(main.lines)}
         for st in stage.stores:
-            body += [text for _, text in main.store(st.buffer, st.index, st.value, st.mode, True)]
+            body += [text for _, text in main.store(st, True)]
         if lay.tile is not None:
             out += self._tiles(main, name, [*between.get(LEVEL_LOOP, []), *body])
             self.scope.leave(LEVEL_ITEM)

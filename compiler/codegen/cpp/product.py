@@ -392,7 +392,7 @@ class ProductPrinter:
         values.emit(roots)
         body = list(values.lines.get(LEVEL_VECTOR, []))
         for st in p.stores:
-            body += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, True)]
+            body += [text for _, text in values.store(st, True)]
         needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
         block = "block" if self.one else "batch * blocks + block"
         panel = "panel % block_panels" if self.block_first else "panel" if self.one else "batch * panels + panel"

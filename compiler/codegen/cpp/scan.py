@@ -39,7 +39,7 @@ def scan_loop(printer: Any, stage: Stage, axis_level: dict[str, int]) -> list[st
     for st in stage.stores:
         values.emit([*st.positions, stored(st.value)])
         body += values.lines.pop(LEVEL_LOOP, [])
-        body += [text for _, text in values.store(st.buffer, st.index, st.value, st.mode, False)]
+        body += [text for _, text in values.store(st, False)]
     lines = [
         *printer._take_outer(values),
         *declared,

@@ -16,7 +16,7 @@ from typing import Callable, Iterable, Mapping
 
 import torch
 
-from ...lowering.ir import Buffer, Value, const, indirect_values
+from ...lowering.ir import Buffer, Store, Value, const, indirect_values, walk
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
@@ -549,16 +549,20 @@ class StageValues(GuardedValues):
         return f"tc::check({splat(self.s, i)}, {splat(self.s, n)}, {wanted}, {self.lanes_of(copy)}, {code}, failed)"
 
     # ---- stores
-    def store(self, buffer: Buffer, e: Expr, value: Value, mode: str, in_vector_loop: bool) -> list[tuple[int, str]]:
-        """Statements that store `value`: (level, text) pairs, one per copy."""
-        ct = ctype(value.dtype if value.dtype is BITS else buffer.dtype)
-        value = stored(value)
+    def store(self, store: Store, in_vector_loop: bool) -> list[tuple[int, str]]:
+        """Statements that store a value: (level, text) pairs, one per copy."""
+        buffer, e, mode = store.buffer, store.index, store.mode
+        ct = ctype(store.value.dtype if store.value.dtype is BITS else buffer.dtype)
+        value = stored(store.value)
         where = self.locate(buffer, e)
+        # The buffer may be an input, which stays as it is where a position does not lie in it.
+        checked = self.scope.checks and any(v.op == "check_index" for v in walk(store.positions))
+        condition = "if (!failed) " if checked else ""
         if not in_vector_loop:
             x = self._as_stored(self.operand(value), ct)
             level = max([LEVEL_ITEM, *(self.axis_level.get(n, LEVEL_TOP) for n in e.symbol_names())])
             target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, 0, False))}]"
-            return [(level, self._store_scalar(target, x, ct, mode))]
+            return [(level, condition + self._store_scalar(target, x, ct, mode))]
         out = []
         for copy in range(self.copies):
             lanes = self.lanes_of(copy)
@@ -582,7 +586,7 @@ class StageValues(GuardedValues):
                 target = f"{where.pointer}[{self.scope.index_text(self.index_at(where.index, copy, True))}]"
                 lane = Operand(f"{x.text}[k]", ct, False, x.exact) if x.is_vector else x
                 text = f"tc::each({lanes}, [&](int k) {{ {self._store_scalar(target, lane, ct, mode)} }});"
-            out.append((LEVEL_VECTOR, text))
+            out.append((LEVEL_VECTOR, condition + text))
         return out
 
     def _as_stored(self, x: Operand, ct: CType, fits: bool = False) -> Operand:

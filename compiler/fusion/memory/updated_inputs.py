@@ -69,12 +69,14 @@ class _Uses:
                 read = {v.attr[0] for v in walk([s.value]) if v.op == "load"}
             else:
                 read = {*buffers_read(s)}
-                if isinstance(s, View) and s.buffer in self.results:
-                    self.results.add(s.base)
                 if isinstance(s, Extern) and any(b is not None and may_alias(s, k) for k, b in enumerate(s.outputs)):
                     self.aliased |= read
             for b in read:
                 self.reads.setdefault(b, []).append(at)
+        for v in reversed([s for s in lowered.steps if isinstance(s, View)]):  # a view of a view comes after it
+            for seen in (self.results, self.aliased):
+                if v.buffer in seen:
+                    seen.add(v.base)
 
     def is_only_updated(self, i: int, x: Buffer, b: Buffer) -> bool:
         """Whether the input x may be b from b's first write on: nobody else looks at x, and b is no result."""
