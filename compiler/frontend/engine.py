@@ -651,10 +651,8 @@ def _pass_over(result: CaptureResult) -> None:
     functions that the frame makes stays wanted, since they may be called from anywhere.
     """
     for name, v in result.namespace.items():
-        if not name.startswith(_RUN_NATIVELY):
-            continue
-        code = v.__code__ if isinstance(v, types.FunctionType) else v
-        if isinstance(code, types.CodeType):
+        code = v.__code__ if name.startswith("break_") and isinstance(v, types.FunctionType) else v
+        if name.startswith(_RUN_NATIVELY) and isinstance(code, types.CodeType):
             frame_hook.skip_code(code)
 
 

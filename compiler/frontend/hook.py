@@ -24,7 +24,6 @@ from ..capture.breaks.failing import call_original
 from ..capture.library.torch_marks import is_stock_compiled
 from .cell_work import CellWork
 from .engine import Engine
-from ..guards.guard_plan import make_plan
 from ..guards.guard_program import compile_guards
 from ..guards.held_places import HeldPlaces
 from ..guards.redefined import renamed
@@ -257,13 +256,13 @@ class HookEngine(Engine):
         for entry, _ in misses:
             meta = entry.meta
             if meta.held_places is None:
-                meta.held_places = HeldPlaces(meta.guards, make_plan(meta.guards, len(args)))
+                meta.held_places = HeldPlaces(meta.guards)
             if (renaming := renamed(meta.guards, meta.held_places, func, args)) is None:
                 continue
             namespace = renaming.namespace(meta.namespace)
             if namespace is None:
                 continue
-            guards, places = renaming.places(meta.guards, meta.held_places)
+            guards, places = renaming.places(meta.guards, meta.held_places, len(args))
             program = compile_guards(guards, len(args), places=places)
             if (at := program.check(func, args)) >= 0:
                 state.renamed_unmet[id(entry)] = looked_at(guards[at])

@@ -38,7 +38,7 @@ def compile_guards(
     `program.check(func, args) -> int`: -1 where all hold, else the index in `guards` of the first that does not hold.
     Raises ValueError for a malformed guard, or a size symbol that no guard binds.
     """
-    plan = make_plan(guards, n_locals) if places is None else places.plan
+    plan = (places and places.plan) or make_plan(guards, n_locals)
     if native is None or force_python or not hasattr(native, "GuardProgram"):
         say_missing()
         return PythonGuardProgram(guards, n_locals, plan)

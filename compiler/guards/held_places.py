@@ -12,7 +12,7 @@ from typing import Any
 
 from .guard import FunctionSpec, Guard, TensorSpec
 from .guard_code import Lowering
-from .guard_plan import Plan
+from .guard_plan import Plan, make_plan
 from .source import Source
 from .weak import Weak, present
 
@@ -26,11 +26,11 @@ class HeldPlaces:
     steps     id of an object -> (part, number) of the plan's steps that hold it
     classes   numbers of the guards that say of which class a value is, or that it is a class, where another class
               may come to be called so
-    lowering  of the plan, once a program was made of it
+    plan, lowering  made when an object is exchanged for the first time: most calls that no entry serves exchange none
     """
 
-    def __init__(self, guards: Sequence[Guard], plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, guards: Sequence[Guard]) -> None:
+        self.plan: Plan | None = None
         self.lowering: Lowering | None = None
         self.guards: dict[int, list[int]] = {}
         self.steps: dict[int, list[tuple[int, int]]] = {}
@@ -46,23 +46,28 @@ class HeldPlaces:
                 and not _is_a_modules(cls)
             ):
                 self.classes.append(i)
-        for k, part in enumerate(plan.parts()):
+
+    def make_plan(self, guards: Sequence[Guard], n_locals: int) -> Plan:
+        """The plan of the guards, with its places."""
+        self.plan = make_plan(guards, n_locals)
+        for k, part in enumerate(self.plan.parts()):
             for i, step in enumerate(part):
                 for held in _held(step[4]):
                     self.steps.setdefault(id(held), []).append((k, i))
+        return self.plan
 
-    def exchanged(self, new: Mapping[int, Any], of: Callable[[Any], Any]) -> HeldPlaces:
-        """The places in a plan that holds `new` (old id -> the new object) in the place of the old ones. `of` gives
-        what a step is to hold.
+    def exchanged(self, plan: Plan, new: Mapping[int, Any], of: Callable[[Any], Any]) -> HeldPlaces:
+        """The places in this plan once it holds `new` (old id -> the new object) in the place of the old ones. `of`
+        gives what a step is to hold.
         """
         touched = {at for old in new for at in self.steps.get(old, ())}
-        parts = [list(part) for part in self.plan.parts()]
+        parts = [list(part) for part in plan.parts()]
         for k, i in touched:
             step = parts[k][i]
             parts[k][i] = (*step[:4], of(step[4]))
         out = copy.copy(self)
         first, watched, last = parts
-        out.plan = Plan(first, watched, last, self.plan.symbols, self.plan.n_slots)
+        out.plan = Plan(first, watched, last, plan.symbols, plan.n_slots)
         out.lowering = None if self.lowering is None else self.lowering.exchanged(out.plan, touched)
         out.guards = {id(new[key]) if key in new else key: at for key, at in self.guards.items()}
         out.steps = {id(new[key]) if key in new else key: at for key, at in self.steps.items()}

@@ -164,12 +164,12 @@ class Renaming:
             return guard
         return dataclasses.replace(guard, source=source, expected=expected)
 
-    def places(self, guards: Sequence[Guard], places: HeldPlaces) -> tuple[list[Guard], HeldPlaces]:
+    def places(self, guards: Sequence[Guard], places: HeldPlaces, n_locals: int) -> tuple[list[Guard], HeldPlaces]:
         """The guards, their plan and its places in the new names. What runs when does not depend on who is expected."""
         out = list(guards)
         for i in {i for old in self.new for i in places.guards.get(old, ())}:
             out[i] = self.guard(out[i])
-        return out, places.exchanged(self.new, self.of)
+        return out, places.exchanged(places.plan or places.make_plan(guards, n_locals), self.new, self.of)
 
     def namespace(self, names: dict[str, Any]) -> dict[str, Any] | None:
         """The globals of an entry's text in the new names; None where an old object lies deeper in one of them."""

@@ -98,7 +98,7 @@ def test_what_else_reads_the_input_reads_the_old_values(fn, shape):
 @pytest.mark.parametrize("fn", [copies, puts, adds, fills, gives_it_back, attends])
 def test_a_small_input_stays_as_it_was_where_a_call_may_fail(fn):
     run(fn, SMALL)
-    compiled = tcompile.compile(copies)
+    compiled = tcompile.compile(fn)
     cache = torch.randn(SMALL)
     before = cache.clone()
     with pytest.raises(IndexError):

@@ -6,7 +6,6 @@ stays): those are read where they are and never copied; the others are copied in
 replay. Results are copied out, so that they stay valid. Inputs that are written must keep their address for PAID
 replays: then the graph is recorded again where they lie now. Sizes and numbers that vary have a graph each, up to MOST.
 
-
 What the forward of a training step keeps for its backward stays in the graph's memory (`held.py`), and the backward is
 captured reading it there, as soon as the forward is a graph. A call whose forward ran plainly, because results of an
 earlier one were still needed, has a plain backward.
