@@ -69,7 +69,8 @@ class _HostPrinter:
                 name = self._name(x.name)
                 self.of[id(x)] = name
             elif isinstance(x, Expr):
-                name = x.name if x.op == "sym" else self._name(f"size{i}")
+                alone = x.op == "sym" and x.name not in self.inputs  # (two numbers that are known to be equal)
+                name = x.name if alone else self._name(f"size{i}")
             else:
                 name = self._name(x[1])
             self.inputs.append(name)

@@ -642,7 +642,7 @@ class Printer:
             (
                 f"_seen = tl.maximum({end} - {start}, 1).to(tl.float32)"
                 if start != "0"
-                else f"_seen = {self._t(numel(first.axes))} * 1.0"
+                else f"_seen = ({self._t(numel(first.axes))}) * 1.0"
             ),
             f"{total.name} = (tl.sum(_mean * _count, 1))[:, None]",
             f"_mean = _mean - {total.name} / _seen",

@@ -125,6 +125,22 @@ def test_sizes_that_vary():
         torch.testing.assert_close(got.double(), f(x.double()), rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("looks", ["at all", "back"])
+def test_a_number_of_keys_that_is_a_sum(looks):
+    def f(x):
+        x = x[:, 1:]
+        q, k, v = x.reshape(x.shape[0], x.shape[1], 3, 4, 16).permute(2, 0, 3, 1, 4)
+        return (plain if looks == "at all" else causal)(q, k, v).transpose(1, 2).reshape(x.shape[0], x.shape[1], 64)
+
+    g = as_gpu(f, rand(2, 41, 192), dynamic=True)
+    assert "k0_attention" in calls(g) or "k1_attention" in calls(g)
+    for b, n in ((2, 41), (2, 17), (3, 90)):
+        x = rand(b, n, 192)
+        given = {"x": x, "s0": b, "s1": n}
+        (got,) = run(g, [given[i.name] for i in g.schedule.inputs])
+        torch.testing.assert_close(got.double(), f(x.double()), rtol=4e-3, atol=4e-3)
+
+
 # ---- what else is computed of rows
 def by_logsumexp(q, k, v):
     s = (q @ k.mT).float() * 0.2
@@ -199,7 +215,7 @@ def test_infinities_and_nans_of_rows():
         s = q @ k.mT + added
         return torch._safe_softmax(s, -1) @ v, torch.logsumexp(s, -1), s.amax(-1)
 
-    g = as_gpu(f, q, k, v, added, options={"attention": "generated"})
+    g = as_gpu(f, q, k, v, added)
     assert calls(g) == ["k0_attention"], calls(g)
     named = {"q": q, "k": k, "v": v, "added": added}
     for a, b in zip(run(g, [named[b.name] for b in g.schedule.inputs]), f(q, k, v, added), strict=True):
@@ -389,7 +405,7 @@ def test_small_calls_of_a_library_are_generated():
 def test_large_calls_stay_the_librarys():
     q = torch.empty(8, 16, 2048, 64, dtype=f16)
     assert calls(as_gpu(cudnn, q, q, q)) == ["aten._scaled_dot_product_cudnn_attention.default"]
-    assert calls(as_gpu(cudnn, q, q, q, options={"attention": "generated"})) == ["k0_attention"]
+    assert calls(as_gpu(cudnn, q, q, q)) == ["k0_attention"]
     small = torch.empty(1, 2, 64, 64, dtype=f16)
     assert calls(as_gpu(cudnn, small, small, small, options={"attention": "library"})) == [
         "aten._scaled_dot_product_cudnn_attention.default"
@@ -400,7 +416,7 @@ def test_attention_in_float32_is_ours_where_it_is_small():
     small, large = (torch.empty(2, 4, n, 64) for n in (100, 1024))
     assert calls(as_gpu(plain, small, small, small)) == ["k0_attention"]
     assert "k0_attention" not in calls(as_gpu(plain, large, large, large))
-    assert calls(as_gpu(plain, large, large, large, options={"attention": "generated"})) == ["k0_attention"]
+    assert calls(as_gpu(plain, large, large, large)) == ["k0_attention"]
 
 
 # ---- compiled

@@ -247,7 +247,7 @@ class RowTiles(Printer):
                 " RBLOCK"
             )
             whole = "whole"
-        out.append(f"rest = tl.maximum({whole}, {text(True, False, 'minimum', end)} // RBLOCK * RBLOCK)")
+        out.append(f"rest = tl.maximum({whole}, ({text(True, False, 'minimum', end)}) // RBLOCK * RBLOCK)")
         if lower:
             out += self._loop(begin, "whole", names, masks, True)
         out += self._loop(whole, "rest", names, masks, False)
