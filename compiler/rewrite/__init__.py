@@ -15,6 +15,7 @@ from . import clean, fold
 from .attention_inference import attention
 from .attention_training import attention_calls
 from .attention_gradients import attention_gradients
+from .broadcast_products import broadcast_products
 from .product_bias import bias_products
 from .fast_dropout import dropout_by_bits
 from .attention_dropout import dropout_attention
@@ -44,6 +45,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("no_ops", "decomposed", clean.no_ops),
     ("view_chains", "decomposed", clean.view_chains),
     ("cse", "decomposed", clean.common_subexpressions),
+    ("broadcast_products", "decomposed", broadcast_products),
     ("turned_products", "decomposed", turned_products),
     ("attention_calls", "decomposed", attention_calls),
     ("attention_gradients", "decomposed", attention_gradients),

@@ -28,6 +28,7 @@ from .interpreter import SMALL, run
 
 CUDA = torch.device("cuda", 0)
 GPU_PASSES = (
+    "broadcast_products",
     "turned_products",
     "attention_calls",
     "attention_gradients",
