@@ -45,26 +45,29 @@ def channels_last(a: AtenGraph) -> None:
     worth = [n for n in nodes if _worth_it(n)]
     if not worth or _on_cpu(worth[0]) and any(n.target is aten.convolution_backward.default for n in nodes):
         return  # (on a CPU a training step of ResNet-50 took 1.1 times as long)
-    it = _Turning(a, nodes, _seen(nodes), set(), {})
+    it = _Turning(a, nodes, _seen(nodes), set(), {}, {})
     for n in nodes:
         if n.op != "call_function" or n in it.fixed:
             continue
-        turn = next((turn for holds, turn in _KINDS if holds(n, it)), None)
+        turn, is_image = next(((turn, is_image) for holds, turn, is_image in _KINDS if holds(n, it)), (None, False))
         if turn is not None:
+            it.before[n] = n.meta["val"]
             turn(n, it)
-            it.chosen.add(n)
+            if is_image:
+                it.chosen.add(n)
 
 
 @dataclass
 class _Turning:
-    """A graph while its images are turned. `fixed`: what keeps eager's strides; `chosen`: what is turned already;
-    `weights`: parameters, each with its turned copy."""
+    """A graph while its images are turned. `fixed`: what keeps eager's strides; `chosen`: images that are turned
+    already; `weights`: parameters, each with its turned copy; `before`: of what is turned, the metadata that it had."""
 
     graph: AtenGraph
     nodes: list[Node]
     fixed: set[Node]
     chosen: set[Node]
     weights: dict[Node, Node]
+    before: dict[Node, Any]
 
     def last(self, x: Node) -> bool:
         """Whether channels come last, by choice or already."""
@@ -115,13 +118,43 @@ def _turn_elements(n: Node, it: _Turning) -> None:
     n.kwargs = {k: v for k, v in n.kwargs.items() if k != "memory_format"}
 
 
-# (whether an operator is of this kind and takes the layout, what is done with it): the first kind that holds
-_KINDS: tuple[tuple[Callable[[Node, _Turning], bool], Callable[[Node, _Turning], None]], ...] = (
-    (_is_convolution, _turn_convolution),
-    (_is_pool, _turn_results),
-    (_is_item, _take_item),
-    (_moves_pixels, lambda n, it: n.meta.update(val=_turned(n.meta["val"]))),
-    (_computes_on_pixels, _turn_elements),
+def _is_permuted(n: Node, it: _Turning) -> bool:
+    return n.target is aten.permute.default and _lay_otherwise(n.args[0], it)
+
+
+def _permute(n: Node, it: _Turning) -> None:
+    strides = n.args[0].meta["val"].stride
+    n.meta["val"] = n.meta["val"].replace(stride=tuple(strides[d] for d in n.args[1]))
+
+
+def _lies_like_operand(n: Node, it: _Turning) -> bool:
+    """Element by element, as an operand that lies otherwise now: a norm over channels, between two permutes."""
+    return _elementwise(n) and any(_lay_like(x, n, it) for x in n.all_input_nodes)
+
+
+def _lie_like_operand(n: Node, it: _Turning) -> None:
+    like = next(x for x in n.all_input_nodes if _lay_like(x, n, it))
+    n.meta["val"] = n.meta["val"].replace(stride=like.meta["val"].stride)
+
+
+def _lay_like(x: Node, n: Node, it: _Turning) -> bool:
+    return _lay_otherwise(x, it) and _same(x, n) and it.before[x].stride == n.meta["val"].stride
+
+
+def _lay_otherwise(x: Node, it: _Turning) -> bool:
+    return x in it.before and isinstance(x.meta["val"], TensorMeta) and it.before[x].stride != x.meta["val"].stride
+
+
+# (whether an operator is of this kind and takes the layout, what is done with it, whether the result is an image whose
+# channels come last): the first kind that holds
+_KINDS: tuple[tuple[Callable[[Node, _Turning], bool], Callable[[Node, _Turning], None], bool], ...] = (
+    (_is_convolution, _turn_convolution, True),
+    (_is_pool, _turn_results, True),
+    (_is_item, _take_item, True),
+    (_moves_pixels, lambda n, it: n.meta.update(val=_turned(n.meta["val"])), True),
+    (_computes_on_pixels, _turn_elements, True),
+    (_is_permuted, _permute, False),
+    (_lies_like_operand, _lie_like_operand, False),
 )
 
 

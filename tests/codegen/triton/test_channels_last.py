@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from tcompile.compiler.fusion.schedule import Extern  # noqa: E402
+
 from .as_gpu import as_gpu, check_as_gpu, train_as_gpu  # noqa: E402
 
 
@@ -130,3 +132,23 @@ def test_what_a_convolution_leaves_out_has_no_memory_to_take():
         assert [b is None for b in call.outputs] == [not wanted for wanted in call.args[-1]]
     taken = {step.reuse for step in backward.schedule.steps if getattr(step, "reuse", None) is not None}
     assert taken & {b for call in calls for b in call.outputs}  # (other results of theirs are taken)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_norm_over_channels_between_convolutions(dtype) -> None:
+    """permute, layer norm, permute: what lies between two convolutions lies as the first gave it."""
+    dim = 32
+
+    def f(x, first, weight, bias, each):
+        y = F.layer_norm(F.conv2d(x, first, stride=2).permute(0, 2, 3, 1), (dim,), weight, bias).permute(0, 3, 1, 2)
+        return F.conv2d(y, each, padding=1, groups=dim).permute(0, 2, 3, 1).flatten(1, 2) * 2
+
+    shapes = ((2, 16, 12, 12), (dim, 16, 2, 2), (dim,), (dim,), (dim, 1, 3, 3))
+    close = 2e-2 if dtype is torch.float16 else 1e-4
+    g = check_as_gpu(f, *(torch.randn(s, dtype=dtype) for s in shapes), rtol=close, atol=close)
+    images = [
+        s.args[0]
+        for s in g.schedule.steps
+        if isinstance(s, Extern) and s.op is torch.ops.aten.convolution.default and s.args[-1] == dim
+    ]
+    assert [i.stride[1] for i in images] == [1]
