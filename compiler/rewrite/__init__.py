@@ -24,6 +24,7 @@ from .convolution_bias import convolution_bias
 from .known_masks import known_masks
 from .merge_products import merge_products
 from .pad_products import pad_products
+from .padded_groups import padded_groups
 from .slice_scatters import slices_of_scatters
 from .gradient_sums import sums_of_parts
 from .transposed_products import turned_products
@@ -54,6 +55,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("dropout_attention", "decomposed", dropout_attention),
     ("convolution_bias", "decomposed", convolution_bias),
     ("channels_last", "decomposed", channels_last),
+    ("padded_groups", "decomposed", padded_groups),
     ("pad_products", "decomposed", pad_products),
     ("bias_products", "decomposed", bias_products),
     ("merge_products", "decomposed", merge_products),

@@ -36,6 +36,7 @@ GPU_PASSES = (
     "dropout_attention",
     "convolution_bias",
     "channels_last",
+    "padded_groups",
     "pad_products",
     "bias_products",
     "merge_products",

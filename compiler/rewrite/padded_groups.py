@@ -1,0 +1,167 @@
+"""Convolutions in groups of an odd width on a GPU: each group is padded to a power of two of channels.
+
+The library has kernels for images whose groups are a power of two wide. For others (the 24 channels of a RegNet's
+group) it copies image and result into such a layout at each call, element by element: on an H200 380 us, where the
+convolution of the padded groups takes 55. The kernel that makes an image writes it padded, and what reads the result
+skips the padding.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..graph.aten import AtenGraph
+from ..graph.meta.core import TensorMeta, channels_last_strides
+from .pass_nodes import call_like
+
+__all__ = ["padded_groups"]
+
+aten = torch.ops.aten
+LEAST = 17  # channels of a group: the library takes narrower ones as they are
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+def padded_groups(a: AtenGraph) -> None:
+    images: dict[Node, Node] = {}
+    weights: dict[Node, Node] = {}
+    for n in list(a.graph.nodes):
+        if n.target not in (aten.convolution.default, aten.convolution_backward.default):
+            continue
+        backward = n.target is aten.convolution_backward.default
+        x, w = n.args[backward : backward + 2]
+        biased = n.args[-1][2] if backward else n.args[2] is not None
+        groups = n.args[-2 if backward else -1]
+        transposed = n.args[-4 if backward else 6]
+        widths = _widths(x, w, groups)
+        if widths is None or transposed or biased:
+            continue
+        (cin, wide_in), (cout, wide_out) = widths
+        with a.graph.inserting_before(n):
+            if x not in images:
+                images[x] = _pad_image(a, n, x, groups, cin, wide_in)
+            if w not in weights:
+                weights[w] = _pad_weight(a, n, w, groups, (cout, wide_out), (cin, wide_in))
+            if backward:
+                gradient = n.args[0]
+                if gradient not in images:
+                    images[gradient] = _pad_image(a, n, gradient, groups, cout, wide_out)
+                _backward(a, n, images[gradient], images[x], weights[w], groups, widths)
+                continue
+            wide = call_like(a.graph, n, n.target, images[x], weights[w], *n.args[2:])
+            _lay_last(wide)
+            out = _narrow_image(a, n, wide, groups, cout, n.meta["val"])
+        n.replace_all_uses_with(out)
+        a.graph.erase_node(n)
+
+
+def _widths(x: Node, w: Any, groups: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """(channels of a group, channels with padding) of image and result, where padding is worth it."""
+    m = x.meta["val"]
+    if (
+        type(groups) is not int
+        or groups < 2
+        or len(m.shape) != 4
+        or m.device.type != "cuda"
+        or m.dtype not in DTYPES
+        or tuple(m.stride) != tuple(channels_last_strides(m.shape))
+        or not all(type(s) is int for s in w.meta["val"].shape)
+    ):
+        return None
+    out, cin = w.meta["val"].shape[:2]
+    found = tuple((c, 1 << (c - 1).bit_length() if c >= LEAST else c) for c in (cin, out // groups))
+    return found if any(c != wide for c, wide in found) else None
+
+
+def _backward(
+    a: AtenGraph,
+    n: Node,
+    gradient: Node,
+    x: Node,
+    w: Node,
+    groups: int,
+    widths: tuple[tuple[int, int], tuple[int, int]],
+) -> None:
+    (cin, _), (cout, _) = widths
+    wide = call_like(a.graph, n, n.target, gradient, x, w, *n.args[3:])
+    wide.meta["val"] = tuple(
+        m and TensorMeta(like.shape, channels_last_strides(like.shape), m.dtype, m.device)
+        for m, like in zip(n.meta["val"], (x.meta["val"], w.meta["val"], None))
+    )
+    for u in list(n.users):
+        k = u.args[1]
+        with a.graph.inserting_before(u):
+            item = a.graph.call_function(operator.getitem, (wide, k))
+            item.meta = {**u.meta, "val": wide.meta["val"][k]}
+            narrow = (
+                _narrow_image(a, u, item, groups, cin, u.meta["val"])
+                if k == 0
+                else _narrow_weight(a, u, item, groups, cout, cin)
+            )
+        u.replace_all_uses_with(narrow)
+        a.graph.erase_node(u)
+    a.graph.erase_node(n)
+
+
+# ---- images: (n, groups * channels, height, width), channels last
+def _pad_image(a: AtenGraph, like: Node, x: Node, groups: int, channels: int, wide: int) -> Node:
+    if channels == wide:
+        return x
+    n, _, h, w = x.meta["val"].shape
+    parted = call_like(a.graph, like, aten.view.default, x, [n, groups, channels, h, w])
+    padded = call_like(a.graph, like, aten.constant_pad_nd.default, parted, [0, 0, 0, 0, 0, wide - channels], 0.0)
+    c = groups * wide
+    padded.meta["val"] = padded.meta["val"].replace(stride=(h * w * c, wide, 1, w * c, c))
+    return call_like(a.graph, like, aten.view.default, padded, [n, c, h, w])
+
+
+def _narrow_image(a: AtenGraph, like: Node, x: Node, groups: int, channels: int, meta: TensorMeta) -> Node:
+    n, c, h, w = x.meta["val"].shape
+    if c == groups * channels:
+        return x
+    parted = call_like(a.graph, like, aten.view.default, x, [n, groups, c // groups, h, w])
+    cut = call_like(a.graph, like, aten.slice.Tensor, parted, 2, 0, channels, 1)
+    dense = call_like(a.graph, like, aten.clone.default, cut)
+    c = groups * channels
+    dense.meta["val"] = dense.meta["val"].replace(stride=(h * w * c, channels, 1, w * c, c))
+    return _laid_as(a, like, call_like(a.graph, like, aten.view.default, dense, [n, c, h, w]), meta)
+
+
+# ---- weights: (groups * channels out, channels in, taps, taps)
+def _pad_weight(a: AtenGraph, like: Node, w: Node, groups: int, out: tuple[int, int], inner: tuple[int, int]) -> Node:
+    (cout, wide_out), (cin, wide_in) = out, inner
+    kh, kw = w.meta["val"].shape[2:]
+    parted = call_like(a.graph, like, aten.view.default, w, [groups, cout, cin, kh, kw])
+    by = [0, 0, 0, 0, 0, wide_in - cin, 0, wide_out - cout]
+    padded = call_like(a.graph, like, aten.constant_pad_nd.default, parted, by, 0.0)
+    each = wide_in * kh * kw
+    padded.meta["val"] = padded.meta["val"].replace(stride=(wide_out * each, each, 1, kw * wide_in, wide_in))
+    return call_like(a.graph, like, aten.view.default, padded, [groups * wide_out, wide_in, kh, kw])
+
+
+def _narrow_weight(a: AtenGraph, like: Node, w: Node, groups: int, cout: int, cin: int) -> Node:
+    wide_out, wide_in, kh, kw = w.meta["val"].shape
+    parted = call_like(a.graph, like, aten.view.default, w, [groups, wide_out // groups, wide_in, kh, kw])
+    cut = call_like(a.graph, like, aten.slice.Tensor, parted, 1, 0, cout, 1)
+    cut = call_like(a.graph, like, aten.slice.Tensor, cut, 2, 0, cin, 1)
+    dense = call_like(a.graph, like, aten.clone.default, cut, memory_format=torch.contiguous_format)
+    return _laid_as(
+        a, like, call_like(a.graph, like, aten.view.default, dense, [groups * cout, cin, kh, kw]), like.meta["val"]
+    )
+
+
+def _laid_as(a: AtenGraph, like: Node, x: Node, meta: TensorMeta) -> Node:
+    """`x` in the order that the node had in whose place it comes: what leaves the graph keeps eager's."""
+    if tuple(x.meta["val"].stride) == tuple(meta.stride):
+        return x
+    copy = call_like(a.graph, like, aten.clone.default, x)
+    copy.meta["val"] = meta
+    return copy
+
+
+def _lay_last(n: Node) -> None:
+    m = n.meta["val"]
+    n.meta["val"] = TensorMeta(m.shape, channels_last_strides(m.shape), m.dtype, m.device)
