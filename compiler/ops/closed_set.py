@@ -31,8 +31,8 @@ __all__ = [
 
 aten = torch.ops.aten
 
-# one element of the result from one element of each operand; the name is that of the IR primitive (lowering/ir.py
-# PRIMS)
+# one element of the result from one element of each operand; the name is that of the IR primitive
+# (lowering/primitives.py)
 POINTWISE: dict[Any, str] = {
     **{
         getattr(aten, n).default: n
