@@ -275,7 +275,7 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info",
-                f"{', '.join(harmless[:4])}{more} ran as plain Python, between what was compiled",
+                f"{', '.join(harmless[:4])}{more} ran as plain Python; the code around them is compiled",
                 "no change is needed",
                 f"breaks/{first}",
                 r.graph_breaks[first].line,
