@@ -115,7 +115,7 @@ OPTIONS: dict[str, Option] = {
             ("auto", "generated", "library"),
             "auto",
             "matrix products of 16 bits on a GPU: generated code with what follows it, or torch's library; "
-            "auto: the library, but where the matrix is unpacked from fewer bits, or max-autotune measured otherwise",
+            "auto: the library, but for matrices of fewer bits and where max-autotune measured otherwise",
             "TCOMPILE_GPU_PRODUCTS",
         ),
         _o(
@@ -213,9 +213,9 @@ OPTIONS: dict[str, Option] = {
             "guard_filter_fn",
             FUNCTION,
             None,
-            "a function that gets a list of guards (name, has_value, value, guard_type, derived_guard_types, is_global,"
-            " orig_guard) and returns a list of bools, which of them stay, as stock's; the report shows what goes."
-            " Guards on what kernels read by never go",
+            "a function that gets a list of guards and returns a list of bools, as stock's: which of them stay. A guard"
+            " has name, has_value, value, guard_type, derived_guard_types, is_global and orig_guard. The report shows"
+            " what goes. Guards on what kernels read by never go",
             None,
         ),
         _o(
@@ -232,8 +232,8 @@ OPTIONS: dict[str, Option] = {
             "chunked_loss_mb",
             int,
             512,
-            "a linear layer's result that only a cross entropy reads is computed in chunks of rows, with its gradients,"
-            " where it takes more than this many MB in float32; 0: never",
+            "MB of float32 from which a linear layer's result is computed in chunks of rows, with its gradients, where"
+            " only a cross entropy reads it; 0: never",
             None,
             least=0,
         ),

@@ -71,7 +71,6 @@ def breaks_page() -> str:
 
 
 def operators_page() -> str:
-    from tcompile.compiler.lowering.context import LIBRARY
     from tcompile.compiler.lowering.rule_table import RULES
     from tcompile.compiler.ops import closed_set
 
@@ -104,7 +103,7 @@ def operators_page() -> str:
         "",
     ]
     reasons: dict[str, list[str]] = {}
-    for name, why in LIBRARY.items():
+    for name, why in closed_set.LIBRARY.items():
         reasons.setdefault(why, []).append(name)
     rows = [(why, _names(names)) for why, names in sorted(reasons.items())]
     return "\n".join([*lines, *_table(("reason", "operators"), rows), ""])

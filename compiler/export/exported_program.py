@@ -354,7 +354,7 @@ class ExportedProgram:
         elif c.kind == "len":
             got = len(value) if isinstance(value, Sized) else 0
             if got != c.expected:
-                raise self._refusal(c, f"{c.expected} items", str(got))
+                raise self._refusal(c, f"{c.expected} item{'' if c.expected == 1 else 's'}", str(got))
         elif c.kind == "keys":
             want = [value_json.decode(k) for k in c.expected]
             if not isinstance(value, dict) or list(value) != want:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..lowering.ir import SPECIAL, Value, walk
+from ..lowering.ir import Value, walk
+from ..lowering.primitives import SPECIAL
 
 __all__ = ["own_cost", "is_function", "Costs"]
 

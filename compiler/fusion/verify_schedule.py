@@ -6,7 +6,8 @@ from typing import Any, Callable
 
 import torch
 
-from ..lowering.ir import REDUCE_OPS, SCAN_OPS, WORD, Buffer, Kernel
+from ..lowering.ir import REDUCE_OPS, SCAN_OPS, Buffer, Kernel
+from ..lowering.templates import WORD
 from ..lowering.verify_loops import check_bounds, require, span, unmasked, verify_values
 from ..symbolic.expr import as_expr, mul_all
 from .domain import size_hint

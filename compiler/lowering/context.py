@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from ..ops import philox
+from ..ops.closed_set import LIBRARY, NO_RULE
 from ..ops.functional_forms import Form, form_of
 from ..symbolic.expr import Expr, as_expr, ceildiv, maybe_int
 from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, load, param
@@ -43,54 +44,8 @@ from .ref import (
     strided,
 )
 
-__all__ = ["Lowering", "LIBRARY", "DTYPES"]
+__all__ = ["Lowering", "DTYPES"]
 
-# Operators whose library kernels are the point, with the reason that reports show. Others without a rule are counted as
-# fallbacks.
-LIBRARY = {
-    **dict.fromkeys(
-        """
-            mm bmm addmm baddbmm addbmm mv dot vdot addmv linear _int_mm _addmm_activation _linear_pointwise
-            _grouped_mm""".split(),
-        "matrix product",
-    ),
-    **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),
-    **dict.fromkeys(
-        """
-            _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
-            _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
-            _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_flash_attention_backward
-            _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
-            _scaled_dot_product_flash_attention_for_cpu_backward dropout_attention dropout_attention_backward
-            scaled_dot_product_attention""".split(),
-        "attention",
-    ),
-    **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
-    **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),
-    **dict.fromkeys(
-        """
-            scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_reduce
-            masked_scatter embedding_dense_backward put as_strided_scatter diagonal_scatter""".split(),
-        "scattered writes",
-    ),
-    **dict.fromkeys(
-        """
-            max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d
-            _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward""".split(),
-        "pooling",
-    ),
-    **dict.fromkeys(
-        """
-            rand randn randint rand_like randn_like randint_like bernoulli native_dropout normal normal_functional
-            uniform random multinomial randperm exponential keep_bits""".split(),
-        "random numbers",
-    ),
-    **dict.fromkeys(
-        """upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
-        upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(),
-        "resampling",
-    ),
-}
 DTYPES = frozenset(
     (
         torch.float32,
@@ -250,7 +205,7 @@ class Lowering:
             if reason is None:
                 if not isinstance(target, torch._ops.OpOverload):
                     return self.scalar_call(target, args, kwargs)
-                reason = "no lowering rule"
+                reason = NO_RULE
                 self.fallbacks[str(target)] += 1
             return self.extern(node, args, kwargs, reason)
         mark = len(self.steps)

@@ -11,7 +11,7 @@
               param   attr=name                              a scalar argument of the kernel (a float or int input)
               acc     attr=accumulator name                  the result of an earlier stage's reduction
               cast    args=(x,)                              conversion to dtype, as eager converts
-              <prim>  args=...                               an element-wise primitive, see PRIMS
+              <prim>  args=...                               an element-wise primitive, see primitives.py
               check_index  args=(i, size), attr=message      i, int64, or an error: see below
               put     args=(x, p0, p1, ...)                  in a LoopNest's value alone: x, for an index where symbol
                                                              at0 is p0, ...
@@ -34,8 +34,8 @@
     Kernel  = name, outer axes, stages, ...                  for outer in parallel: for each stage in order: for axes:
                                                              ...
 
-    Attention, ...                                           what a kernel computes as a whole, tile by tile, before its
-                                                             stages (Kernel.template)
+    Template                                                 what a kernel computes as a whole, tile by tile, before its
+                                                             stages: attention, chains of products (templates.py)
     LoopNest = axes, reduce_axes, value, buffer, index       what lowering makes of one operator, before fusion
 
 check_index gives `i` where 0 <= i < size; else the kernel reports failure (it returns k + 1, where k is the position of
@@ -62,11 +62,12 @@ from __future__ import annotations
 import operator
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Container, Iterable, Mapping
+from typing import Any, Container, Iterable, Mapping, Protocol
 
 import torch
 
-from ..symbolic.expr import Expr, add_all, as_expr, integer, mul_all, symbol
+from ..symbolic.expr import Expr, as_expr, integer, symbol
+from .primitives import BOOL_RESULT, PRIMS
 
 __all__ = [
     "Buffer",
@@ -75,14 +76,9 @@ __all__ = [
     "Acc",
     "Store",
     "Stage",
+    "Template",
     "Kernel",
-    "Attention",
-    "AttentionGradients",
-    "ChainedProducts",
-    "DropoutAttention",
     "LoopNest",
-    "WORD",
-    "PRIMS",
     "REDUCE_OPS",
     "load",
     "const",
@@ -102,156 +98,6 @@ __all__ = [
     "clear",
 ]
 
-# Special functions, for floats (gcd: for integers), and their number of arguments; generated code for the CPU has them.
-SPECIAL: dict[str, int] = {
-    **dict.fromkeys(
-        (
-            "digamma",
-            "trigamma",
-            "erfinv",
-            "erfcx",
-            "ndtri",
-            "log_ndtr",
-            "i0",
-            "i0e",
-            "i1",
-            "i1e",
-            "airy_ai",
-            "bessel_j0",
-            "bessel_j1",
-            "bessel_y0",
-            "bessel_y1",
-            "modified_bessel_k0",
-            "modified_bessel_k1",
-            "scaled_modified_bessel_k0",
-            "scaled_modified_bessel_k1",
-            "spherical_bessel_j0",
-            "frexp_mantissa",
-            "frexp_exponent",
-        ),
-        1,
-    ),
-    **dict.fromkeys(
-        (
-            "zeta",
-            "chebyshev_polynomial_t",
-            "chebyshev_polynomial_u",
-            "chebyshev_polynomial_v",
-            "chebyshev_polynomial_w",
-            "hermite_polynomial_h",
-            "hermite_polynomial_he",
-            "laguerre_polynomial_l",
-            "legendre_polynomial_p",
-            "gcd",
-        ),
-        2,
-    ),
-}
-
-# name -> number of arguments. Semantics are those of the aten operator of the same name, on operands already promoted
-# and cast; comparisons and logical_* give bool; div is true division (floats), div_trunc and div_floor integer or
-# float. erf_rough is erf within 3.4e-7, where that is no more than the error of eager's operator (generated code for
-# the CPU alone has it).
-PRIMS: dict[str, int] = {
-    **dict.fromkeys(
-        (
-            "neg",
-            "abs",
-            "sign",
-            "reciprocal",
-            "sqrt",
-            "rsqrt",
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "erf_rough",
-            "erfc",
-            "lgamma",
-            "sigmoid",
-            "floor",
-            "ceil",
-            "round",
-            "trunc",
-            "frac",
-            "relu",
-            "isnan",
-            "isinf",
-            "signbit",
-            "logical_not",
-            "bitwise_not",
-            "square",
-        ),
-        1,
-    ),
-    **dict.fromkeys(
-        (
-            "add",
-            "sub",
-            "mul",
-            "div",
-            "div_trunc",
-            "div_floor",
-            "fmod",
-            "remainder",
-            "pow",
-            "atan2",
-            "hypot",
-            "maximum",
-            "minimum",
-            "fmax",
-            "fmin",
-            "copysign",
-            "nextafter",
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-            "bitwise_and",
-            "bitwise_or",
-            "bitwise_xor",
-            "bitwise_left_shift",
-            "bitwise_right_shift",
-        ),
-        2,
-    ),
-    **SPECIAL,
-    "where": 3,  # where(cond, a, b)
-    "fma": 3,  # only from patterns that are exact
-    "check_index": 2,
-    "philox": (
-        5
-        # philox(seed, counter, at, threads, vector): the 32 bits that torch's kernel of so many threads draws for
-        # element `at` (ops/philox.py; GPUs alone)
-    ),
-    "keep_word": (
-        4
-        # keep_word(seed, counter, at, ones): 32 bits that are each 1 with probability ones / 2^16, word `at` of a draw
-        # (ops/keep_bits.py; GPUs alone)
-    ),
-    "masked": 3,  # masked(cond, a, b): like where, but `a` (its loads above all) is evaluated only where cond holds
-}
 REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "xor_sum")
 SCAN_OPS = ("sum", "prod", "max", "min", "argmax", "argmin", "logaddexp")
 STORE_MODES = (
@@ -411,23 +257,6 @@ def check_error(message: str) -> Exception:
     return (IndexError if kind == "IndexError" else RuntimeError)(text)
 
 
-_BOOL_RESULT = {
-    "isnan",
-    "isinf",
-    "signbit",
-    "logical_not",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-}
-
-
 def prim(op: str, *args: Value) -> Value:
     """An element-wise primitive; operands must have one dtype already (where/masked: the last two)."""
     if PRIMS.get(op) != len(args):
@@ -440,7 +269,7 @@ def prim(op: str, *args: Value) -> Value:
         folded = _fold(op, args)
         if folded is not None:
             return folded
-    return make(op, torch.bool if op in _BOOL_RESULT else args[-1].dtype, args)
+    return make(op, torch.bool if op in BOOL_RESULT else args[-1].dtype, args)
 
 
 _OF_POSITIONS = {
@@ -579,160 +408,26 @@ class Stage:
         ]
 
 
-@dataclass
-class AttentionTemplate:
-    """What forms of attention have in common: their axes, and queries, keys and values as loads over them."""
-
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    keys: Axis
-    inner: Axis
-    columns: Axis
-    q: Value
-    k: Value
-    v: Value
+class Template(Protocol):
+    """What a kernel computes as a whole, tile by tile, before its stages (templates.py)."""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        return (*self.batch, *self.rows, self.keys, self.inner, self.columns)
-
-    @property
-    def flops(self) -> Expr:
-        return mul_all(
-            [2, *(a.size for a in (*self.batch, *self.rows, self.keys)), as_expr(self.inner.size) + self.columns.size]
-        )
-
-
-@dataclass
-class Attention(AttentionTemplate):
-    """softmax(score) @ v, where scores are never in memory. The kernel's outer axes are `batch`, `rows` and `columns`;
-    its first stage finds the result as `acc` "mixed" (float32). There may be a second one, of rows alone, which finds
-    their greatest score as "top" (-inf where there is none) and their sum of exp(score - top) as "total".
-
-        for batch, rows in parallel:
-            for keys:                  product = sum(q * k for inner)
-            for columns:               mixed = sum(softmax(score) * weight * v for keys)
-
-    q (over batch, rows, inner), k (batch, keys, inner) and v (batch, keys, columns) are of one dtype; `score` is
-    float32, over batch, rows, keys and `acc` "product". `empty`: what a row gives whose scores are all -inf, nan or 0.
-    `weight` (float32, over batch, rows and keys; None: 1): a dropout's mask.
-    """
-
-    score: Value
-    empty: float
-    weight: Value | None = None
+        """All that it goes over."""
 
     @property
     def outer(self) -> tuple[Axis, ...]:
         """The kernel's outer axes."""
-        return (*self.batch, *self.rows, self.columns)
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What the kernel's stages find, float32."""
-        return ("mixed", "top", "total")
+        """What the kernel's stages find of it, as `acc`."""
+
+    @property
+    def flops(self) -> Expr: ...
 
     def roots(self) -> list[Value]:
-        return [self.q, self.k, self.v, self.score, *([] if self.weight is None else [self.weight])]
-
-
-WORD = symbol("w0")  # of a key: the bits of 32 keys are one word
-
-
-@dataclass
-class DropoutAttention(AttentionTemplate):
-    """Attention of 16-bit numbers as training runs it (ops/dropout_attention.py). q, k and v are loads as in Attention,
-    `words` is one over batch, rows and WORD; `keep`: the probability that a bit is 1.
-
-        for batch, rows in parallel:
-            p = softmax(q @ k * scale over keys that are not behind the row, where `causal`)
-            for columns:               mixed = sum(p * bit / keep * v for keys)
-            logarithm = log2(sum(exp(q @ k * scale) for keys))
-    """
-
-    words: Value
-    keep: float
-    causal: bool
-    scale: float
-
-    @property
-    def outer(self) -> tuple[Axis, ...]:
-        return (*self.batch, *self.rows)
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return ("mixed", "logarithm")
-
-    def roots(self) -> list[Value]:
-        return [self.q, self.k, self.v, self.words]
-
-
-@dataclass
-class AttentionGradients(DropoutAttention):
-    """Its backward pass: the gradients dq (over batch, rows, inner), dk (batch, keys, inner) and dv (batch, keys,
-    columns) from those of the result, `grad` (batch, rows, columns), the result and its `logarithm` (batch, rows)."""
-
-    grad: Value
-    result: Value
-    logarithm: Value
-
-    @property
-    def outer(self) -> tuple[Axis, ...]:
-        return self.batch
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return "dq", "dk", "dv"
-
-    @property
-    def flops(self) -> Expr:
-        return super().flops * 5 // 2
-
-    def roots(self) -> list[Value]:
-        return [*super().roots(), self.grad, self.result, self.logarithm]
-
-
-@dataclass
-class ChainedProducts:
-    """Sums over keys of columns times what is computed from products, which are never in memory. The kernel's outer
-    axes are `batch` and `rows`; it has a stage for each result, over its columns, which finds the sum as `acc` "sum0",
-    "sum1" ... (float32).
-
-        for batch, rows in parallel:
-            for keys:                    product<k> = sum(a * b for inner), for each of `products`
-            for columns of each result:  sum<j> = sum(factor * c for keys)
-
-    `products`: (inner axis, a over batch, rows and it, b over batch, keys and it), of 16 bits. `sums`: (columns,
-    factor, c): float32, over batch, rows, keys and `acc` "product<k>", rounded to the 16 bits of c, which is over
-    batch, keys and columns.
-    """
-
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    keys: Axis
-    products: tuple[tuple[Axis, Value, Value], ...]
-    sums: tuple[tuple[Axis, Value, Value], ...]
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return (*self.outer, self.keys, *(p[0] for p in self.products), *(s[0] for s in self.sums))
-
-    @property
-    def outer(self) -> tuple[Axis, ...]:
-        """The kernel's outer axes."""
-        return (*self.batch, *self.rows)
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return tuple([f"sum{j}" for j in range(len(self.sums))])
-
-    @property
-    def flops(self) -> Expr:
-        n = add_all([as_expr(x[0].size) for x in (*self.products, *self.sums)])
-        return mul_all([2, *(a.size for a in (*self.outer, self.keys)), n])
-
-    def roots(self) -> list[Value]:
-        return [*(v for _, a, b in self.products for v in (a, b)), *(v for _, f, c in self.sums for v in (f, c))]
+        """All that it has to compute, as Stage.roots."""
 
 
 @dataclass
@@ -753,9 +448,7 @@ class Kernel:
     fused_because: list[str] = field(default_factory=list)
     hints: dict = field(default_factory=dict)  # size symbol name -> hint, for scheduling decisions
     checks: list[str] = field(default_factory=list)  # messages of check_index, see above
-    template: Attention | DropoutAttention | ChainedProducts | None = (
-        None  # what is computed as a whole before the stages
-    )
+    template: Template | None = None  # what is computed as a whole before the stages
 
     # print_loops.py gives it its text, and `key()`: the content without name and origins. Equal keys mean equal code.
 

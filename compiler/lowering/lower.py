@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import events
+from ..ops.closed_set import NO_RULE
 from . import rules  # noqa: F401  (registers the rules)
 from .context import Lowering
 from .ir import clear
@@ -27,8 +28,5 @@ def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
     if not trial:
         reasons = {str(s.op): s.reason for s in lowered.steps if isinstance(s, Extern)}
         for op, n in lowered.fallbacks.items():
-            events.emit("fallback", what=op, reason=f"eager kernel: {reasons.get(op, 'no lowering rule')}", count=n)
+            events.emit("fallback", what=op, reason=f"eager kernel: {reasons.get(op, NO_RULE)}", count=n)
     return lowered
-
-
-# Operators whose library kernels are the point, with the

@@ -13,7 +13,8 @@ import re
 
 import torch
 
-from .ir import Attention, Buffer, ChainedProducts, DropoutAttention, Kernel, LoopNest, Value, walk
+from .ir import Buffer, Kernel, LoopNest, Value, walk
+from .templates import Attention, ChainedProducts, DropoutAttention
 from .lowered import LoweredGraph
 
 __all__ = ["names_of", "print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_name"]

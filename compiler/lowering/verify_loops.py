@@ -10,7 +10,8 @@ import torch
 
 from ..errors import VerifyError
 from ..symbolic.expr import Expr, as_expr
-from .ir import PRIMS, REDUCE_OPS, SCAN_OPS, STORE_MODES, Buffer, LoopNest, Value, walk
+from .ir import REDUCE_OPS, SCAN_OPS, STORE_MODES, Buffer, LoopNest, Value, walk
+from .primitives import PRIMS
 from .lowered import Extern, LoweredGraph, View
 
 __all__ = [

@@ -1,10 +1,9 @@
 /* The frame hook (PEP 523): sees each Python frame before it runs, and may run a compiled entry in its place.
 
    It is installed while a cell or tcompile.enable() runs, and acts in the thread and context that were activated, and
-   in the contexts that were copied from it (tasks that the cell starts). Everything else is passed on to the evaluator
-   that was there before. What is known of a code object lies in one of its extra slots: nothing yet, "skip", or its
-   CodeCache. Only ordinary function frames that are about to start are looked at: no generators or coroutines, no
-   module or class bodies, nothing in mid-flight.
+   in the contexts that were copied from it (activation.c). Everything else is passed on to the evaluator that was there
+   before. What is known of a code object hangs on it (code_state.h). Only ordinary function frames that are about to
+   start are looked at: no generators or coroutines, no module or class bodies, nothing in mid-flight.
 
    Stock torch.compile has a hook of its own, which it puts on top while code that it compiled runs, and takes off by
    putting back what was there. Meanwhile frames are its own: ours passes them on. It never passes frames on to stock's, since the
@@ -32,94 +31,20 @@
 #endif
 #include <structmember.h>
 #undef Py_BUILD_CORE
+#include "activation.h"
+#include "code_state.h"
 #include "dispatch.h"
 #include "dispatcher.h"
 #include "hook.h"
 
-#if PY_VERSION_HEX >= 0x030C0000
-#define GetExtra PyUnstable_Code_GetExtra
-#define SetExtra PyUnstable_Code_SetExtra
-#define RequestExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
-#else
-#define GetExtra _PyCode_GetExtra
-#define SetExtra _PyCode_SetExtra
-#define RequestExtraIndex _PyEval_RequestCodeExtraIndex
-#endif
-
-/* What hangs on a code object: nothing, a CodeCache, or this odd number, which says that its frames are passed over. */
-#define SKIP ((void *)(uintptr_t)1)
-#define IS_CACHE(state) ((state) != NULL && ((uintptr_t)(state) & 1) == 0)
 #define INLINE_LOCALS 24
 
-static Py_ssize_t extra_index = -1;
 static _PyFrameEvalFunction previous;       /* whom we pass frames on to */
 static PyObject *callback;                  /* callback(code, func, args) */
-static PyObject *skip_prefixes;             /* tuple of str: folders whose code is never looked at */
-static PyObject *active_var;                /* the context variable that holds the Activation, or None */
 #if PY_VERSION_HEX >= 0x030C0000
 _Static_assert(PY_MONITORING_PROFILER_ID == 2 && PY_MONITORING_SYS_PROFILE_ID == 6, "which tools there are");
 PyObject **tc_monitoring_tools;
 #endif
-static unsigned int epoch = 1;              /* moves with each (de)activation: a thread's decision is good for one epoch */
-
-/* ---- who is active */
-typedef struct { PyObject_HEAD unsigned long thread; int alive; unsigned long long owner; PyObject *token, *callback, *work; } Activation;
-static PyTypeObject Activation_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "tcompile.compiler.native._native.Activation",
-    .tp_basicsize = sizeof(Activation),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-};
-
-static void activation_dealloc(Activation *a)
-{
-    Py_XDECREF(a->token);
-    Py_XDECREF(a->callback);
-    Py_XDECREF(a->work);
-    epoch++;
-    PyObject_Free(a);
-}
-
-/* `work` is borrowed: an activation outlives its epoch's decisions, since ending it starts another epoch. */
-typedef struct { PyThreadState *ts; uint64_t context; unsigned int epoch; int active; PyObject *work; unsigned long long owner; } Decision;
-static __thread Decision decision __attribute__((tls_model("initial-exec")));
-
-static int decide(PyThreadState *ts)
-{
-    PyObject *a = NULL, *type, *value, *tb;
-    PyErr_Fetch(&type, &value, &tb);
-    int active = 0;
-    PyObject *work = NULL;
-    unsigned long long owner = 0;
-    if (active_var && PyContextVar_Get(active_var, Py_None, &a) == 0) {
-        active = Py_TYPE(a) == &Activation_Type && ((Activation *)a)->alive &&
-                 ((Activation *)a)->thread == PyThread_get_thread_ident();
-        work = active ? ((Activation *)a)->work : NULL;
-        owner = active ? ((Activation *)a)->owner : 0;
-        Py_XDECREF(a);
-    }
-    PyErr_Restore(type, value, tb);
-    decision = (Decision){ts, ts->context_ver, epoch, active, work, owner};
-    return active;
-}
-
-/* Whom to ask about a frame: the callback of the activation in force, else the one the hook was installed with. */
-static PyObject *present_callback(void)
-{
-    PyObject *a = NULL, *f = callback;
-    if (PyContextVar_Get(active_var, Py_None, &a) == 0 && a && Py_TYPE(a) == &Activation_Type && ((Activation *)a)->callback)
-        f = ((Activation *)a)->callback;
-    Py_XINCREF(f);
-    Py_XDECREF(a);
-    return f;
-}
-
-static inline int is_active(PyThreadState *ts)
-{
-    if (LIKELY(decision.context == ts->context_ver && decision.epoch == epoch && decision.ts == ts))
-        return decision.active;
-    return decide(ts);
-}
 
 /* ---- the frame */
 #if PY_VERSION_HEX >= 0x030E0000                        /* references with a tag, which says whether the frame owns them */
@@ -228,15 +153,6 @@ static inline int is_deep(PyThreadState *ts)
     return UNLIKELY(&here < half);
 }
 
-/* The cache of one owner in the list that hangs on a code object. Borrowed; NULL where there is none. */
-static CodeCache *cache_of(void *state, unsigned long long owner)
-{
-    CodeCache *c = IS_CACHE(state) ? state : NULL;
-    while (c && c->owner != owner)
-        c = c->next;
-    return c;
-}
-
 static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag);
 
 /* ---- rest */
@@ -342,22 +258,6 @@ static inline Py_ssize_t n_parameters(PyCodeObject *code)
            ((code->co_flags & CO_VARKEYWORDS) != 0);
 }
 
-static int first_seen(PyCodeObject *code)
-{
-    PyObject *name = code->co_filename;
-    Py_ssize_t n = skip_prefixes ? PyTuple_GET_SIZE(skip_prefixes) : 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *prefix = PyTuple_GET_ITEM(skip_prefixes, i);
-        if (PyUnicode_Tailmatch(name, prefix, 0, PyUnicode_GET_LENGTH(name), -1) == 1) {
-            SetExtra((PyObject *)code, extra_index, SKIP);
-            return 0;
-        }
-    }
-    if (PyErr_Occurred())
-        PyErr_Clear();
-    return 1;
-}
-
 static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyCodeObject *code, CodeCache *cache, int *ran)
 {
     Py_ssize_t n = n_parameters(code);
@@ -381,7 +281,7 @@ static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyC
         Py_DECREF(cache);
     }
     if (entry == NULL && !PyErr_Occurred()) {
-        PyObject *f = present_callback(), *c = Py_NewRef((PyObject *)code);
+        PyObject *f = tc_present_callback(callback), *c = Py_NewRef((PyObject *)code);
         result = f ? tc_call_miss(f, c, func, locals, n) : Py_NewRef(tc_run_original);
         Py_XDECREF(f);
         Py_DECREF(c);
@@ -408,7 +308,7 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
 {
     if (is_deep(ts) || tc_is_watched(ts))
         return pass_without_hook(ts, frame, throwflag);
-    if (throwflag || tc_disabled || !is_active(ts) || UNLIKELY(tc_recurses_deeply(ts)))
+    if (throwflag || tc_disabled || !tc_is_active(ts) || UNLIKELY(tc_recurses_deeply(ts)))
         return previous(ts, frame, throwflag);
     if (_PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(ts)) != evaluate)
         return previous(ts, frame, throwflag);          /* another hook sits on top: the frame is its own */
@@ -416,22 +316,22 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
     void *state = NULL;
     if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
         return previous(ts, frame, throwflag);
-    GetExtra((PyObject *)code, extra_index, &state);
+    GetExtra((PyObject *)code, tc_extra_index, &state);
     if (state == SKIP || (IS_CACHE(state) && ((CodeCache *)state)->skip_all))
         return pass_idle(ts, frame);
     if (!at_start(frame, code) || callback == NULL || Py_TYPE(frame_func(frame)) != &PyFunction_Type)
         return previous(ts, frame, throwflag);
-    CodeCache *cache = cache_of(state, decision.owner);
+    CodeCache *cache = cache_of(state, tc_decision.owner);
     if (cache && cache->skip)
         return pass_idle(ts, frame);
     if (cache && cache->rest && !cache->n) {
         cache->rest--;
         return previous(ts, frame, 0);
     }
-    if (decision.work && !(cache && cache->n) &&
-        !has_work((Local const *)frame->localsplus, n_parameters(code), decision.work))
+    if (tc_decision.work && !(cache && cache->n) &&
+        !has_work((Local const *)frame->localsplus, n_parameters(code), tc_decision.work))
         return pass_idle(ts, frame);
-    if (!cache && !IS_CACHE(state) && !first_seen(code))
+    if (!cache && !IS_CACHE(state) && !tc_first_seen(code))
         return pass_idle(ts, frame);
     idle = REST_AFTER;
     if (Py_EnterRecursiveCall(" while calling a compiled Python function"))
@@ -442,13 +342,7 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
     return ran ? leave(ts, frame, result) : previous(ts, frame, 0);
 }
 
-/* ---- for Python */
-static void free_extra(void *p)
-{
-    if (IS_CACHE(p))
-        Py_DECREF((PyObject *)p);
-}
-
+/* ---- installing */
 /* Whether a frame evaluator is stock torch.compile's. */
 static int is_stock(_PyFrameEvalFunction f)
 {
@@ -470,7 +364,7 @@ static int stock_is_idle(void)
     return idle;
 }
 
-static void install(PyObject *f)
+void tc_hook_install(PyObject *f, int first)
 {
     Py_XSETREF(callback, Py_NewRef(f));
     if (resting)
@@ -484,10 +378,12 @@ static void install(PyObject *f)
             previous = _PyEval_EvalFrameDefault;
         _PyInterpreterState_SetEvalFrameFunc(interp, evaluate);
     }
-    epoch++;
+    if (first)
+        idle = 0;
+    tc_epoch++;
 }
 
-static void uninstall(void)
+void tc_hook_uninstall(void)
 {
     if (resting)
         end_rest();
@@ -495,7 +391,7 @@ static void uninstall(void)
     if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate)
         _PyInterpreterState_SetEvalFrameFunc(interp, previous);
     Py_CLEAR(callback);                             /* where another hook sits on ours we stay, and pass everything on */
-    epoch++;
+    tc_epoch++;
 }
 
 static PyObject *hook_installed(PyObject *self, PyObject *unused)
@@ -503,332 +399,6 @@ static PyObject *hook_installed(PyObject *self, PyObject *unused)
     (void)self;
     (void)unused;
     return PyBool_FromLong(callback != NULL && _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
-}
-
-/* Whose entries serve the frames shown to a callback: the `number` of the object whose method it is; 0 for other callables. */
-static unsigned long long owner_of(PyObject *f)
-{
-    PyObject *number = PyMethod_Check(f) ? PyObject_GetAttrString(PyMethod_GET_SELF(f), "number") : NULL;
-    unsigned long long n = number && PyLong_Check(number) ? PyLong_AsUnsignedLongLong(number) : 0;
-    Py_XDECREF(number);
-    if (PyErr_Occurred()) {
-        PyErr_Clear();
-        n = 0;
-    }
-    return n;
-}
-
-static Activation *activate(PyObject *f, PyObject *work)
-{
-    Activation *a = PyObject_New(Activation, &Activation_Type);
-    if (a == NULL)
-        return NULL;
-    a->token = NULL;
-    a->thread = PyThread_get_thread_ident();
-    a->alive = 1;
-    a->owner = owner_of(f);
-    a->callback = Py_NewRef(f);
-    a->work = Py_XNewRef(work);
-    a->token = PyContextVar_Set(active_var, (PyObject *)a);
-    if (a->token == NULL)
-        Py_CLEAR(a);
-    epoch++;
-    return a;
-}
-
-static void deactivate(Activation *a)
-{
-    a->alive = 0;                                   /* also for tasks that copied the context */
-    epoch++;
-    PyObject *token = a->token;
-    a->token = NULL;
-    Py_CLEAR(a->callback);
-    if (token) {
-        PyObject *type, *value, *tb;
-        PyErr_Fetch(&type, &value, &tb);
-        if (PyContextVar_Reset(active_var, token) < 0)
-            PyErr_Clear();                          /* ended in another context than it began in: `alive` says enough */
-        PyErr_Restore(type, value, tb);
-        Py_DECREF(token);
-    }
-}
-
-/* Capturing: the context manager that installs and activates. In C, so that no interrupt comes in the middle of either end. */
-typedef struct { PyObject_HEAD PyObject *callback, *work; Activation *activation; } Capturing;
-static PyObject *callbacks;                         /* list of those in force, innermost last */
-
-static PyObject *capturing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    PyObject *f, *work = Py_None;
-    if ((kwargs && PyDict_GET_SIZE(kwargs)) || !PyArg_ParseTuple(args, "O|O:Capturing", &f, &work))
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "Capturing takes no keywords");
-    if (!PyCallable_Check(f)) {
-        PyErr_SetString(PyExc_TypeError, "Capturing: a callable(code, func, args) was expected");
-        return NULL;
-    }
-    if (work != Py_None) {
-        int right = PyTuple_CheckExact(work);
-        for (Py_ssize_t i = 0; right && i < PyTuple_GET_SIZE(work); i++)
-            right = PyType_Check(PyTuple_GET_ITEM(work, i));
-        if (!right) {
-            PyErr_SetString(PyExc_TypeError, "Capturing: a tuple of types, or None, was expected");
-            return NULL;
-        }
-    }
-    Capturing *c = (Capturing *)type->tp_alloc(type, 0);
-    if (c) {
-        c->callback = Py_NewRef(f);
-        c->work = work == Py_None ? NULL : Py_NewRef(work);
-    }
-    return (PyObject *)c;
-}
-
-static PyObject *capturing_enter(Capturing *c, PyObject *unused)
-{
-    (void)unused;
-    if (c->activation) {
-        PyErr_SetString(PyExc_RuntimeError, "this Capturing is in use; make another");
-        return NULL;
-    }
-    if (PyList_Append(callbacks, c->callback) < 0)
-        return NULL;
-    if ((c->activation = activate(c->callback, c->work)) == NULL) {
-        PyList_SetSlice(callbacks, PyList_GET_SIZE(callbacks) - 1, PyList_GET_SIZE(callbacks), NULL);
-        return NULL;
-    }
-    install(c->callback);
-    if (PyList_GET_SIZE(callbacks) == 1)
-        idle = 0;
-    Py_RETURN_NONE;
-}
-
-static void capturing_end(Capturing *c)
-{
-    Activation *a = c->activation;
-    if (a == NULL)
-        return;
-    c->activation = NULL;
-    deactivate(a);
-    Py_DECREF(a);
-    Py_ssize_t i = PyList_GET_SIZE(callbacks);
-    while (--i >= 0 && PyList_GET_ITEM(callbacks, i) != c->callback)
-        ;
-    if (i >= 0)
-        PyList_SetSlice(callbacks, i, i + 1, NULL);
-    Py_ssize_t n = PyList_GET_SIZE(callbacks);
-    if (n)
-        install(PyList_GET_ITEM(callbacks, n - 1));
-    else
-        uninstall();
-}
-
-static PyObject *capturing_exit(Capturing *c, PyObject *args)
-{
-    (void)args;
-    capturing_end(c);
-    Py_RETURN_FALSE;
-}
-
-static void capturing_dealloc(Capturing *c)
-{
-    capturing_end(c);
-    Py_XDECREF(c->callback);
-    Py_XDECREF(c->work);
-    Py_TYPE(c)->tp_free((PyObject *)c);
-}
-
-static PyMethodDef capturing_methods[] = {
-    {"__enter__", (PyCFunction)capturing_enter, METH_NOARGS, "Install the hook and act in this thread and context."},
-    {"__exit__", (PyCFunction)capturing_exit, METH_VARARGS, "End it, wherever the context was copied to."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyTypeObject Capturing_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "tcompile.compiler.native._native.Capturing",
-    .tp_doc = "Capturing(callback, types=None): a context manager, in whose block this thread and context (and contexts copied from it) "
-              "show their frames. callback(code, func, args) is asked where no entry serves a frame; it gives an Entry to run, RUN_ORIGINAL, "
-              "or the frame's result. With `types`, only about frames that have one of them among their parameters, or that have entries.",
-    .tp_basicsize = sizeof(Capturing),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = capturing_new,
-    .tp_dealloc = (destructor)capturing_dealloc,
-    .tp_methods = capturing_methods,
-};
-
-static PyObject *hook_asks(PyObject *self, PyObject *f)
-{
-    (void)self;
-    Py_ssize_t n = PyList_GET_SIZE(callbacks);
-    int same = n ? PyObject_RichCompareBool(PyList_GET_ITEM(callbacks, n - 1), f, Py_EQ) : 0;
-    return same < 0 ? NULL : PyBool_FromLong(same);
-}
-
-static PyObject *hook_active(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    return PyBool_FromLong(!tc_disabled && is_active(PyThreadState_Get()));
-}
-
-static PyObject *set_skip_prefixes(PyObject *self, PyObject *prefixes)
-{
-    (void)self;
-    if (!PyTuple_CheckExact(prefixes)) {
-        PyErr_SetString(PyExc_TypeError, "set_skip_prefixes: a tuple of str was expected");
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(prefixes); i++) {
-        if (!PyUnicode_Check(PyTuple_GET_ITEM(prefixes, i))) {
-            PyErr_SetString(PyExc_TypeError, "set_skip_prefixes: a tuple of str was expected");
-            return NULL;
-        }
-    }
-    Py_XSETREF(skip_prefixes, Py_NewRef(prefixes));
-    Py_RETURN_NONE;
-}
-
-static int is_code(PyObject *code)
-{
-    if (PyCode_Check(code))
-        return 1;
-    PyErr_Format(PyExc_TypeError, "a code object was expected, not %s", Py_TYPE(code)->tp_name);
-    return 0;
-}
-
-static PyObject *skip_code(PyObject *self, PyObject *code)
-{
-    void *state = NULL;
-    (void)self;
-    if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
-        return NULL;
-    if (!IS_CACHE(state) && SetExtra(code, extra_index, SKIP) < 0)
-        return NULL;
-    if (IS_CACHE(state))
-        ((CodeCache *)state)->skip_all = 1;
-    Py_RETURN_NONE;
-}
-
-static PyObject *unskip_code(PyObject *self, PyObject *code)
-{
-    void *state = NULL;
-    (void)self;
-    if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
-        return NULL;
-    if (state == SKIP && SetExtra(code, extra_index, NULL) < 0)
-        return NULL;
-    if (IS_CACHE(state))
-        ((CodeCache *)state)->skip_all = 0;
-    for (CodeCache *c = IS_CACHE(state) ? state : NULL; c; c = c->next)
-        c->skip = 0;
-    Py_RETURN_NONE;
-}
-
-static PyObject *is_skipped(PyObject *self, PyObject *code)
-{
-    void *state = NULL;
-    (void)self;
-    if (!is_code(code) || GetExtra(code, extra_index, &state) < 0)
-        return NULL;
-    return PyBool_FromLong(IS_CACHE(state) ? ((CodeCache *)state)->skip_all : state == SKIP);
-}
-
-/* code_cache(code, create=True, owner=0): the CodeCache of a set of options, which lives as long as the code object does */
-static PyObject *code_cache(PyObject *self, PyObject *args)
-{
-    PyObject *code;
-    int create = 1;
-    unsigned long long owner = 0;
-    void *state = NULL;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "O|pK:code_cache", &code, &create, &owner) || !is_code(code) ||
-        GetExtra(code, extra_index, &state) < 0)
-        return NULL;
-    CodeCache *found = cache_of(state, owner);
-    if (found)
-        return Py_NewRef((PyObject *)found);
-    if (!create)
-        Py_RETURN_NONE;
-    PyObject *cache = PyObject_CallNoArgs((PyObject *)&tc_CodeCache_Type);
-    if (cache == NULL)
-        return NULL;
-    /* what was collected meanwhile may have run code that made or dropped caches of this code */
-    if (GetExtra(code, extra_index, &state) < 0 || (found = cache_of(state, owner))) {
-        PyObject *other = Py_XNewRef((PyObject *)found);
-        Py_DECREF(cache);
-        return other;
-    }
-    ((CodeCache *)cache)->owner = owner;
-    if (IS_CACHE(state)) {                          /* behind the first, which says whether all are passed over */
-        ((CodeCache *)cache)->next = ((CodeCache *)state)->next;
-        ((CodeCache *)state)->next = (CodeCache *)Py_NewRef(cache);
-        return cache;
-    }
-    ((CodeCache *)cache)->skip_all = state == SKIP;
-    if (SetExtra(code, extra_index, Py_NewRef(cache)) < 0) {
-        Py_DECREF(cache);
-        Py_CLEAR(cache);
-    }
-    return cache;
-}
-
-/* Drop what a cache has; 0, or -1 with an exception set. */
-static int cache_forget(CodeCache *c)
-{
-    PyObject *done = PyObject_CallMethod((PyObject *)c, "clear", NULL);
-    Py_XDECREF(done);
-    c->skip = 0;
-    return done ? 0 : -1;
-}
-
-/* forget_code(code, owner=-1): of all sets of options, or of one, whose cache goes */
-static PyObject *forget_code(PyObject *self, PyObject *args)
-{
-    PyObject *code;
-    long long owner = -1;
-    void *state = NULL;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "O|L:forget_code", &code, &owner) || !is_code(code) || GetExtra(code, extra_index, &state) < 0)
-        return NULL;
-    if (state == SKIP && owner < 0 && SetExtra(code, extra_index, NULL) < 0)
-        return NULL;
-    if (!IS_CACHE(state))
-        Py_RETURN_NONE;
-    if (owner < 0) {
-        ((CodeCache *)state)->skip_all = 0;
-        int failed = 0;
-        for (CodeCache *c = (CodeCache *)Py_NewRef(state), *next; c; c = next) {
-            failed |= cache_forget(c);              /* may run code that drops caches of this code */
-            next = (CodeCache *)Py_XNewRef((PyObject *)c->next);
-            Py_DECREF(c);
-        }
-        if (failed)
-            return NULL;
-        Py_RETURN_NONE;
-    }
-    CodeCache *found = cache_of(state, (unsigned long long)owner), *before = state;
-    if (found == NULL)
-        Py_RETURN_NONE;
-    Py_INCREF(found);
-    if (found == state) {
-        CodeCache *next = found->next;
-        if (next)
-            next->skip_all = found->skip_all;
-        if (SetExtra(code, extra_index, next ? Py_NewRef(next) : found->skip_all ? SKIP : NULL) < 0) {
-            Py_DECREF(found);
-            return NULL;
-        }
-    } else {
-        while (before->next != found)
-            before = before->next;
-        Py_XINCREF(found->next);
-        Py_SETREF(before->next, found->next);
-    }
-    int failed = cache_forget(found);               /* somebody may hold it */
-    Py_DECREF(found);
-    if (failed < 0)
-        return NULL;
-    Py_RETURN_NONE;
 }
 
 /* set_alarm(arm, disarm): node.cpp's functions that call once when torch runs its next operator */
@@ -857,14 +427,6 @@ static PyMethodDef functions[] = {
     {"set_alarm", set_alarm, METH_VARARGS, "set_alarm(arm, disarm): what the hook needs to rest where no tensor work is done."},
     {"hook_rests", hook_rests, METH_NOARGS, "Whether the hook is taken out until torch runs an operator."},
     {"hook_installed", hook_installed, METH_NOARGS, "Whether the hook is the interpreter's evaluator now."},
-    {"hook_asks", hook_asks, METH_O, "Whether this callback is the innermost one in force."},
-    {"hook_active", hook_active, METH_NOARGS, "Whether frames started here and now would be looked at."},
-    {"set_skip_prefixes", set_skip_prefixes, METH_O, "Never look at code whose filename starts with one of these."},
-    {"skip_code", skip_code, METH_O, "Pass frames of this code over from now on."},
-    {"unskip_code", unskip_code, METH_O, "Undo skip_code."},
-    {"is_skipped", is_skipped, METH_O, "Whether frames of this code are passed over."},
-    {"code_cache", code_cache, METH_VARARGS, "code_cache(code, create=True, owner=0): the CodeCache of a code object for one set of options, or None."},
-    {"forget_code", forget_code, METH_VARARGS, "forget_code(code, owner=-1): drop the entries of a code object, and its skip mark; those of one set of options, or of all."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -873,15 +435,5 @@ int tc_init_hook(PyObject *module)
 #if PY_VERSION_HEX >= 0x030C0000
     tc_monitoring_tools = PyInterpreterState_Get()->monitoring_tool_names;
 #endif
-    Activation_Type.tp_dealloc = (destructor)activation_dealloc;
-    active_var = PyContextVar_New("tcompile_active", Py_None);
-    callbacks = PyList_New(0);
-    extra_index = RequestExtraIndex(free_extra);
-    if (active_var == NULL || callbacks == NULL || extra_index < 0 || PyType_Ready(&Activation_Type) < 0 ||
-        PyModule_AddType(module, &Capturing_Type) < 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ImportError, "no code extra slot is left");
-        return -1;
-    }
     return PyModule_AddFunctions(module, functions);
 }

@@ -1,4 +1,6 @@
 /* The extension module `_native`: puts its parts together. */
+#include "activation.h"
+#include "code_state.h"
 #include "dispatch.h"
 #include "dispatcher.h"
 #include "guards.h"
@@ -17,8 +19,11 @@ PyMODINIT_FUNC PyInit__native(void)
     PyObject *module = PyModule_Create(&module_def);
     if (module == NULL)
         return NULL;
-    int (*const parts[])(PyObject *) = {tc_init_values, tc_init_tensor, tc_init_state, tc_init_guards, tc_init_dispatch,
-                                        tc_init_dispatcher, tc_init_hook, tcompile_init_launcher, tc_init_plan, tc_init_cuda, tc_init_gemm, tc_init_blob, tc_init_bridge, tc_init_trace};
+    int (*const parts[])(PyObject *) = {
+        tc_init_values, tc_init_tensor, tc_init_state, tc_init_guards,
+        tc_init_dispatch, tc_init_dispatcher, tc_init_code_state, tc_init_activation, tc_init_hook,
+        tcompile_init_launcher, tc_init_plan, tc_init_cuda, tc_init_gemm, tc_init_blob, tc_init_bridge, tc_init_trace,
+    };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (parts[i] && parts[i](module) < 0) {
             Py_DECREF(module);

@@ -42,7 +42,7 @@ HIDDEN int tc_init_bridge(PyObject *module);
 HIDDEN void tc_mark_final(void);
 /* plan.c: whole plans. */
 HIDDEN int tc_init_plan(PyObject *module);
-/* cuda.c: the GPU's launcher. */
+/* cuda_driver.c: the GPU's launcher. */
 HIDDEN int tc_init_cuda(PyObject *module);
 HIDDEN int tc_init_gemm(PyObject *module);
 /* trace.c: what ran when. */

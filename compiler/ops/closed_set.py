@@ -5,7 +5,7 @@ size expressions beside them are taken in that dtype (float16/bfloat16: in float
 before they round once). Shapes broadcast. Views may be applied to values of any layout: `view` means "the same elements
 in row-major order in another shape".
 
-Every other operator that still stands in the graph is *extern*: lowering calls torch's kernel. Those of EXTERN are
+Every other operator that still stands in the graph is *extern*: lowering calls torch's kernel. Those of LIBRARY are
 expected (products, convolutions, sorts, ...); the rest is counted as a fallback.
 """
 
@@ -22,17 +22,18 @@ __all__ = [
     "VIEWS",
     "DATA_MOVEMENT",
     "FACTORIES",
-    "EXTERN",
+    "LIBRARY",
     "OPSET",
     "is_extern",
     "extern_reason",
-    "UNKNOWN_REASON",
+    "NO_RULE",
+    "takes_any_layout",
 ]
 
 aten = torch.ops.aten
 
-# one element of the result from one element of each operand; the name is that of the IR primitive (lowering/ir.py
-# PRIMS)
+# one element of the result from one element of each operand; the name is that of the IR primitive
+# (lowering/primitives.py)
 POINTWISE: dict[Any, str] = {
     **{
         getattr(aten, n).default: n
@@ -113,18 +114,22 @@ FACTORIES: dict[Any, str] = {
     aten.arange.start_step: "iota",  # (start, end, step); dtype=, device=: start + i * step
 }
 
-_EXTERN_REASON: dict[str, str] = {
+# What is left to a library's kernel by choice, and why, as reports say it. A rule may still take some of the calls.
+# Whatever else has no rule is a fallback.
+LIBRARY: dict[str, str] = {
     **dict.fromkeys(
-        "mm bmm addmm baddbmm addbmm mv addmv dot vdot _addmm_activation _grouped_mm".split(), "matrix product"
+        """mm bmm addmm baddbmm addbmm mv addmv dot vdot linear _int_mm _addmm_activation _linear_pointwise
+        _grouped_mm""".split(),
+        "matrix product",
     ),
-    **dict.fromkeys("convolution _convolution convolution_backward".split(), "convolution"),
+    **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),
     **dict.fromkeys(
         """
             _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
             _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
             _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_flash_attention_backward
             _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
-            _scaled_dot_product_flash_attention_for_cpu_backward
+            _scaled_dot_product_flash_attention_for_cpu_backward scaled_dot_product_attention
             dropout_attention dropout_attention_backward""".split(),
         "attention",
     ),
@@ -152,8 +157,9 @@ _EXTERN_REASON: dict[str, str] = {
         "resampling",
     ),
 }
-EXTERN = frozenset(_EXTERN_REASON)
-UNKNOWN_REASON = "no lowering rule"
+NO_RULE = "no lowering rule"
+# Of LIBRARY, those that are no part of torch's public interface, or may go on to such.
+_PRIVATE = frozenset("linear _int_mm _linear_pointwise mkldnn_convolution scaled_dot_product_attention".split())
 
 OPSET = frozenset({*POINTWISE, *REDUCTIONS, *VIEWS, *DATA_MOVEMENT, *FACTORIES, operator.getitem})
 
@@ -166,5 +172,15 @@ def is_extern(node: torch.fx.Node) -> bool:
 
 
 def extern_reason(op: Any) -> str:
-    """Why an operator is extern: "matrix product", ...; "no lowering rule" for what nobody expected."""
-    return _EXTERN_REASON.get(op._schema.name.partition("::")[2], UNKNOWN_REASON)
+    """Why an operator is extern: "matrix product", ...; NO_RULE for what nobody expected."""
+    return LIBRARY.get(_name(op), NO_RULE)
+
+
+def takes_any_layout(op: Any) -> bool:
+    """Whether an extern operator is known to read its operands wherever they lie. Those that are no part of torch's
+    public interface may take contiguous operands for granted (mkldnn_rnn_layer does)."""
+    return _name(op) in LIBRARY and _name(op) not in _PRIVATE
+
+
+def _name(op: Any) -> str:
+    return op._schema.name.partition("::")[2]

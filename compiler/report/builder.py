@@ -21,13 +21,14 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from types import CodeType
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 
 from .. import events
 from ..guards.guard_cost import GuardCost, measure_cost
 from ..base.source_text import source_line
 from . import schema as s
 from .bytecode_text import bytecode_text
+from .facts.guard_table import GuardTable
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
 from ..base.labels import cell_number, label
@@ -36,15 +37,12 @@ from .payload import renumber
 from .plan_facts import partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
-from .words import expected_text, failure_subject, failure_words, guard_class, guard_text
+from .words import failure_subject, failure_words
 
 __all__ = ["ReportBuilder", "record"]
 
 _HIDDEN = "__tcompile_value__"  # where a cell leaves the value of its last expression, for a moment: not an effect
 _NO_CHANGE = "no change is needed"  # how such a remedy begins
-_MOST_WORDS = 400  # characters of a sentence that holds what the program said
-DROPPED = "not guarded at the user's wish"  # why a row of the guards' table is "dropped"
-_GROUP_FROM = 12  # that many guards of one kind and text on parameters become one row
 
 
 @contextmanager
@@ -93,22 +91,18 @@ class ReportBuilder:
         self._files: dict[int, str] = {}  # frame -> its file as Python names it
         self._open: list[int] = []  # frames in capture, innermost last
         self._results: dict[int, Any] = {}  # frame -> its latest CaptureResult
-        self._guards: list[tuple[int, Any]] = []  # (entry, Guard)
-        self._dropped: list[tuple[int, Any]] = []  # those that guard_filter_fn left out
+        self._guards = GuardTable()
         self._seen_breaks: dict[tuple, int] = {}
         self._captured: list[Any] = []  # per graph: CapturedGraph
         self._partitions: dict[int, tuple[Any, int]] = {}  # by id: the partition, and its place in the report
         self._lowered: list[Any] = []  # per graph: AtenGraph
         self._computed_by: dict[int, dict[str, int]] = {}  # by graph: node -> kernel that computes it
         self._pending_breaks: list[int] = []
-        self._costs: dict[int, GuardCost] = {}  # by entry
         self._entries: list[Any] = []  # per entry: the compiled Entry, for its count of hits
         self._ran_eager: set[int] = set()  # graphs that fell back to torch's kernels
         self._released = False
         self.schedules: list[tuple[Any, int]] = []  # (weak reference to a schedule, its graph)
         self.known_entries: list[tuple[Any, int]] = []  # (weak reference to a capture result, its entry)
-        self._adopted_guards: list[s.GuardRow] = []
-        self._failed: dict[tuple[int, int], int] = {}  # (entry, id of guard) -> times it was the first to fail
         self._began = 0.0
         self._waits: list[tuple[float, float]] = []  # when the program waited for the compiler: begin, end
 
@@ -345,10 +339,7 @@ class ReportBuilder:
             )
         )
         what = self.r.recompiles[-1]
-        for entry, guard in self._guards:
-            if guard is g or guard == g:
-                self._failed[entry, id(guard)] = self._failed.get((entry, id(guard)), 0) + 1
-                break
+        self._guards.count_failure(g)
         self._tell("recompile", i, None, f"{subject(what)}: {expected} → {got}")
 
     def _users_words(self, frame: int | None, text: str) -> str:
@@ -519,8 +510,7 @@ class ReportBuilder:
         entry.guard_seconds = cost.whole * 1e-9 if cost is not None else None
         self.r.entries.append(entry)
         self._entries.append(e.facts.get("entry"))
-        if cost is not None:
-            self._costs[n] = cost
+        self._guards.add(n, result, cost)
         f.entries.append(n)
         for b in self._pending_breaks:
             if self.r.graph_breaks[b].entry is None:
@@ -534,8 +524,6 @@ class ReportBuilder:
         for t in self.r.timeline:  # the recompiles that led to this entry
             if t.kind == "recompile" and t.frame == i and t.entry is None:
                 t.entry = n
-        self._guards += [(n, g) for g in getattr(result, "guards", ()) or ()]
-        self._dropped += [(n, g) for g in getattr(result, "dropped", ()) or ()]
         self._tell("entry", i, n, f"{f.name}, entry {len(f.entries) - 1}", entry.seconds)
         self._pending_breaks.clear()
         self._close(i)
@@ -612,7 +600,7 @@ class ReportBuilder:
         self.r.entries.append(replace(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
-        self._adopted_guards += [replace(g, entry=number, failed=0) for g in old.guards if g.entry == entry]
+        self._guards.adopt(old.guards, entry, number)
         self.served += hits
 
     def release(self) -> list[tuple[Any, int]]:
@@ -625,7 +613,6 @@ class ReportBuilder:
         self._partitions.clear()
         self._results.clear()
         self._guards.clear()
-        self._dropped.clear()
         self._released = True
         return known
 
@@ -633,7 +620,7 @@ class ReportBuilder:
     def report(self) -> CompileReport:
         """The report of what was heard so far. May be called again later: the same object, brought up to date."""
         from .environment import environment
-        from .finish import finish
+        from .finish import bound_words, finish
 
         r = self.r
         if self._released:
@@ -651,7 +638,7 @@ class ReportBuilder:
             row.hits = hits if isinstance(hits, int) else row.hits
             switches = getattr(entry, "switches", None)
             row.switches = switches if isinstance(switches, int) else row.switches
-        r.guards = self._guard_rows() + self._adopted_guards
+        r.guards = self._guards.rows(lambda entry: r.entries[entry].frame, self._users_words)
         for i in self._ran_eager:
             r.graphs[i].ran = "eager"
         self._graphs()
@@ -661,7 +648,7 @@ class ReportBuilder:
         for k in r.kernels:
             if not k.trials and runs.get(k.name):
                 k.trials = runs[k.name].pop(0)
-        _bound_words(r)
+        bound_words(r)
         finish(r, self.served)
         return r
 
@@ -674,65 +661,6 @@ class ReportBuilder:
             else:
                 out.append((begin, end))
         return out
-
-    def _shares(self, entry: int) -> Callable[[int, str], tuple[str, float | None]]:
-        """For a guard's place in the entry's program and its class by its source: its class as it is evaluated, and its
-        measured nanoseconds a call. Watched guards share the proof that nothing they read has changed."""
-        cost = self._costs.get(entry)
-        if cost is None or not cost.each:
-            return lambda place, cls: (cls, None)
-        watched = sum(e == entry for e, _ in self._guards) - len(cost.each)
-        each = cost.watched / watched if watched > 0 else 0.0
-        return lambda place, cls: ("checked", cost.each[place]) if place in cost.each else ("watched", each)
-
-    def _guard_rows(self) -> list[s.GuardRow]:
-        """One row per guard; many guards of one kind below one object (a model's parameters) become one row with a
-        count.
-        """
-        groups: dict[tuple, list[tuple]] = {}  # a big model has thousands: words are made only for those that are shown
-        places: dict[int, int] = {}
-        shares = {i: self._shares(i) for i in {entry for entry, _ in self._guards}}
-        for n, (entry, g) in enumerate(self._guards):
-            place = places[entry] = places.get(entry, -1) + 1
-            cls, ns = shares[entry](place, guard_class(g))
-            failed = self._failed.get((entry, id(g)), 0)
-            below = g.source is not None and g.source.base is not None and not failed
-            key = (entry, g.source.root, g.kind, cls) if below else (n,)
-            groups.setdefault(key, []).append((entry, g, cls, failed, ns))
-        for entry, g in self._dropped:
-            below = g.source is not None and g.source.base is not None
-            key = (entry, g.source.root, g.kind, "dropped") if below else ("dropped", entry, len(groups))
-            groups.setdefault(key, []).append((entry, g, "dropped", 0, None))
-        out: list[s.GuardRow] = []
-        for rows in groups.values():
-            if len(rows) < _GROUP_FROM:
-                out += [self._guard_row(*row) for row in rows]
-                continue
-            row = self._guard_row(*rows[0])
-            root = self._users_words(self.r.entries[row.entry].frame, rows[0][1].source.root.name())
-            row.text = f"{len(rows)} guards of kind {row.kind} below `{root}`, such as: {row.text}"
-            row.source, row.count = f"{root}…", len(rows)
-            row.ns = sum(ns for *_, ns in rows if ns is not None) if row.ns is not None else None
-            out.append(row)
-        out.sort(key=lambda row: (-row.failed, row.entry))
-        return out
-
-    def _guard_row(self, entry: int, g: Any, cls: str, failed: int, ns: float | None) -> s.GuardRow:
-        frame = self.r.entries[entry].frame
-        name = g.source.name() if g.source is not None else ""
-        return s.GuardRow(
-            entry,
-            self._users_words(frame, name),
-            g.kind,
-            self._users_words(frame, guard_text(g)),
-            expected_text(g),
-            label(g.file),
-            g.line,
-            g.why if cls != "dropped" else DROPPED,
-            cls,
-            failed,
-            ns=ns,
-        )
 
     def _graphs(self) -> None:
         from .graph_nodes import all_lines, nodes_of
@@ -788,24 +716,6 @@ class ReportBuilder:
 def subject(r: s.Recompile) -> str:
     """`x.shape[0]`: the thing that changed."""
     return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind
-
-
-def _bound_words(r: CompileReport) -> None:
-    """What the program said (an error's message, a value's text) may be of any length: a report keeps the beginning."""
-    r.errors = [_beginning(e) for e in r.errors]
-    rows = [*r.graph_breaks, *r.fallbacks, *r.frames, *r.recompiles, *r.timeline]
-    for row in rows:
-        for name in ("reason", "remedy", "what", "expected", "got", "suggestion", "text"):
-            value = getattr(row, name, None)
-            if value and len(value) > _MOST_WORDS:
-                setattr(row, name, _beginning(value))
-    for b in r.graph_breaks:
-        if len(b.code) > _MOST_WORDS and b.fix is None:
-            b.code = _beginning(b.code)
-
-
-def _beginning(text: str) -> str:
-    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} … ({len(text)} characters)"
 
 
 def _is_setup(b: Any) -> bool:

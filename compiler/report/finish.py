@@ -12,7 +12,7 @@ from .numbers import against, count, plural, seconds, size
 from .conclusions.truth import excuse_library_breaks, fell_back, forget_unused, main_call, share_of_run, unused_share
 from .conclusions.wall import split_compiled
 
-__all__ = ["finish", "closed_line", "RERAN"]
+__all__ = ["finish", "bound_words", "closed_line", "RERAN"]
 
 _OWN_ERROR = "correct what the message says: eager raises the same error at this line"
 RERAN = "a graph of it raised; the call ran as plain Python"
@@ -20,6 +20,7 @@ SYMBOLS = {"compiled": "●", "partly": "▲", "eager": "○", "nothing": "·", 
 # Of several marks on one line the first of these wins: what a person can act on comes first.
 _PRIORITY = ("break", "guard", "eager", "captured")
 _MAX_FINDINGS = 3
+_MOST_WORDS = 400  # characters of a sentence that holds what the program said
 
 
 def finish(r: Any, served: int = 0) -> None:
@@ -274,7 +275,7 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info",
-                f"{', '.join(harmless[:4])}{more} ran as plain Python, between what was compiled",
+                f"{', '.join(harmless[:4])}{more} ran as plain Python; the code around them is compiled",
                 "no change is needed",
                 f"breaks/{first}",
                 r.graph_breaks[first].line,
@@ -411,3 +412,21 @@ def _code_word(b: s.Break) -> str:
         if piece and len(piece) <= 24:
             return piece
     return b.kind.replace("_", " ")
+
+
+def bound_words(r: Any) -> None:
+    """What the program said (an error's message, a value's text) may be of any length: a report keeps the beginning."""
+    r.errors = [_beginning(e) for e in r.errors]
+    rows = [*r.graph_breaks, *r.fallbacks, *r.frames, *r.recompiles, *r.timeline]
+    for row in rows:
+        for name in ("reason", "remedy", "what", "expected", "got", "suggestion", "text"):
+            value = getattr(row, name, None)
+            if value and len(value) > _MOST_WORDS:
+                setattr(row, name, _beginning(value))
+    for b in r.graph_breaks:
+        if len(b.code) > _MOST_WORDS and b.fix is None:
+            b.code = _beginning(b.code)
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} … ({len(text)} characters)"

@@ -12,6 +12,7 @@ from ..guards.weak import present
 
 __all__ = ["guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "failure_subject", "short"]
 
+_VOWELS = "AEIOUaeiou"
 _WATCHED_ROOTS = ("global", "function", "const", "builtin")
 
 
@@ -113,9 +114,9 @@ def guard_text(g: Guard) -> str:
         return _state_words(e)
     return {
         "ID": f"{s} is {x}",
-        "TYPE": f"{s} is exactly a {x}",
+        "TYPE": f"{s} is exactly {'an' if x[:1] in _VOWELS else 'a'} {x}",
         "EQUALS": f"{s} is {x}",
-        "LEN": f"{s} has {x} items",
+        "LEN": f"{s} has {x} item{'' if g.expected == 1 else 's'}",
         "DICT_KEYS": f"{s} has the keys {x}",
         "LACKS": f"{s} has no {x}",
         "HASATTR": f"{s} {x}",

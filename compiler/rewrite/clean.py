@@ -15,7 +15,7 @@ from ..graph.aten import AtenGraph
 from ..graph.meta import views_meta
 from ..graph.meta.core import TensorMeta
 from ..graph.opinfo import op_info
-from ..ops.closed_set import UNKNOWN_REASON, VIEWS, extern_reason, is_extern
+from ..ops.closed_set import VIEWS, extern_reason, is_extern, takes_any_layout
 
 __all__ = ["dead_code", "common_subexpressions", "no_ops", "view_chains"]
 
@@ -151,8 +151,8 @@ def _equivalent(n: Node) -> Node | None:
 def _layout_matters(n: Node) -> bool:
     """Whether somebody reads the memory of `n` as it is laid out. Strides of intermediate values are free, except for
     as_strided, for random operators (numbers are drawn in the order of memory; but attention draws for each score,
-    wherever its operands lie) and for operators that are no part of torch's public interface: these may take contiguous
-    operands for granted (mkldnn_rnn_layer does), so they get what eager gives them."""
+    wherever its operands lie) and for operators that may take contiguous operands for granted: these get what eager
+    gives them."""
     todo = list(n.users)
     while todo:
         u = todo.pop()
@@ -163,10 +163,7 @@ def _layout_matters(n: Node) -> bool:
         if u.target in VIEWS:
             todo += u.users
         elif (
-            has_effect(u)
-            and extern_reason(u.target) != "attention"
-            or is_extern(u)
-            and extern_reason(u.target) == UNKNOWN_REASON
+            has_effect(u) and extern_reason(u.target) != "attention" or is_extern(u) and not takes_any_layout(u.target)
         ):
             return True
     return False

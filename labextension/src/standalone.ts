@@ -3,8 +3,10 @@
  * an exported page (`page`). Bundled by esbuild (package.json, build:standalone) from the same views as the MIME renderer; plots are drawn with SVG.
  */
 
+import figuresStyle from '../style/figures.css';
 import graphStyle from '../style/graph.css';
 import marksStyle from '../style/gutter.css';
+import listingsStyle from '../style/listings.css';
 import reportStyle from '../style/report.css';
 import viewsStyle from '../style/views.css';
 
@@ -18,7 +20,7 @@ function addStyle(element: HTMLElement): void {
   if (!home.querySelector('style[data-tcompile]')) {
     const style = document.createElement('style');
     style.dataset.tcompile = '';
-    style.textContent = [reportStyle, viewsStyle, graphStyle, marksStyle].join('\n');
+    style.textContent = [reportStyle, listingsStyle, figuresStyle, viewsStyle, graphStyle, marksStyle].join('\n');
     home.appendChild(style);
   }
 }

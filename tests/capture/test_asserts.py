@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tcompile
+from tcompile.compiler.report.builder import record
 
 X = torch.arange(6.0).reshape(2, 3) / 5
 
@@ -203,3 +204,17 @@ def test_distributions_check_their_arguments(monkeypatch):
         torch.testing.assert_close(compiled(X, scale, X), fn(X, scale, X))
     with pytest.raises(ValueError, match="Expected parameter scale"):
         compiled(X, X - 1, X)
+
+
+def test_a_check_of_values_is_left_to_torch_by_choice():
+    """The remedy for an assertion that breaks a graph is no fallback of lowering."""
+
+    def fn(x):
+        torch._assert_async((x > 0).all(), "not positive")
+        return x + 1
+
+    with record() as builder:
+        tcompile.compile(fn, fullgraph=True)(X + 1)
+    report = builder.report()
+    assert [(e.op, e.reason) for e in report.externs] == [("aten._assert_async.msg", "check of values")]
+    assert not [f for f in report.fallbacks if f.reason.startswith("eager kernel")]

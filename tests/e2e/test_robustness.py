@@ -236,7 +236,12 @@ def test_grad_mode_after_an_exception():
 # ---- without the C extension
 def test_without_the_extension():
     """Pure Python evaluators, no hook: a slice of the programs above and of the traps."""
-    names = ["tests/e2e/test_traps.py", "tests/e2e/test_programs_that_must_run.py"]
+    names = [
+        "tests/e2e/test_traps_of_changes.py",
+        "tests/e2e/test_traps_of_tensors.py",
+        "tests/e2e/test_traps_of_state.py",
+        "tests/e2e/test_programs_that_must_run.py",
+    ]
     pick = (
         "data_of_a_parameter or requires_grad_changes or class_of or dict_of or after_compilation or overlap or state_changed or grad_mode or alias "
         "or exceptions_that or (test_small and not shape) or appending or gradients or dynamic_batch"

@@ -107,7 +107,7 @@ def names_are_bound(source: str) -> bool:
         tree = ast.parse(source)
     except SyntaxError:
         return False
-    from .programs import namespace
+    from .prelude import namespace
 
     read, bound = set(), set(dir(builtins)) | set(namespace()) | {"F", "undefined_name"}
     for node in ast.walk(tree):

@@ -16,7 +16,7 @@ import torch
 
 from tcompile.compiler.graph.torch_modes import autocast_nesting
 
-from .programs import namespace
+from .prelude import namespace
 
 _ids = itertools.count()
 

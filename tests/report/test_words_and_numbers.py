@@ -1,11 +1,14 @@
 import pytest
 from make_sample import sample
 
+from tcompile.compiler.guards.guard import Guard
+from tcompile.compiler.guards import source
 from tcompile.compiler.report.finish import closed_line, finish
 from tcompile.compiler.base.labels import cell_number, label, set_cell_labels
 from tcompile.compiler.report.numbers import count, interval, plural, seconds, seconds_range, size
 from tcompile.compiler.report.schema import Speedup
 from tcompile.compiler.report.plain_text import bar, render_short
+from tcompile.compiler.report.words import guard_text
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,11 @@ def test_short_text_of_a_tensor_class():
     from tcompile.compiler.report.words import short
 
     assert short(torch.Tensor) == "Tensor" and short(torch.zeros(2, 3)) == "Tensor[2, 3]"
+
+
+def test_guards_are_whole_sentences():
+    x = source.local(0, "x")
+    assert guard_text(Guard(x, "LEN", 1)) == "`x` has 1 item"
+    assert guard_text(Guard(x, "LEN", 3)) == "`x` has 3 items"
+    assert guard_text(Guard(x, "TYPE", int)) == "`x` is exactly an int"
+    assert guard_text(Guard(x, "TYPE", list)) == "`x` is exactly a list"

@@ -22,7 +22,7 @@ from ...graph.captured import CapturedGraph, GraphInput
 from ..machine.signals import Break
 from ..library.watched_warnings import refuse_watched_operator
 
-__all__ = ["GraphBuilder", "PYTHON_DTYPES", "as_trace", "real_meta"]
+__all__ = ["GraphBuilder", "PLAIN", "PYTHON_DTYPES", "as_trace", "real_meta"]
 
 PYTHON_DTYPES = {
     bool: torch.bool,
@@ -30,7 +30,8 @@ PYTHON_DTYPES = {
     float: torch.float64,
     complex: torch.complex128,
 }  # as torch takes Python's types for a dtype
-_PLAIN = (
+# Kinds of values that calls of torch take as they are, beside tensors and numbers that vary.
+PLAIN = (
     type(None),
     bool,
     int,
@@ -41,8 +42,8 @@ _PLAIN = (
     torch.device,
     torch.layout,
     torch.memory_format,
-    type(...),
 )
+_AS_THEY_ARE = (*PLAIN, type(...))  # an index may have an ellipsis
 
 
 def as_trace(result: Any) -> Any:
@@ -203,7 +204,7 @@ class GraphBuilder:
     def arg(self, value: Any) -> Any:
         """A value as an argument of a node."""
         t = type(value)
-        if t in _PLAIN:
+        if t in _AS_THEY_ARE:
             return value
         if isinstance(value, TraceTensor):
             node = self.find(id(value))

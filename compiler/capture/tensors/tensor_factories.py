@@ -13,7 +13,7 @@ from ...graph.tensor import from_meta, TensorMeta, TraceTensor
 from ...symbolic.expr import maybe_int
 from ..numbers import scalars
 from ..arrays.array_value import Array, holds_array
-from ..entry.graph_builder import PYTHON_DTYPES, real_meta
+from ..entry.graph_builder import PLAIN, PYTHON_DTYPES, real_meta
 from ..machine.signals import Break, Raised
 from ..machine.stack_values import specialize
 from .tensor_calls import (
@@ -223,25 +223,7 @@ def _factory_argument(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_factory_argument(v) for v in value)
     return (
-        value is None
-        or isinstance(
-            value,
-            (
-                bool,
-                int,
-                float,
-                complex,
-                str,
-                torch.dtype,
-                torch.device,
-                torch.layout,
-                torch.memory_format,
-                torch.SymInt,
-                torch.SymFloat,
-                torch.SymBool,
-                range,
-            ),
-        )
+        isinstance(value, (*PLAIN, torch.SymInt, torch.SymFloat, torch.SymBool, range))
         or type(value) is type
         and value in PYTHON_DTYPES
     )

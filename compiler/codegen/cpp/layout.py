@@ -24,7 +24,7 @@ from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum, symbol
 from .dtypes import ctype, storage_size
 from .runs import run_directions
-from .math.special import SPECIAL
+from ...lowering.primitives import SPECIAL
 from .support import Target
 from .math.vecmath_special import SPECIAL_F64, WIDE
 

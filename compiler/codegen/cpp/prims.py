@@ -12,7 +12,8 @@ from typing import Callable
 
 from ...errors import InternalError
 from .dtypes import CType, literal, lowest, highest
-from .math.special import SPECIAL, need_special
+from ...lowering.primitives import SPECIAL
+from .math.special import need_special
 from .support import Support, vector_type
 from .math.vecmath import need_function
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...lowering.ir import ChainedProducts, DropoutAttention, Kernel
+from ...lowering.ir import Kernel
+from ...lowering.templates import ChainedProducts, DropoutAttention
 from ..cuda.product import print_tiles
 from .layout import Choices, GpuTarget, plan_layout
 from .printer import Printer, TritonSource, with_stored_values, without_locals

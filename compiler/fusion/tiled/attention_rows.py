@@ -1,8 +1,8 @@
 """What else is computed of attention's scores than their softmax: the maximum and the sum of exponentials of each row,
 and what follows from these alone.
 
-An attention kernel has both numbers at its end (ir.Attention: "top", "total"), so that it stores what others read of
-them: the logarithm of the sum, which training keeps and programs ask for (return_lse), in any spelling.
+An attention kernel has both numbers at its end (templates.Attention: "top", "total"), so that it stores what others
+read of them: the logarithm of the sum, which training keeps and programs ask for (return_lse), in any spelling.
 """
 
 from __future__ import annotations

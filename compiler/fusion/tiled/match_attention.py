@@ -1,4 +1,4 @@
-"""Attention as one kernel: softmax(score(q @ k)) @ v whose scores are never in memory (ir.Attention).
+"""Attention as one kernel: softmax(score(q @ k)) @ v whose scores are never in memory (templates.Attention).
 
 Found among the lowered steps, where every spelling of it is the same: a product, element-wise nests, the maximum of a
 row, the sum of its exponentials, a division, a second product. Whatever stands between the product and the softmax,
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Sequence
 import torch
 
 from ...lowering.ir import (
-    Attention,
     Axis,
     Buffer,
     Kernel,
@@ -32,6 +31,7 @@ from ...lowering.ir import (
     prim,
     walk,
 )
+from ...lowering.templates import Attention
 from ...lowering.lowered import Extern, LoweredStep, View
 from ...lowering.ref import contiguous_strides, is_one
 from ...lowering.rewrite import Rewriter, tidy

@@ -1,5 +1,5 @@
 """Chains of matrix products as one kernel: sum(f(a @ b, ...) * c), where what f makes of the products is never in
-memory (ir.ChainedProducts).
+memory (templates.ChainedProducts).
 
 So are the gradients of attention, f(q @ k, g @ v) @ k and the like, and any product of what is computed, element by
 element, from others that are narrow enough to be made again where they are needed. Chains are taken where all that read
@@ -18,7 +18,6 @@ from ...ops.chain_sizes import DTYPES, WIDEST, fills
 from ...lowering.ir import (
     Axis,
     Buffer,
-    ChainedProducts,
     Kernel,
     LoopNest,
     Stage,
@@ -33,6 +32,7 @@ from ...lowering.ir import (
     round_to,
     walk,
 )
+from ...lowering.templates import ChainedProducts
 from ...lowering.lowered import Extern, LoweredStep, View
 
 from ...lowering.rewrite import Rewriter, tidy

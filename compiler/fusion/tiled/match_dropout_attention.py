@@ -1,5 +1,5 @@
-"""Calls of attention with dropout of our own (ops/dropout_attention.py) as kernels: ir.DropoutAttention forward,
-ir.AttentionGradients backward.
+"""Calls of attention with dropout of our own (ops/dropout_attention.py) as kernels: templates.DropoutAttention forward,
+templates.AttentionGradients backward.
 """
 
 from __future__ import annotations
@@ -9,21 +9,8 @@ from typing import Any, Iterable, Sequence, TypeGuard
 import torch
 
 from ...ops.dropout_attention import ATTENTION, BACKWARD
-from ...lowering.ir import (
-    WORD,
-    AttentionGradients,
-    Axis,
-    Buffer,
-    DropoutAttention,
-    Kernel,
-    LoopNest,
-    Stage,
-    Store,
-    Value,
-    acc,
-    load,
-    make,
-)
+from ...lowering.ir import Axis, Buffer, Kernel, LoopNest, Stage, Store, Value, acc, load, make
+from ...lowering.templates import WORD, AttentionGradients, DropoutAttention
 from ...lowering.lowered import Extern, LoweredStep, View
 from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ...symbolic.expr import Expr, as_expr, ceildiv, maybe_int, symbol

@@ -7,7 +7,8 @@ from typing import Any, Callable
 
 import torch
 
-from ..ir import SPECIAL, Value, cast, const, prim
+from ..ir import Value, cast, const, prim
+from ..primitives import SPECIAL
 from ..context import Lowering
 from ..rule_table import NoRule, rule
 from ..promote import compute_dtype, operand, rounded

@@ -1,11 +1,12 @@
 /** A laid-out graph on a canvas: pan, zoom, walk by keyboard. Only what is in view is drawn, and only when something changed. */
 
-import { bytes, nodeBytes, plural, seconds, shortOp, tensorType } from '../format';
-import { GraphNode } from '../schema';
-import { kernelColour, kernelTint, readTheme, Theme } from '../theme';
+import { plural, seconds } from '../format';
+import { readTheme } from '../theme';
+import { Cost, GraphDrawing, Rectangle } from './drawing';
 import { Box, Edge, Layout } from './layout';
+import { curve, ends, isKept, valueWords } from './shapes';
 import { t } from '../texts';
-import { Group, Item, size } from './tree';
+import { Group, size } from './tree';
 
 export interface CanvasEvents {
   /** A node or a module was chosen; null: the empty ground was. `extend` with shift held. */
@@ -16,79 +17,20 @@ export interface CanvasEvents {
   hover: (text: string, x: number, y: number) => void;
 }
 
-interface Caption {
-  text: string;
-  x: number;
-  y: number;
-  colour: string;
-}
-
-/** The longest edge, in drawing units, along which a kernel's outline reaches. */
-const LINK = 130;
-/** Edges of the chosen boxes that are labelled: more would cover each other. */
-const MOST_LABELLED = 14;
-const LEAF_H = 38;
-const SOURCE_H = 22;
-const GROUP_H = 44;
 const MIN_SCALE = 0.002;
 const MAX_SCALE = 2.5;
-
-export function label(node: GraphNode): string {
-  return node.op === 'input' || node.op === 'parameter' || node.op === 'output' ? node.name : shortOp(node.op);
-}
-
-/** `f32 128×512, 256 KiB`, with its strides where these are not those of rows after each other. */
-export function valueWords(node: GraphNode): string {
-  const size = nodeBytes(node);
-  const strides = node.stride ? t('strides {0}', node.stride.join(', ')) : '';
-  return [tensorType(node), size === null ? '' : bytes(size), strides].filter(Boolean).join(', ');
-}
-
-export function measure(item: Item): { w: number; h: number } {
-  if (item.kind === 'group') {
-    return { w: Math.max(120, item.label.length * 7.4 + 44), h: GROUP_H };
-  }
-  const { node } = item;
-  if (node.op === 'input' || node.op === 'parameter' || node.op === 'output') {
-    return { w: Math.max(48, Math.min(node.name.length, 26) * 6.4 + 22), h: SOURCE_H };
-  }
-  return { w: Math.max(64, Math.max(label(node).length * 7.4, tensorType(node).length * 6) + 26), h: LEAF_H };
-}
-
-/** A long name with its end: names of one kind begin alike. */
-function clipMiddle(text: string, width: number, perChar: number): string {
-  const room = Math.max(3, Math.floor(width / perChar));
-  const head = Math.floor((room - 1) / 3);
-  return text.length <= room ? text : `${text.slice(0, head)}…${text.slice(text.length - (room - 1 - head))}`;
-}
-
-/** A kernel's name no longer than the box that it stands over: its neighbour has one, too. */
-function clipped(name: string, width: number): string {
-  const most = Math.max(8, Math.floor(width / 5.2));
-  return name.length > most ? `${name.slice(0, most - 1)}…` : name;
-}
-
-/** An edge from forward to backward: a value that is kept meanwhile. */
-function isKept(edge: Edge): boolean {
-  return edge.source.home !== undefined && edge.source.home.graph !== edge.target.home?.graph;
-}
 
 export class GraphCanvas {
   readonly element: HTMLCanvasElement;
   private context: CanvasRenderingContext2D;
+  private drawing: GraphDrawing;
   private layout: Layout | null = null;
   private scale = 1;
   private tx = 0;
   private ty = 0;
   private width = 0;
   private height = 0;
-  private theme: Theme;
   private pending = 0;
-  private selected: Box[] = [];
-  private found: Set<Box> | null = null;
-  private marked = new Map<string, string>();
-  private ghosts: Set<Box> | null = null;
-  private touched = new Set<Edge>();
   private kernelNames: string[];
   private drag: { x: number; y: number; moved: boolean } | null = null;
   private observer: ResizeObserver;
@@ -100,7 +42,7 @@ export class GraphCanvas {
   constructor(
     kernelNames: string[],
     private events: CanvasEvents,
-    private cost: (item: Item) => { seconds: number; share: number } | null = () => null
+    private cost: Cost = () => null
   ) {
     this.kernelNames = kernelNames;
     this.element = document.createElement('canvas');
@@ -113,7 +55,7 @@ export class GraphCanvas {
       t('Graph. Arrow keys walk from node to node, Enter opens or closes a module, plus and minus zoom, 0 shows all.')
     );
     this.context = this.element.getContext('2d')!;
-    this.theme = readTheme(this.element);
+    this.drawing = new GraphDrawing(this.context, readTheme(this.element), kernelNames, cost);
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.element);
     this.listen();
@@ -125,16 +67,13 @@ export class GraphCanvas {
   }
 
   retheme(): void {
-    this.theme = readTheme(this.element);
+    this.drawing.theme = readTheme(this.element);
     this.invalidate();
   }
 
   show(layout: Layout, keep: boolean): void {
     this.layout = layout;
-    this.found = null;
-    this.ghosts = null;
-    this.touched.clear();
-    this.selected = [];
+    this.drawing.clear();
     if (!keep) {
       this.fitted = '';
     }
@@ -142,8 +81,10 @@ export class GraphCanvas {
   }
 
   select(boxes: Box[], reveal: boolean): void {
-    this.selected = boxes;
-    this.touched = new Set(this.layout?.edges.filter(e => boxes.includes(e.from) || boxes.includes(e.to)) ?? []);
+    this.drawing.selected = boxes;
+    this.drawing.touched = new Set(
+      this.layout?.edges.filter(e => boxes.includes(e.from) || boxes.includes(e.to)) ?? []
+    );
     if (reveal && boxes.length) {
       this.reveal(boxes[0]);
     }
@@ -151,19 +92,19 @@ export class GraphCanvas {
   }
 
   highlight(found: Set<Box> | null): void {
-    this.found = found;
+    this.drawing.found = found;
     this.invalidate();
   }
 
   /** Marks nodes by name; a closed group with such a node in it is marked, too. */
   mark(marks: Map<string, string>): void {
-    this.marked = marks;
+    this.drawing.marked = marks;
     this.invalidate();
   }
 
   /** Boxes that are not there yet. */
   fade(boxes: Set<Box> | null): void {
-    this.ghosts = boxes;
+    this.drawing.ghosts = boxes;
     this.invalidate();
   }
 
@@ -212,7 +153,7 @@ export class GraphCanvas {
   }
 
   /** Drawing units of the visible part. */
-  viewport(): { x: number; y: number; w: number; h: number } {
+  viewport(): Rectangle {
     return {
       x: -this.tx / this.scale,
       y: -this.ty / this.scale,
@@ -305,13 +246,13 @@ export class GraphCanvas {
       '0': () => this.fit(),
       Escape: () => this.events.choose(null, false),
       Enter: () => {
-        const item = this.selected[0]?.item;
+        const item = this.drawing.selected[0]?.item;
         if (item?.kind === 'group') {
           this.events.toggle(item);
         }
       },
       Backspace: () => {
-        const group = this.selected[0]?.parent?.item;
+        const group = this.drawing.selected[0]?.parent?.item;
         if (group?.kind === 'group' && group.parent) {
           this.events.toggle(group);
         }
@@ -351,7 +292,7 @@ export class GraphCanvas {
     if (!layout) {
       return;
     }
-    const from = this.selected[0];
+    const from = this.drawing.selected[0];
     if (!from) {
       this.events.choose(layout.boxes[0] ?? null, false);
       return;
@@ -477,7 +418,7 @@ export class GraphCanvas {
     // Until the reader has moved it, the picture is laid into whatever room there is.
     const unmoved = this.fitted && this.fitted !== view && this.laid === `${this.tx} ${this.ty} ${this.scale}`;
     if (this.layout && (!this.fitted || unmoved)) {
-      this.theme = readTheme(this.element);
+      this.drawing.theme = readTheme(this.element);
       this.fitted = view;
       this.fit(false);
       this.draw();
@@ -497,7 +438,7 @@ export class GraphCanvas {
   }
 
   private draw(): void {
-    const { context: c, layout, theme, scale } = this;
+    const { context: c, layout, scale } = this;
     const ratio = window.devicePixelRatio || 1;
     c.setTransform(1, 0, 0, 1, 0, 0);
     c.clearRect(0, 0, this.element.width, this.element.height);
@@ -509,314 +450,7 @@ export class GraphCanvas {
     this.tx = Math.max(margin - layout.root.w * scale, Math.min(this.width - margin, this.tx));
     this.ty = Math.max(margin - layout.root.h * scale, Math.min(this.height - margin, this.ty));
     c.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * this.tx, ratio * this.ty);
-    const view = this.viewport();
-    const visible = (b: Box) =>
-      b.x + b.w >= view.x && b.x <= view.x + view.w && b.y + b.h >= view.y && b.y <= view.y + view.h;
-
-    for (const frame of layout.frames) {
-      if (frame.parent && visible(frame)) {
-        this.drawFrame(frame, theme);
-      }
-    }
-    const boxes = layout.boxes.filter(visible);
-    const captions: Caption[] = [];
-    if (scale > 0.12) {
-      this.drawKernels(boxes, layout, captions);
-    }
-    this.drawEdges(layout, view);
-    for (const box of boxes) {
-      this.drawBox(box, theme);
-    }
-    this.drawCaptions(captions);
+    this.drawing.draw(layout, this.viewport(), scale);
     this.onDraw?.();
   }
-
-  private drawFrame(frame: Box, theme: Theme): void {
-    const c = this.context;
-    const group = frame.item as Group;
-    c.beginPath();
-    c.roundRect(frame.x, frame.y, frame.w, frame.h, 8);
-    c.globalAlpha = theme.dark ? 0.4 : 0.55;
-    c.fillStyle = group.depth % 2 ? theme.surface : theme.background;
-    c.fill();
-    c.globalAlpha = 1;
-    c.strokeStyle = theme.border;
-    c.lineWidth = 1;
-    c.stroke();
-    if (this.scale > 0.2) {
-      c.fillStyle = theme.muted;
-      c.font = `600 11px ${theme.font}`;
-      c.textBaseline = 'middle';
-      c.textAlign = 'left';
-      c.fillText(`▾ ${group.label}`, frame.x + 10, frame.y + 13);
-    }
-  }
-
-  /** One soft outline around the nodes of a kernel: their boxes and the edges between them, drawn as one shape. */
-  private drawKernels(boxes: Box[], layout: Layout, captions: Caption[]): void {
-    const c = this.context;
-    const members = new Map<number, Box[]>();
-    for (const box of boxes) {
-      if (box.item.kind === 'leaf' && box.item.node.kernel !== null) {
-        const list = members.get(box.item.node.kernel);
-        if (list) {
-          list.push(box);
-        } else {
-          members.set(box.item.node.kernel, [box]);
-        }
-      }
-    }
-    // Long edges inside a kernel stay lines: a broad band across the graph would hide what lies between.
-    const inside = new Map<number, Edge[]>();
-    const linked = new Set<Box>();
-    for (const edge of layout.edges) {
-      const { from, to } = edge;
-      if (
-        from.item.kind === 'leaf' &&
-        to.item.kind === 'leaf' &&
-        from.item.node.kernel !== null &&
-        from.item.node.kernel === to.item.node.kernel &&
-        members.has(from.item.node.kernel) &&
-        to.y - from.y - from.h < LINK
-      ) {
-        linked.add(to);
-        const list = inside.get(from.item.node.kernel);
-        if (list) {
-          list.push(edge);
-        } else {
-          inside.set(from.item.node.kernel, [edge]);
-        }
-      }
-    }
-    const { dark } = this.theme;
-    for (const [kernel, list] of members) {
-      const shapes: [number, string][] = [
-        [8, kernelTint(kernel, 'outline', dark)],
-        [7, kernelTint(kernel, 'ground', dark)]
-      ];
-      for (const [grow, colour] of shapes) {
-        c.fillStyle = c.strokeStyle = colour;
-        c.lineWidth = 2 * grow;
-        c.lineCap = 'round';
-        c.beginPath();
-        for (const edge of inside.get(kernel) ?? []) {
-          trace(c, edge);
-        }
-        c.stroke();
-        c.beginPath();
-        for (const b of list) {
-          c.roundRect(b.x - grow, b.y - grow, b.w + 2 * grow, b.h + 2 * grow, 6 + grow);
-        }
-        c.fill();
-      }
-      if (this.scale > 0.45) {
-        // A kernel in several pieces has its name on each.
-        for (const top of list.filter(b => !linked.has(b))) {
-          captions.push({
-            text: clipped(this.kernelNames[kernel] ?? t('kernel {0}', kernel), top.w),
-            x: top.x,
-            y: top.y - 10,
-            colour: kernelColour(kernel, 1, dark)
-          });
-        }
-      }
-    }
-  }
-
-  /** Names of kernels, over the edges, with a halo so that they stay readable. */
-  private drawCaptions(captions: Caption[]): void {
-    const c = this.context;
-    c.font = `600 9.5px ${this.theme.font}`;
-    c.textAlign = 'left';
-    c.textBaseline = 'bottom';
-    c.lineWidth = 4;
-    c.lineJoin = 'round';
-    for (const { text, x, y, colour } of captions) {
-      c.strokeStyle = this.theme.background;
-      c.strokeText(text, x, y);
-      c.fillStyle = colour;
-      c.fillText(text, x, y);
-    }
-  }
-
-  private drawEdges(layout: Layout, view: { x: number; y: number; w: number; h: number }): void {
-    const c = this.context;
-    const { theme } = this;
-    c.lineWidth = Math.min(1.2, 0.8 / this.scale);
-    c.strokeStyle = theme.muted;
-    c.globalAlpha = this.selected.length ? 0.25 : 0.5;
-    for (const kept of layout.edges[0]?.source.home ? [false, true] : [false]) {
-      c.setLineDash(kept ? [4 / Math.min(1, this.scale), 3 / Math.min(1, this.scale)] : []);
-      c.beginPath();
-      for (const edge of layout.edges) {
-        const [, y0, , y1] = ends(edge);
-        if (
-          Math.max(y0, y1) >= view.y &&
-          Math.min(y0, y1) <= view.y + view.h &&
-          !this.touched.has(edge) &&
-          isKept(edge) === kept
-        ) {
-          trace(c, edge);
-        }
-      }
-      c.stroke();
-    }
-    c.setLineDash([]);
-    c.globalAlpha = 1;
-    if (this.touched.size) {
-      c.strokeStyle = theme.accent;
-      c.lineWidth = Math.max(1.6, 1.2 / this.scale);
-      c.beginPath();
-      for (const edge of this.touched) {
-        trace(c, edge);
-      }
-      c.stroke();
-    }
-    if (this.scale > 0.5 && this.touched.size && this.touched.size <= MOST_LABELLED) {
-      this.drawLabels();
-    }
-    if (this.scale > 0.35) {
-      c.fillStyle = theme.muted;
-      c.beginPath();
-      for (const edge of layout.edges) {
-        const [, , x1, y1] = ends(edge);
-        if (y1 >= view.y && y1 <= view.y + view.h) {
-          c.moveTo(x1, y1);
-          c.lineTo(x1 - 3.5, y1 - 6);
-          c.lineTo(x1 + 3.5, y1 - 6);
-        }
-      }
-      c.fill();
-    }
-  }
-
-  /** What flows along the edges of the chosen boxes. */
-  private drawLabels(): void {
-    const c = this.context;
-    c.font = `10px ${this.theme.mono}`;
-    c.textAlign = 'center';
-    c.textBaseline = 'middle';
-    c.lineWidth = 4;
-    c.lineJoin = 'round';
-    for (const edge of this.touched) {
-      const [x0, y0, x1, y1] = ends(edge);
-      const near = this.selected.includes(edge.from) ? 0.62 : 0.38; // towards the other end: many edges meet at the chosen box
-      const [x, y] = [x0 + (x1 - x0) * near, y0 + (y1 - y0) * near];
-      const text = edge.count > 1 ? plural(edge.count, 'value') : valueWords(edge.source);
-      c.strokeStyle = this.theme.background;
-      c.strokeText(text, x, y);
-      c.fillStyle = this.theme.text;
-      c.fillText(text, x, y);
-    }
-  }
-
-  private drawBox(box: Box, theme: Theme): void {
-    const c = this.context;
-    const { item } = box;
-    const selected = this.selected.includes(box);
-    const faded = (this.found !== null && !this.found.has(box)) || this.ghosts?.has(box);
-    const source = item.kind === 'leaf' && box.h === SOURCE_H;
-    c.globalAlpha = faded ? 0.3 : 1;
-    c.beginPath();
-    if (this.scale < 0.1) {
-      c.rect(box.x, box.y, box.w, box.h);
-    } else {
-      c.roundRect(box.x, box.y, box.w, box.h, source ? box.h / 2 : 6);
-    }
-    c.fillStyle = item.kind === 'group' ? theme.surface : source ? theme.raised : theme.background;
-    c.fill();
-    const hit = this.found?.has(box);
-    c.strokeStyle = selected || hit ? theme.accent : theme.border;
-    c.lineWidth = selected ? 2.5 : hit ? 2 : 1;
-    c.stroke();
-    if (this.scale < 0.22) {
-      c.globalAlpha = 1;
-      return;
-    }
-    const mark = this.marked.size ? markOf(item, this.marked) : '';
-    if (mark) {
-      c.fillStyle = mark === 'large' ? 'hsl(35, 90%, 48%)' : theme.error;
-      c.beginPath();
-      c.arc(box.x + box.w - 2, box.y + 2, 5, 0, 2 * Math.PI);
-      c.fill();
-    }
-    c.textBaseline = 'middle';
-    c.textAlign = 'center';
-    const middle = box.x + box.w / 2;
-    if (item.kind === 'group') {
-      c.fillStyle = theme.text;
-      c.font = `600 12px ${theme.font}`;
-      c.fillText(`▸ ${item.label}`, middle, box.y + 16);
-      c.fillStyle = theme.muted;
-      c.font = `10px ${theme.font}`;
-      const cost = this.cost(item);
-      c.fillText(
-        cost ? `${plural(size(item), 'operation')} · ${seconds(cost.seconds)}` : plural(size(item), 'operation'),
-        middle,
-        box.y + 32
-      );
-      this.heat(box, cost);
-      c.strokeStyle = theme.border;
-      c.lineWidth = 1;
-      c.beginPath();
-      c.moveTo(box.x + 6, box.y + box.h + 2.5);
-      c.lineTo(box.x + box.w - 6, box.y + box.h + 2.5);
-      c.stroke();
-    } else if (source) {
-      c.fillStyle = theme.muted;
-      c.font = `11px ${theme.mono}`;
-      c.fillText(clipMiddle(item.node.name, box.w - 14, 6.7), middle, box.y + box.h / 2 + 0.5);
-    } else {
-      const extern = item.node.kernel === null;
-      c.fillStyle = theme.text;
-      c.font = `600 12px ${theme.font}`;
-      const type = tensorType(item.node);
-      c.fillText(label(item.node), middle, type ? box.y + 13.5 : box.y + box.h / 2);
-      c.fillStyle = theme.muted;
-      c.font = `10px ${theme.mono}`;
-      c.fillText(type, middle, box.y + 28);
-      c.fillStyle = extern ? theme.muted : kernelColour(item.node.kernel!, 1, theme.dark);
-      c.fillRect(box.x, box.y + 8, 3, box.h - 16);
-      this.heat(box, this.cost(item));
-    }
-    c.globalAlpha = 1;
-  }
-
-  /** What a box takes of the profiled call: a line below it, as long as its share. */
-  private heat(box: Box, cost: { share: number } | null): void {
-    if (!cost || cost.share < 0.002) {
-      return;
-    }
-    const c = this.context;
-    const width = box.w - 12;
-    c.fillStyle = this.theme.border;
-    c.fillRect(box.x + 6, box.y + box.h - 4, width, 2);
-    c.fillStyle = this.theme.dark ? 'hsl(28, 85%, 58%)' : 'hsl(22, 85%, 46%)';
-    c.fillRect(box.x + 6, box.y + box.h - 4, Math.max(2, width * Math.min(1, cost.share)), 2);
-  }
-}
-
-/** The worst mark of an item's nodes. */
-function markOf(item: Item, marked: Map<string, string>): string {
-  if (item.kind === 'leaf') {
-    return marked.get(item.node.name) ?? '';
-  }
-  const inside = item.children.map(child => markOf(child, marked)).filter(m => m);
-  return inside.find(m => m !== 'large') ?? inside[0] ?? '';
-}
-
-function ends(edge: Edge): [number, number, number, number] {
-  const { from, to } = edge;
-  return [from.x + from.w / 2, from.y + from.h, to.x + to.w / 2, to.y];
-}
-
-function curve(y0: number, y1: number): number {
-  return Math.max(12, Math.min(60, Math.abs(y1 - y0) / 2));
-}
-
-function trace(c: CanvasRenderingContext2D, edge: Edge): void {
-  const [x0, y0, x1, y1] = ends(edge);
-  const bend = curve(y0, y1);
-  c.moveTo(x0, y0);
-  c.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1);
 }

@@ -4,7 +4,7 @@ import { button, h, prose, section } from '../dom';
 import { ratioText } from '../format';
 import { hostOf } from '../host';
 import { Answer, Break, Report } from '../schema';
-import { diffLines } from './fix';
+import { changeWords, fixLines } from './fix';
 import { t } from '../texts';
 
 export function answersView(report: Report, go: (ref: string) => void): HTMLElement | null {
@@ -82,12 +82,7 @@ function change(report: Report, a: Answer): HTMLElement | null {
         said.textContent = t(' done: the cell runs again');
         host.runAgain(cell);
       } else {
-        said.textContent =
-          done === undefined
-            ? t(' the cell can be changed in JupyterLab only')
-            : done
-              ? t(' done: run the cell again')
-              : t(' the cell does not read like that any more');
+        said.textContent = changeWords(done);
       }
       act.disabled = done === true;
     }
@@ -95,17 +90,7 @@ function change(report: Report, a: Answer): HTMLElement | null {
   const element = h(
     'span.tc-answer-change',
     null,
-    fix
-      ? h(
-          'details.tc-fix-details',
-          null,
-          h('summary', null, t('as a change of lines')),
-          diffLines([
-            ...fix.old.split('\n').map((line): [string, string] => ['-', line]),
-            ...fix.new.split('\n').map((line): [string, string] => ['+', line])
-          ])
-        )
-      : null,
+    fix ? h('details.tc-fix-details', null, h('summary', null, t('as a change of lines')), fixLines(fix)) : null,
     act,
     said
   );

@@ -168,7 +168,7 @@ function runFigure(report: Report): HTMLElement {
           note: timed.length < report.kernels.length ? t('those timed') : ''
         },
         {
-          name: externs ? t('torch’s own kernels and the rest') : t('rest of the call'),
+          name: externs ? t('library calls, and the time between kernels') : t('rest of the call'),
           value: rest,
           colour: 'hsl(0, 0%, 58%)'
         }

@@ -17,7 +17,7 @@ from tcompile.compiler.ops.dropout_attention import ATTENTION, BACKWARD, keep_ma
 from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
 from tcompile.compiler.graph.to_aten import disabled_passes  # noqa: E402
 from tcompile.compiler.ops.keep_bits import keep_fraction  # noqa: E402
-from tcompile.compiler.lowering.ir import DropoutAttention  # noqa: E402
+from tcompile.compiler.lowering.templates import DropoutAttention  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 
 from .as_gpu import as_gpu  # noqa: E402

@@ -6,12 +6,12 @@ evaluated in double for every dtype. All of them run lane by lane; vecmath_speci
 
 from __future__ import annotations
 
-from ....lowering.ir import SPECIAL
+from ....lowering.primitives import SPECIAL
 from .special_tables import TABLES
 from ..support import Support
 from .vecmath import need_function
 
-__all__ = ["SPECIAL", "need_special"]
+__all__ = ["need_special"]
 
 _POLY = """\
 // Horner's scheme, highest order first; and Clenshaw's for a Chebyshev series.

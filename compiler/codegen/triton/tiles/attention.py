@@ -1,6 +1,6 @@
-"""Attention kernels (ir.Attention): a program holds a tile of rows, goes through the keys tile by tile, and keeps for
-each row the greatest score so far, the sum of exponentials and the mixed values, scaled anew where a tile raises the
-maximum.
+"""Attention kernels (templates.Attention): a program holds a tile of rows, goes through the keys tile by tile, and
+keeps for each row the greatest score so far, the sum of exponentials and the mixed values, scaled anew where a tile
+raises the maximum.
 
 Scores are printed from their expression as in any kernel. Comparisons of key and row positions say which tiles of keys
 count at all, and for which of those the comparison holds everywhere: a loop over the latter leaves it out. With few
@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import torch
 
-from ....lowering.ir import Attention, Buffer, Kernel, Stage, Store, Value, cast, const, prim
+from ....lowering.ir import Buffer, Kernel, Stage, Store, Value, cast, const, prim
+from ....lowering.templates import Attention
 from ....symbolic.expr import ZERO, symbol
 from .attention_tiles import held
 from ..dtypes import ttype

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....lowering.ir import Attention, Axis, Kernel
+from ....lowering.ir import Axis, Kernel
+from ....lowering.templates import Attention
 from ..dtypes import ttype
 from ..layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
 

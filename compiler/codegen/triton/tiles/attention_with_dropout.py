@@ -1,5 +1,5 @@
-"""Attention with dropout, forward (ir.DropoutAttention) and backward (ir.AttentionGradients), as kernels for tensor
-cores.
+"""Attention with dropout, forward (templates.DropoutAttention) and backward (templates.AttentionGradients), as kernels
+for tensor cores.
 
 Forward is attention.py's loop over tiles of keys with a mask on what is mixed. Backward makes the scores again, twice:
 programs with a tile of rows make the gradients of q (and each row's sum of result * gradient before), programs with a
@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import torch
 
-from ....lowering.ir import WORD, AttentionGradients, DropoutAttention, Kernel, Stage, Value
+from ....lowering.ir import Kernel, Stage, Value
+from ....lowering.templates import WORD, AttentionGradients, DropoutAttention
 from ....symbolic.expr import Expr, as_expr, ceildiv, integer, symbol
 from .attention_tiles import held
 from ..dtypes import ttype

@@ -1,6 +1,6 @@
-"""Kernels of chained products (ir.ChainedProducts): a program holds a tile of rows, goes through the keys tile by tile,
-makes the products of both there, computes from them what the columns are multiplied with, and adds that up for each
-result.
+"""Kernels of chained products (templates.ChainedProducts): a program holds a tile of rows, goes through the keys tile
+by tile, makes the products of both there, computes from them what the columns are multiplied with, and adds that up for
+each result.
 
 What a tile of keys is read for, as an operand of a product and as columns, is read once. Conditions outside of which
 everything is 0 bound the loop, as in attention (row_tiles.py).
@@ -13,7 +13,8 @@ from typing import Any, Callable, Sequence
 
 import torch
 
-from ....lowering.ir import Axis, ChainedProducts, Kernel, Value, const, make, prim, walk
+from ....lowering.ir import Axis, Kernel, Value, const, make, prim, walk
+from ....lowering.templates import ChainedProducts
 from ....symbolic.expr import ZERO, symbol
 from .attention_tiles import held, shared_memory
 from ..dtypes import ttype

@@ -1,0 +1,367 @@
+/** Draws a laid-out graph: modules, kernels around their nodes, edges, boxes. What is not in view is left out. */
+
+import { plural, seconds, tensorType } from '../format';
+import { kernelColour, kernelTint, Theme } from '../theme';
+import { Box, Edge, Layout } from './layout';
+import { ends, isKept, label, SOURCE_H, trace, valueWords } from './shapes';
+import { t } from '../texts';
+import { Group, Item, size } from './tree';
+
+/** Seconds of what a box stands for, and its share of all that was profiled; null where nothing is known. */
+export type Cost = (item: Item) => { seconds: number; share: number } | null;
+
+export interface Rectangle {
+  x: number;
+  y: number;
+  w: number;
+  h: number;
+}
+
+interface Caption {
+  text: string;
+  x: number;
+  y: number;
+  colour: string;
+}
+
+/** The longest edge, in drawing units, along which a kernel's outline reaches. */
+const LINK = 130;
+/** Edges of the chosen boxes that are labelled: more would cover each other. */
+const MOST_LABELLED = 14;
+
+/** A long name with its end: names of one kind begin alike. */
+function clipMiddle(text: string, width: number, perChar: number): string {
+  const room = Math.max(3, Math.floor(width / perChar));
+  const head = Math.floor((room - 1) / 3);
+  return text.length <= room ? text : `${text.slice(0, head)}…${text.slice(text.length - (room - 1 - head))}`;
+}
+
+/** A kernel's name no longer than the box that it stands over: its neighbour has one, too. */
+function clipped(name: string, width: number): string {
+  const most = Math.max(8, Math.floor(width / 5.2));
+  return name.length > most ? `${name.slice(0, most - 1)}…` : name;
+}
+
+export class GraphDrawing {
+  selected: Box[] = [];
+  /** Edges of the selected boxes. */
+  touched = new Set<Edge>();
+  /** What a search has found; the others are faded. */
+  found: Set<Box> | null = null;
+  /** Nodes with a mark, by name. */
+  marked = new Map<string, string>();
+  /** Boxes that are not there yet. */
+  ghosts: Set<Box> | null = null;
+  private scale = 1;
+
+  constructor(
+    private context: CanvasRenderingContext2D,
+    public theme: Theme,
+    private kernelNames: string[],
+    private cost: Cost
+  ) {}
+
+  /** Nothing is chosen, found or faded any more: the boxes are others. */
+  clear(): void {
+    this.found = null;
+    this.ghosts = null;
+    this.touched.clear();
+    this.selected = [];
+  }
+
+  /** `view`: what is seen of it; the context's transform is set already. */
+  draw(layout: Layout, view: Rectangle, scale: number): void {
+    this.scale = scale;
+    const visible = (b: Box) =>
+      b.x + b.w >= view.x && b.x <= view.x + view.w && b.y + b.h >= view.y && b.y <= view.y + view.h;
+
+    for (const frame of layout.frames) {
+      if (frame.parent && visible(frame)) {
+        this.drawFrame(frame);
+      }
+    }
+    const boxes = layout.boxes.filter(visible);
+    const captions: Caption[] = [];
+    if (scale > 0.12) {
+      this.drawKernels(boxes, layout, captions);
+    }
+    this.drawEdges(layout, view);
+    for (const box of boxes) {
+      this.drawBox(box);
+    }
+    this.drawCaptions(captions);
+  }
+
+  private drawFrame(frame: Box): void {
+    const { context: c, theme } = this;
+    const group = frame.item as Group;
+    c.beginPath();
+    c.roundRect(frame.x, frame.y, frame.w, frame.h, 8);
+    c.globalAlpha = theme.dark ? 0.4 : 0.55;
+    c.fillStyle = group.depth % 2 ? theme.surface : theme.background;
+    c.fill();
+    c.globalAlpha = 1;
+    c.strokeStyle = theme.border;
+    c.lineWidth = 1;
+    c.stroke();
+    if (this.scale > 0.2) {
+      c.fillStyle = theme.muted;
+      c.font = `600 11px ${theme.font}`;
+      c.textBaseline = 'middle';
+      c.textAlign = 'left';
+      c.fillText(`▾ ${group.label}`, frame.x + 10, frame.y + 13);
+    }
+  }
+
+  /** One soft outline around the nodes of a kernel: their boxes and the edges between them, drawn as one shape. */
+  private drawKernels(boxes: Box[], layout: Layout, captions: Caption[]): void {
+    const c = this.context;
+    const members = new Map<number, Box[]>();
+    for (const box of boxes) {
+      if (box.item.kind === 'leaf' && box.item.node.kernel !== null) {
+        const list = members.get(box.item.node.kernel);
+        if (list) {
+          list.push(box);
+        } else {
+          members.set(box.item.node.kernel, [box]);
+        }
+      }
+    }
+    // Long edges inside a kernel stay lines: a broad band across the graph would hide what lies between.
+    const inside = new Map<number, Edge[]>();
+    const linked = new Set<Box>();
+    for (const edge of layout.edges) {
+      const { from, to } = edge;
+      if (
+        from.item.kind === 'leaf' &&
+        to.item.kind === 'leaf' &&
+        from.item.node.kernel !== null &&
+        from.item.node.kernel === to.item.node.kernel &&
+        members.has(from.item.node.kernel) &&
+        to.y - from.y - from.h < LINK
+      ) {
+        linked.add(to);
+        const list = inside.get(from.item.node.kernel);
+        if (list) {
+          list.push(edge);
+        } else {
+          inside.set(from.item.node.kernel, [edge]);
+        }
+      }
+    }
+    const { dark } = this.theme;
+    for (const [kernel, list] of members) {
+      const shapes: [number, string][] = [
+        [8, kernelTint(kernel, 'outline', dark)],
+        [7, kernelTint(kernel, 'ground', dark)]
+      ];
+      for (const [grow, colour] of shapes) {
+        c.fillStyle = c.strokeStyle = colour;
+        c.lineWidth = 2 * grow;
+        c.lineCap = 'round';
+        c.beginPath();
+        for (const edge of inside.get(kernel) ?? []) {
+          trace(c, edge);
+        }
+        c.stroke();
+        c.beginPath();
+        for (const b of list) {
+          c.roundRect(b.x - grow, b.y - grow, b.w + 2 * grow, b.h + 2 * grow, 6 + grow);
+        }
+        c.fill();
+      }
+      if (this.scale > 0.45) {
+        // A kernel in several pieces has its name on each.
+        for (const top of list.filter(b => !linked.has(b))) {
+          captions.push({
+            text: clipped(this.kernelNames[kernel] ?? t('kernel {0}', kernel), top.w),
+            x: top.x,
+            y: top.y - 10,
+            colour: kernelColour(kernel, 1, dark)
+          });
+        }
+      }
+    }
+  }
+
+  /** Names of kernels, over the edges, with a halo so that they stay readable. */
+  private drawCaptions(captions: Caption[]): void {
+    const c = this.context;
+    c.font = `600 9.5px ${this.theme.font}`;
+    c.textAlign = 'left';
+    c.textBaseline = 'bottom';
+    c.lineWidth = 4;
+    c.lineJoin = 'round';
+    for (const { text, x, y, colour } of captions) {
+      c.strokeStyle = this.theme.background;
+      c.strokeText(text, x, y);
+      c.fillStyle = colour;
+      c.fillText(text, x, y);
+    }
+  }
+
+  private drawEdges(layout: Layout, view: Rectangle): void {
+    const c = this.context;
+    const { theme } = this;
+    c.lineWidth = Math.min(1.2, 0.8 / this.scale);
+    c.strokeStyle = theme.muted;
+    c.globalAlpha = this.selected.length ? 0.25 : 0.5;
+    for (const kept of layout.edges[0]?.source.home ? [false, true] : [false]) {
+      c.setLineDash(kept ? [4 / Math.min(1, this.scale), 3 / Math.min(1, this.scale)] : []);
+      c.beginPath();
+      for (const edge of layout.edges) {
+        const [, y0, , y1] = ends(edge);
+        if (
+          Math.max(y0, y1) >= view.y &&
+          Math.min(y0, y1) <= view.y + view.h &&
+          !this.touched.has(edge) &&
+          isKept(edge) === kept
+        ) {
+          trace(c, edge);
+        }
+      }
+      c.stroke();
+    }
+    c.setLineDash([]);
+    c.globalAlpha = 1;
+    if (this.touched.size) {
+      c.strokeStyle = theme.accent;
+      c.lineWidth = Math.max(1.6, 1.2 / this.scale);
+      c.beginPath();
+      for (const edge of this.touched) {
+        trace(c, edge);
+      }
+      c.stroke();
+    }
+    if (this.scale > 0.5 && this.touched.size && this.touched.size <= MOST_LABELLED) {
+      this.drawLabels();
+    }
+    if (this.scale > 0.35) {
+      c.fillStyle = theme.muted;
+      c.beginPath();
+      for (const edge of layout.edges) {
+        const [, , x1, y1] = ends(edge);
+        if (y1 >= view.y && y1 <= view.y + view.h) {
+          c.moveTo(x1, y1);
+          c.lineTo(x1 - 3.5, y1 - 6);
+          c.lineTo(x1 + 3.5, y1 - 6);
+        }
+      }
+      c.fill();
+    }
+  }
+
+  /** What flows along the edges of the chosen boxes. */
+  private drawLabels(): void {
+    const c = this.context;
+    c.font = `10px ${this.theme.mono}`;
+    c.textAlign = 'center';
+    c.textBaseline = 'middle';
+    c.lineWidth = 4;
+    c.lineJoin = 'round';
+    for (const edge of this.touched) {
+      const [x0, y0, x1, y1] = ends(edge);
+      const near = this.selected.includes(edge.from) ? 0.62 : 0.38; // towards the other end: many edges meet at the chosen box
+      const [x, y] = [x0 + (x1 - x0) * near, y0 + (y1 - y0) * near];
+      const text = edge.count > 1 ? plural(edge.count, 'value') : valueWords(edge.source);
+      c.strokeStyle = this.theme.background;
+      c.strokeText(text, x, y);
+      c.fillStyle = this.theme.text;
+      c.fillText(text, x, y);
+    }
+  }
+
+  private drawBox(box: Box): void {
+    const { context: c, theme } = this;
+    const { item } = box;
+    const selected = this.selected.includes(box);
+    const faded = (this.found !== null && !this.found.has(box)) || this.ghosts?.has(box);
+    const source = item.kind === 'leaf' && box.h === SOURCE_H;
+    c.globalAlpha = faded ? 0.3 : 1;
+    c.beginPath();
+    if (this.scale < 0.1) {
+      c.rect(box.x, box.y, box.w, box.h);
+    } else {
+      c.roundRect(box.x, box.y, box.w, box.h, source ? box.h / 2 : 6);
+    }
+    c.fillStyle = item.kind === 'group' ? theme.surface : source ? theme.raised : theme.background;
+    c.fill();
+    const hit = this.found?.has(box);
+    c.strokeStyle = selected || hit ? theme.accent : theme.border;
+    c.lineWidth = selected ? 2.5 : hit ? 2 : 1;
+    c.stroke();
+    if (this.scale < 0.22) {
+      c.globalAlpha = 1;
+      return;
+    }
+    const mark = this.marked.size ? markOf(item, this.marked) : '';
+    if (mark) {
+      c.fillStyle = mark === 'large' ? 'hsl(35, 90%, 48%)' : theme.error;
+      c.beginPath();
+      c.arc(box.x + box.w - 2, box.y + 2, 5, 0, 2 * Math.PI);
+      c.fill();
+    }
+    c.textBaseline = 'middle';
+    c.textAlign = 'center';
+    const middle = box.x + box.w / 2;
+    if (item.kind === 'group') {
+      c.fillStyle = theme.text;
+      c.font = `600 12px ${theme.font}`;
+      c.fillText(`▸ ${item.label}`, middle, box.y + 16);
+      c.fillStyle = theme.muted;
+      c.font = `10px ${theme.font}`;
+      const cost = this.cost(item);
+      c.fillText(
+        cost ? `${plural(size(item), 'operation')} · ${seconds(cost.seconds)}` : plural(size(item), 'operation'),
+        middle,
+        box.y + 32
+      );
+      this.heat(box, cost);
+      c.strokeStyle = theme.border;
+      c.lineWidth = 1;
+      c.beginPath();
+      c.moveTo(box.x + 6, box.y + box.h + 2.5);
+      c.lineTo(box.x + box.w - 6, box.y + box.h + 2.5);
+      c.stroke();
+    } else if (source) {
+      c.fillStyle = theme.muted;
+      c.font = `11px ${theme.mono}`;
+      c.fillText(clipMiddle(item.node.name, box.w - 14, 6.7), middle, box.y + box.h / 2 + 0.5);
+    } else {
+      const extern = item.node.kernel === null;
+      c.fillStyle = theme.text;
+      c.font = `600 12px ${theme.font}`;
+      const type = tensorType(item.node);
+      c.fillText(label(item.node), middle, type ? box.y + 13.5 : box.y + box.h / 2);
+      c.fillStyle = theme.muted;
+      c.font = `10px ${theme.mono}`;
+      c.fillText(type, middle, box.y + 28);
+      c.fillStyle = extern ? theme.muted : kernelColour(item.node.kernel!, 1, theme.dark);
+      c.fillRect(box.x, box.y + 8, 3, box.h - 16);
+      this.heat(box, this.cost(item));
+    }
+    c.globalAlpha = 1;
+  }
+
+  /** What a box takes of the profiled call: a line below it, as long as its share. */
+  private heat(box: Box, cost: { share: number } | null): void {
+    if (!cost || cost.share < 0.002) {
+      return;
+    }
+    const c = this.context;
+    const width = box.w - 12;
+    c.fillStyle = this.theme.border;
+    c.fillRect(box.x + 6, box.y + box.h - 4, width, 2);
+    c.fillStyle = this.theme.dark ? 'hsl(28, 85%, 58%)' : 'hsl(22, 85%, 46%)';
+    c.fillRect(box.x + 6, box.y + box.h - 4, Math.max(2, width * Math.min(1, cost.share)), 2);
+  }
+}
+
+/** The worst mark of an item's nodes. */
+function markOf(item: Item, marked: Map<string, string>): string {
+  if (item.kind === 'leaf') {
+    return marked.get(item.node.name) ?? '';
+  }
+  const inside = item.children.map(child => markOf(child, marked)).filter(m => m);
+  return inside.find(m => m !== 'large') ?? inside[0] ?? '';
+}

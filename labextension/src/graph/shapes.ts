@@ -1,0 +1,56 @@
+/** What a box says and how large it is, and where an edge runs, in drawing units. */
+
+import { bytes, nodeBytes, shortOp, tensorType } from '../format';
+import { GraphNode } from '../schema';
+import { Edge } from './layout';
+import { t } from '../texts';
+import { Item } from './tree';
+
+const LEAF_H = 38;
+export const SOURCE_H = 22;
+const GROUP_H = 44;
+
+export function label(node: GraphNode): string {
+  return node.op === 'input' || node.op === 'parameter' || node.op === 'output' ? node.name : shortOp(node.op);
+}
+
+/** `f32 128×512, 256 KiB`, with its strides where these are not those of rows after each other. */
+export function valueWords(node: GraphNode): string {
+  const size = nodeBytes(node);
+  const strides = node.stride ? t('strides {0}', node.stride.join(', ')) : '';
+  return [tensorType(node), size === null ? '' : bytes(size), strides].filter(Boolean).join(', ');
+}
+
+export function measure(item: Item): { w: number; h: number } {
+  if (item.kind === 'group') {
+    return { w: Math.max(120, item.label.length * 7.4 + 44), h: GROUP_H };
+  }
+  const { node } = item;
+  if (node.op === 'input' || node.op === 'parameter' || node.op === 'output') {
+    return { w: Math.max(48, Math.min(node.name.length, 26) * 6.4 + 22), h: SOURCE_H };
+  }
+  return { w: Math.max(64, Math.max(label(node).length * 7.4, tensorType(node).length * 6) + 26), h: LEAF_H };
+}
+
+/** An edge from forward to backward: a value that is kept meanwhile. */
+export function isKept(edge: Edge): boolean {
+  return edge.source.home !== undefined && edge.source.home.graph !== edge.target.home?.graph;
+}
+
+/** Where it begins and ends. */
+export function ends(edge: Edge): [number, number, number, number] {
+  const { from, to } = edge;
+  return [from.x + from.w / 2, from.y + from.h, to.x + to.w / 2, to.y];
+}
+
+/** How far its control points lie from its ends. */
+export function curve(y0: number, y1: number): number {
+  return Math.max(12, Math.min(60, Math.abs(y1 - y0) / 2));
+}
+
+export function trace(c: CanvasRenderingContext2D, edge: Edge): void {
+  const [x0, y0, x1, y1] = ends(edge);
+  const bend = curve(y0, y1);
+  c.moveTo(x0, y0);
+  c.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1);
+}
