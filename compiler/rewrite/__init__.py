@@ -15,19 +15,19 @@ from . import clean, fold
 from .attention_inference import attention
 from .attention_training import attention_calls
 from .attention_gradients import attention_gradients
-from .broadcast_products import broadcast_products
-from .product_bias import bias_products
+from .products.broadcast_products import broadcast_products
+from .products.product_bias import bias_products
 from .fast_dropout import dropout_by_bits
 from .attention_dropout import dropout_attention
 from .channels_last import channels_last
 from .convolution_bias import convolution_bias
 from .known_masks import known_masks
-from .merge_products import merge_products
-from .pad_products import pad_products
+from .products.merge_products import merge_products
+from .products.pad_products import pad_products
 from .padded_groups import padded_groups
 from .slice_scatters import slices_of_scatters
 from .gradient_sums import sums_of_parts
-from .transposed_products import turned_products
+from .products.transposed_products import turned_products
 from .unused import unused_share
 
 __all__ = ["PASSES", "insert", "remove", "run_passes", "changes"]

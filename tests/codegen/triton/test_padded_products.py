@@ -7,7 +7,9 @@ import torch
 
 pytest.importorskip("triton")
 
-pad_products = importlib.import_module("tcompile.compiler.rewrite.pad_products")  # (the package names its function so)
+pad_products = importlib.import_module(
+    "tcompile.compiler.rewrite.products.pad_products"
+)  # (the package names its function so)
 
 from .as_gpu import check_as_gpu  # noqa: E402
 

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from tcompile.compiler.fusion.schedule import Alloc, Extern  # noqa: E402
 
 merge_products = importlib.import_module(
-    "tcompile.compiler.rewrite.merge_products"
+    "tcompile.compiler.rewrite.products.merge_products"
 )  # (the package names its function so)
 
 from .as_gpu import as_gpu, check_as_gpu, train_as_gpu  # noqa: E402

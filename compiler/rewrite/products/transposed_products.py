@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..symbolic.expr import as_expr
-from ..graph.aten import AtenGraph, GraphOutput
-from .pass_nodes import call_like
+from ...symbolic.expr import as_expr
+from ...graph.aten import AtenGraph, GraphOutput
+from ..pass_nodes import call_like
 
 __all__ = ["turned_products"]
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from ..graph.aten import AtenGraph
-from ..graph.meta.core import TensorMeta
-from .pass_nodes import call_like
+from ...graph.aten import AtenGraph
+from ...graph.meta.core import TensorMeta
+from ..pass_nodes import call_like
 
 __all__ = ["merge_products"]
 

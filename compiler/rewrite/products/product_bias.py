@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..graph.aten import AtenGraph
-from ..graph.meta.core import TensorMeta
+from ...graph.aten import AtenGraph
+from ...graph.meta.core import TensorMeta
 
 __all__ = ["bias_products"]
 

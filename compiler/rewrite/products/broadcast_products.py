@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..graph.aten import AtenGraph
-from ..symbolic.expr import as_expr
-from .pass_nodes import call_like
+from ...graph.aten import AtenGraph
+from ...symbolic.expr import as_expr
+from ..pass_nodes import call_like
 
 __all__ = ["broadcast_products"]
 
