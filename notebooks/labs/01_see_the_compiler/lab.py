@@ -317,3 +317,10 @@ def test_tidy_elsewhere(lab):
 # %% score
 def score(lab):
     return measured(lab)
+
+
+# %% speed
+def speed(lab):
+    x, weight = torch.randn(512, 128), torch.randn(128)
+    fast = tcompile.compile(lab.tidy)
+    return lambda: fast(x, weight)

@@ -172,7 +172,9 @@ def interpret(function, values):
 
 # %% show: picture
 report = explain_with("capture", capture_stage(tracing(interpret)), blend, x, y)
-print(report.stages[0])
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% text: challenge-story

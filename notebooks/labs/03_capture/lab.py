@@ -159,9 +159,11 @@ def trace(function, values):
 graph = trace(gate, {"x": x, "y": y})
 course.graph(graph)
 
-# %% show: kernels
+# %% show: stages
 report = explain_with("capture", capture_stage(trace), gate, x, y)
-print(report.stages[0])
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% text: challenge-story

@@ -142,8 +142,9 @@ def split_body(function, body):
 
 # %% show: picture
 report = explain_with("capture", split_stage(split), report_loss, x, y)
-for stage in report.stages[:2]:
-    print(stage)
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% text: challenge-story

@@ -30,20 +30,20 @@ def moody(x):
 
 
 # %% show: two_ways
-def entries(program, shapes, dynamic=True):
-    fast = tcompile.compile(program, dynamic=dynamic)
+def compilations(program, shapes, dynamic=True):
+    """Of each call, whether it compiled."""
+    fast, entries = tcompile.compile(program, dynamic=dynamic), [0]
     with tcompile.record() as record:
         for shape in shapes:
             fast(torch.ones(shape))
-    return len(record.report().entries)
+            entries.append(len(record.report().entries))
+    return [after > before for before, after in zip(entries, entries[1:])]
 
 
-shapes = [(4, 8), (5, 8), (6, 8), (7, 8), (1, 8)]
-course.bars(
-    {
-        "numbers": {"entries": entries(wave, shapes, dynamic=False)},
-        "symbols": {"entries": entries(wave, shapes, dynamic=True)},
-    }
+rows = (4, 5, 6, 7, 1, 9)
+shapes = [(n, 8) for n in rows]
+course.timeline(
+    {"numbers": compilations(wave, shapes, dynamic=False), "symbols": compilations(wave, shapes, dynamic=True)}, rows
 )
 
 
@@ -154,6 +154,10 @@ def choose(history):
     # END SOLUTION
 
 
+# %% show: in_the_pipeline
+course.stages(explain_with("capture", sizes_stage(choose), wave, torch.ones(4, 8)))
+
+
 # %% text: challenge-story
 
 
@@ -182,8 +186,9 @@ def steady(x):
 
 
 # %% show: steady_picture
-many = [(n,) for n in (4, 9, 16, 17, 24, 33, 40, 64)]
-course.bars({"restless": {"entries": entries(restless, many)}, "steady": {"entries": entries(steady, many)}})
+many = (4, 9, 16, 17, 24, 33, 40, 64)
+vectors = [(n,) for n in many]
+course.timeline({"restless": compilations(restless, vectors), "steady": compilations(steady, vectors)}, many)
 
 # %% tests
 import torch

@@ -170,7 +170,9 @@ def my_fusion(ops):
 
 # %% show: fusion_picture
 report = explain_with("fusion", fusion_stage(my_fusion), norm, x, weight)
-print([f"{stage.name}: {stage.by}" for stage in report.stages if stage.by])
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% tests
@@ -370,3 +372,12 @@ def score(lab):
     programs = ((lab.softmax, (x,)), (lab.norm, (x, x[0])), (several, (x,)), (columns, (x,)), (both, (x,)))
     each = [figures(explain_with("fusion", fusion_stage(lab.my_fusion), f, *args)) for f, args in programs]
     return {"kernels": sum(k for k, _ in each), "bytes": sum(b for _, b in each)}
+
+
+# %% speed
+def speed(lab):
+    x, weight = torch.randn(256, 512), torch.randn(512)
+    with tcompile.stages.replace("fusion", fusion_stage(lab.my_fusion)):
+        fast = tcompile.compile(lab.norm)
+        fast(x, weight)
+    return lambda: fast(x, weight)
