@@ -8,7 +8,8 @@ from typing import Any, Iterator
 
 __all__ = ["MOST_PRINTED", "TooMuchPrinted", "printing_limited"]
 
-MOST_PRINTED = 100_000  # characters
+SHOWN = 10_000  # characters; what follows is dropped
+MOST_PRINTED = 1_000_000
 
 
 class TooMuchPrinted(BaseException):
@@ -16,16 +17,19 @@ class TooMuchPrinted(BaseException):
 
 
 class _Limited:
-    """A stream of text that ends who writes too much to it."""
+    """A stream of text that shows the first of it, and ends who writes far too much."""
 
     def __init__(self, stream: Any):
-        self.stream, self.left = stream, MOST_PRINTED
+        self.stream, self.written = stream, 0
 
     def write(self, text: str) -> int:
-        self.left -= len(text)
-        if self.left < 0:
+        room = SHOWN - self.written
+        self.written += len(text)
+        if self.written > MOST_PRINTED:
             raise TooMuchPrinted()
-        return self.stream.write(text)
+        if room > 0:
+            self.stream.write(text[:room] + ("…\n" if len(text) > room else ""))
+        return len(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -33,6 +37,6 @@ class _Limited:
 
 @contextlib.contextmanager
 def printing_limited() -> Iterator[None]:
-    """End what prints more than MOST_PRINTED characters."""
+    """Show the first SHOWN characters of what is printed, and end what prints more than MOST_PRINTED."""
     with contextlib.redirect_stdout(_Limited(sys.stdout)):  # type: ignore[type-var]
         yield

@@ -118,6 +118,11 @@ WORDS: dict[str, tuple[str, str]] = {
     "moves": ("{name}: {bytes} bytes", "{name}：{bytes} 字节"),
     "kernel_row": ("{bytes} bytes: {operators}", "{bytes} 字节：{operators}"),
     "stage_ran": ("ran: {n} · declined: {declined}", "运行 {n} 次 · 拒绝 {declined} 次"),
+    "no_gpu": (
+        "There is no GPU here. What you wrote ran in Triton's interpreter.",
+        "这里没有 GPU。你写的内核是在 Triton 的解释器里运行的。",
+    ),
+    "on_gpu": ("On {device}, the largest difference from torch:", "在 {device} 上，与 torch 的最大差别："),
     "compiled": ("compiled", "编译"),
     "served": ("served", "命中"),
     "compilations": ("compilations: {n} (calls {calls})", "编译 {n} 次（调用 {calls}）"),
