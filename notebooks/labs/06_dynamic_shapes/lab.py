@@ -180,8 +180,6 @@ def steady(x):
     k = n // 8
     total = x * (k * (k - 1) // 2)
     return torch.where(torch.tensor(n) > 16, total * 0.5, total * 2 + x)
-    # STUDENT
-    # return restless(x)
     # END SOLUTION
 
 
