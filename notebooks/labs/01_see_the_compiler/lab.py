@@ -162,8 +162,8 @@ def kernels_of(lab, name, *args):
 
 def prediction(lab, name, *args):
     guess = lab.predicted_kernels
-    same(type(guess), dict, what="type(predicted_kernels)")
-    holds(name in guess, what=f"{name!r} in predicted_kernels")
+    same(type(guess), dict, what="type(predicted_kernels)", look="guesses")
+    holds(name in guess, what=f"{name!r} in predicted_kernels", look="guesses")
     same(guess[name], kernels_of(lab, name, *args), what=f"predicted_kernels[{name!r}]", look="kernels")
 
 

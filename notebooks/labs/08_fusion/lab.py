@@ -245,14 +245,26 @@ def as_good(lab, program, *args):
 
 # %% test: kept points=1
 def test_kept_of_a_row_sum(lab):
-    same(lab.kept(Op("s", "reduction", ("x",), (32, 64), (1,))), (32,), what="kept(over (32, 64), reduced (1,))")
-    same(lab.kept(Op("p", "pointwise", ("x",), (32, 64))), (32, 64), what="kept(over (32, 64), not reduced)")
+    same(
+        lab.kept(Op("s", "reduction", ("x",), (32, 64), (1,))),
+        (32,),
+        what="kept(over (32, 64), reduced (1,))",
+        look="kept",
+    )
+    same(
+        lab.kept(Op("p", "pointwise", ("x",), (32, 64))), (32, 64), what="kept(over (32, 64), not reduced)", look="kept"
+    )
 
 
 # %% hidden: kept points=1
 def test_kept_of_other_reductions(lab):
-    same(lab.kept(Op("s", "reduction", (), (2, 3, 5), (0, 2))), (3,), what="kept(over (2, 3, 5), reduced (0, 2))")
-    same(lab.kept(Op("s", "reduction", (), (4, 4), (0, 1))), (), what="kept(over (4, 4), reduced (0, 1))")
+    same(
+        lab.kept(Op("s", "reduction", (), (2, 3, 5), (0, 2))),
+        (3,),
+        what="kept(over (2, 3, 5), reduced (0, 2))",
+        look="kept",
+    )
+    same(lab.kept(Op("s", "reduction", (), (4, 4), (0, 1))), (), what="kept(over (4, 4), reduced (0, 1))", look="kept")
 
 
 # %% test: traffic points=3

@@ -213,14 +213,14 @@ def fewest(lab, m, n, k, most):
 
 # %% test: programs points=1
 def test_programs_of_even_and_odd_sizes(lab):
-    same(lab.programs(64, 16), 4, what="programs(64, 16)")
-    same(lab.programs(65, 16), 5, what="programs(65, 16)")
+    same(lab.programs(64, 16), 4, what="programs(64, 16)", look="programs")
+    same(lab.programs(65, 16), 5, what="programs(65, 16)", look="programs")
 
 
 # %% hidden: programs points=1
 def test_programs_at_the_ends(lab):
     for n, block, want in ((0, 16, 0), (1, 16, 1), (15, 16, 1), (1000, 128, 8)):
-        same(lab.programs(n, block), want, what=f"programs({n}, {block})")
+        same(lab.programs(n, block), want, what=f"programs({n}, {block})", look="programs")
 
 
 # %% test: blend_kernel points=3
