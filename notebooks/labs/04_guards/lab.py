@@ -182,7 +182,10 @@ NAMES = {"torch": torch, "math": math}
 
 
 def says(test, value):
-    return bool(eval(test, dict(NAMES), {"v": value}))
+    try:
+        return bool(eval(test, dict(NAMES), {"v": value}))
+    except Exception as e:
+        holds(False, what=f"eval({test!r}) for v = {value!r} raises no {type(e).__name__} ({e})", look="text")
 
 
 def value(lab, made_for, value, want):
