@@ -18,7 +18,7 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "look": ("Where to look:", "看这里："),
     "type": (
-        "`{what}` should be a {want}; yours is a {got}: {value}",
+        "`{what}` should be of type {want}; yours is of type {got}: {value}",
         "`{what}` 应当是 {want} 类型，你的答案是 {got} 类型：{value}",
     ),
     "same": ("`{what}` should be {want}; yours is {got}.", "`{what}` 应当是 {want}，你的答案是 {got}。"),

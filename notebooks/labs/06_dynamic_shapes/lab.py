@@ -104,16 +104,6 @@ def decide(size, op, other):
     # END SOLUTION
 
 
-# %% show: asked
-def questions(n):
-    return "large" if n > 16 else "odd" if n % 2 == 1 else "even"
-
-
-guards = []
-print(questions(Size(9, guards)), guards)
-
-
-# %% exercise: serves
 def serves(guards, value):
     """Whether an entry with these guards is right for a size: each question has the answer that it had."""
     # BEGIN SOLUTION
@@ -125,6 +115,15 @@ def serves(guards, value):
             return False
     return True
     # END SOLUTION
+
+
+# %% show: asked
+def questions(n):
+    return "large" if n > 16 else "odd" if n % 2 == 1 else "even"
+
+
+guards = []
+print(questions(Size(9, guards)), guards)
 
 
 # %% exercise: entries_of
@@ -280,14 +279,14 @@ def test_answers_are_noted_once(lab):
     )
 
 
-# %% test: serves points=2
+# %% test: decide points=2
 def test_serves_what_answers_alike(lab):
     guards = [((), ">", 16, False), ((2,), "==", 1, True)]
     for value, want in ((9, True), (3, True), (8, False), (17, False)):
         same(lab.serves(guards, value), want, what=f"serves(not n > 16, n % 2 == 1; {value})", look="serves")
 
 
-# %% hidden: serves points=2
+# %% hidden: decide points=2
 def test_serves_after_several_steps(lab):
     guards = [((12, 5), "<", 3, True)]
     for value, want in ((13, True), (15, False), (24, True), (4, False), (7, True)):
