@@ -254,7 +254,8 @@ def test_the_step_is_right_and_whole(lab):
 
 # %% hidden: whole_step points=2
 def test_the_step_at_the_ends(lab):
-    for x in (torch.zeros(5), torch.full((4,), float("nan")), torch.ones(3, dtype=torch.float64), torch.ones(0)):
+    near = torch.tensor([0.01, -0.005])
+    for x in (torch.zeros(5), near, -near, near * float("nan"), torch.ones(3, dtype=torch.float64), torch.ones(0)):
         tensors_close(lab.whole_step(x), lab.step(x), what=f"whole_step({x.tolist()}, {x.dtype})", look="whole")
 
 
@@ -285,6 +286,7 @@ def test_sizes_from_one_up(lab):
 def test_sizes_in_any_order(lab):
     entries(lab, [4, 0, 1, 7, 9])
     entries(lab, [5, 1, 1, 5, 6])
+    entries(lab, [5, 7, 2, 3])
 
 
 # %% test: tidy points=4
