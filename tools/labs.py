@@ -25,6 +25,7 @@ build-backend = "hatchling.build"
 [project]
 name = "tcompile-instructor"
 version = "0.1.0"
+requires-python = ">=3.11"
 description = "Solutions and hidden tests of tcompile's course labs: for instructors alone"
 dependencies = ["tcompile==0.1.0"]
 

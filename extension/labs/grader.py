@@ -31,6 +31,7 @@ from .words import say, speak
 __all__ = ["Limits", "TestResult", "Result", "grade"]
 
 _POLL = 0.1
+_SPARE = 120.0  # seconds that the watching process has beyond a submission's
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -44,7 +45,7 @@ class Limits:
     file_mb: int = 64  # of one file
     disk_mb: int = 512  # of all files in the temporary home
     seconds: float = 600.0  # of time in all
-    restarts: int = 12
+    restarts: int = 24
 
 
 @dataclass
@@ -97,21 +98,31 @@ def table_of(path: Path) -> list[tuple[str, str, float, float]]:
 
 
 def grade(path: Path, hidden: bool = True, only: str = "", limits: Limits = Limits(), language: str = "") -> Result:
-    """Grade a notebook: in a process that watches, and one that runs it."""
+    """Grade a notebook: in a process that watches, and one that runs it. A submission that stops or ends the first ends
+    the second with it, and gets no points."""
     with tempfile.TemporaryDirectory(prefix="tcompile-lab-") as folder:
         job = Path(folder) / "job.json"
-        facts = {"path": str(path.resolve()), "hidden": hidden, "only": only, "language": language}
+        facts = {"path": str(path.resolve()), "hidden": hidden, "only": only, "language": language, "folder": folder}
         job.write_text(json.dumps({**facts, "limits": asdict(limits)}))
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "tcompile.labs.grader", str(job)],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", "tcompile.labs.grader", str(job)],
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                timeout=limits.seconds + _SPARE,
+            )
+        except subprocess.TimeoutExpired:
+            return Result(path.name, status="error", message=say("waited", seconds=limits.seconds + _SPARE))
     if done.returncode:
-        return Result(path.name, status="error", message=done.stderr[-2000:])
+        message = done.stderr[-2000:] or say("crashed", reason=_reason(done.returncode))
+        return Result(path.name, status="error", message=message)
     return Result.from_json(done.stdout.splitlines()[-1])
+
+
+def _reason(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit status {code}"
 
 
 def _main(job_path: str) -> int:
@@ -225,7 +236,9 @@ class _Watch:
 
     def __init__(self, job: dict[str, Any], lab: BuiltLab, limits: Limits, result: Result):
         self.job, self.lab, self.limits, self.result = job, lab, limits, result
+        self.folder = Path(job["folder"])
         self.messages: dict[str, str] = {}  # test -> what failed; empty where it passed
+        self.ended_tests: dict[str, list[str]] = {}  # exercise -> messages of its tests that had to be ended
         self.skip_cells: dict[str, str] = {}
         self.output = Path()
         self.began = time.monotonic()
@@ -256,7 +269,7 @@ class _Watch:
 
     def _run_child(self) -> bool:
         """Start a child on what is left; True where it came to its end."""
-        home = Path(tempfile.mkdtemp(prefix="tcompile-lab-home-"))
+        home = Path(tempfile.mkdtemp(prefix="tcompile-lab-home-", dir=self.folder))
         listen, channel = os.pipe()
         (home / "tmp").mkdir()
         limits = self.limits
@@ -265,7 +278,8 @@ class _Watch:
             "channel": channel,
             "hidden": len(self.tables) > 1,
             "only": self.job["only"],
-            "done": list(self.messages),
+            "messages": self.messages,
+            "ended": self.ended_tests,
             "skip_cells": list(self.skip_cells),
             "broken": self.skip_cells,
             "memory_mb": limits.memory_mb,
@@ -300,8 +314,12 @@ class _Watch:
         while True:
             ready, _, _ = select.select([listen], [], [], _POLL)
             data = os.read(listen, 65536) if ready else b""
-            if ready and not data:
-                child.wait()
+            if ready and not data:  # it ended, or it closed what it speaks by
+                try:
+                    child.wait(_POLL * 100)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
                 return self._died(child, current)
             pending += data
             *lines, pending = pending.split(b"\n")
@@ -347,15 +365,23 @@ class _Watch:
 
     def _ended(self, word: dict) -> None:
         self.messages[word["test"]] = word["message"]
+        if word.get("ended"):
+            self._count(word["test"], word["message"])
         if word["test"] == "score":
             self.result.score, self.result.score_message = word.get("figures", {}), word["message"]
 
     def _died(self, child: subprocess.Popen, current: str) -> bool:
-        code = child.returncode
-        reason = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        reason = _reason(child.returncode)
         if not current:  # no code of the student's ran: what the process said is of use to whoever runs the grader
             reason += "\n" + _tail(self.output)
         return self._failed(current, say("crashed", reason=reason))
+
+    def _count(self, key: str, why: str) -> None:
+        """A test had to be ended: after some of an exercise the runner leaves out its others."""
+        for hidden, table in self.tables:
+            for test, exercise, _, _ in table:
+                if key == f"{'hidden' if hidden else 'public'}:{test}":
+                    self.ended_tests.setdefault(exercise, []).append(why)
 
     def _failed(self, current: str, why: str) -> bool:
         """Note what failed; True where there is nothing to go on with."""
@@ -364,6 +390,7 @@ class _Watch:
             return False
         if current:
             self.messages[current] = why
+            self._count(current, why)
             if current == "score":
                 self.result.score_message = why
             return False

@@ -16,8 +16,9 @@ from typing import Any, Callable, Mapping
 
 from ..compiler.errors import InternalError
 from . import pictures, progress, puzzles
-from .clock import OutOfTime, limited
+from .clock import OutOfTime, fastest, limited
 from .library import find
+from .printed import MOST_PRINTED, TooMuchPrinted, printing_limited
 from .puzzle_widget import Puzzle
 from .answers import Submission, is_unsolved, told, use_looks
 from .words import language, say, speak
@@ -64,7 +65,7 @@ class Checked:
 
 
 class Board:
-    """The scoreboard: exercises, and the challenge's figures beside the reference."""
+    """The scoreboard: exercises, and the challenge's figures now and at their best."""
 
     def __init__(self, exercises: dict[str, tuple[float, float]], now: Mapping[str, float], best: Mapping[str, float]):
         self.exercises, self.now, self.best = exercises, now, best
@@ -72,7 +73,7 @@ class Board:
     def _lines(self) -> list[list[str]]:
         rows = [["", say("now"), say("best")]] if self.now or self.best else []
         names = dict.fromkeys([*self.now, *self.best])
-        rows += [[n, *(f"{d[n]:g}" if n in d else "-" for d in (self.now, self.best))] for n in names]
+        rows += [[n, *(_figure(n, d) for d in (self.now, self.best))] for n in names]
         return rows
 
     def __repr__(self) -> str:
@@ -83,6 +84,12 @@ class Board:
         rows = {name: {say("exercise"): 100 * p / of if of else 0} for name, (p, of) in self.exercises.items()}
         cells = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in self._lines())
         return f"<div>{pictures.bars(rows, '%')._repr_html_()}<table>{cells}</table></div>"
+
+
+def _figure(name: str, figures: Mapping[str, float]) -> str:
+    if name not in figures:
+        return "-"
+    return f"{figures[name]:.4g}" if name == "microseconds" else f"{figures[name]:g}"
 
 
 class Said:
@@ -119,6 +126,8 @@ class Course:
     bars = staticmethod(pictures.bars)
     graph = staticmethod(pictures.graph)
     kernels = staticmethod(pictures.kernels)
+    stages = staticmethod(pictures.stages)
+    timeline = staticmethod(pictures.timeline)
     touched = staticmethod(puzzles.touched)
 
     def puzzle(self, function: Callable[..., Any], case: Any, **sizes: int) -> Puzzle:
@@ -178,8 +187,8 @@ class Course:
         for test, of, points, seconds in tests.TESTS:
             if of == exercise:
                 message = endless or _outcome(getattr(tests, test), submission, seconds)
-                if message == say("waited", seconds=seconds):
-                    endless = message  # the others would wait as long: nobody sits through that
+                if message in (say("waited", seconds=seconds), say("printed", limit=MOST_PRINTED)):
+                    endless = message  # the others would wait, or print, as long: nobody sits through that
                 rows.append((test, points, message))
         return Checked(exercise, rows)
 
@@ -188,12 +197,14 @@ class Course:
         names = _names_of(sys._getframe(1))
         speak(self._language())
         submission = Submission(**{k: v for k, v in names.items() if not k.startswith("_")}, _broken={})
-        score = getattr(self._tests(), "score", None)
+        score, speed = (getattr(self._tests(), name, None) for name in ("score", "speed"))
         now: dict[str, float] = {}
         challenges = [e["name"] for e in self.lab.facts["exercises"] if e["challenge"]]
         right = all(self._checked(name, submission).passed for name in challenges)
         if score is not None and right:  # figures of a wrong answer are none
             message = _outcome(lambda lab: now.update(score(lab)), submission, 60.0)
+            if speed is not None and not message:
+                message = _outcome(lambda lab: now.update(microseconds=fastest(speed(lab)) * 1e6), submission, 60.0)
             if message:
                 print(message)
         progress.note(self.folder, self.lab.number, {}, now)
@@ -218,11 +229,13 @@ def _outcome(test: Any, submission: Submission, seconds: float) -> str:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            with limited(seconds):
+            with limited(seconds), printing_limited():
                 test(submission)
             return ""
         except OutOfTime:
             return say("waited", seconds=seconds)
+        except TooMuchPrinted:
+            return say("printed", limit=MOST_PRINTED)
         except SystemExit as e:
             return say("exited", code=e.code)
         except Exception as e:

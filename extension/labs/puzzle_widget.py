@@ -164,7 +164,7 @@ class Puzzle:
         rows = 1 + self.text.count("\n")
         code = w.Textarea(
             self.text, rows=max(6, min(24, rows + 2)), continuous_update=True,
-            tooltip=say("puzzle_code"), layout=w.Layout(width="100%"),
+            tooltip=say("puzzle_code"), layout=w.Layout(width="calc(100% - 4px)"),
         )  # fmt: skip
         code.add_class("tc-puzzle-code")
         label = w.HTML(f"<span>{escape(say('puzzle_code'))}</span>")

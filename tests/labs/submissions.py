@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tcompile.labs.library import find, labs
@@ -25,15 +25,26 @@ SEGFAULT = "import ctypes\nctypes.string_at(1)"
 ENDED = "import os\nos._exit(0)"
 KILLED = "import os\nos.kill(os.getpid(), 9)"
 EXITED = "raise SystemExit(0)"
+PRINTS = "while True: print('again')"
+FLOOD = "import os\nwhile True: os.write(1, b'x' * 4096)"
+DEAF = "import os, time\nos.closerange(3, 256)\nimport signal\nfor n in (14, 27): signal.signal(n, signal.SIG_IGN)\nwhile True: pass"
+WATCHER = "import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(300)"
+LONG_REPR = "class A:\n    def __repr__(self): return 'x' * (1 << 26)\nreturn A()"
+HALF_PAIR = "raise ValueError('\\ud800')"
+THREAD = "import threading, time\nthreading.Thread(target=lambda: time.sleep(300)).start()\nreturn -1"
+AT_EXIT = "import atexit, time\natexit.register(time.sleep, 300)\nreturn -1"
 DEEP = "def f(): return f()\nf()"
 INPUT = "input('name? ')"
+TRAFFIC = "def {name}(report):\n    return sum((k.bytes or 0) * k.launches for k in report.kernels)"
+HELPER = TRAFFIC.replace("{name}", "times") + "  # of course.\n\ncourse.bars({'x': {'y': 1.0}})"
 CPP_LOOP = "def {name}(p):\n    return 'volatile int k = 0; while (true) k = k + 1;'"
 CPP_CRASH = "def {name}(p):\n    return '*(volatile int *)8 = 1;'"
 
 
 @dataclass(frozen=True)
 class Submission:
-    """`deserves`: "all", "none", "some" (neither), or "unreadable". `solved`: exercises that must keep their points."""
+    """`deserves`: "all", "none", "some" (neither), "unreadable" or "error" (it ended the grader's process). `solved`:
+    exercises that must keep their points."""
 
     name: str
     text: str
@@ -82,12 +93,12 @@ def _half(number: int) -> Submission:
     return Submission(f"lab{number:02d}_half", json.dumps(_with(number, first)), "some", tuple(first))
 
 
-def _spoiled(name: str, number: int, source: str, own: str = "", at: int = 1) -> Submission:
-    """All answers right but one, and perhaps a cell of the student's own before them."""
+def _spoiled(name: str, number: int, source: str, own: str = "", at: int | tuple[int, ...] = 1) -> Submission:
+    """All answers right but one (or some), and perhaps a cell of the student's own before them."""
     answers = _answers(number)
-    victim = list(answers)[at]
-    before = tuple(list(answers)[:at])
-    if source:
+    places = at if isinstance(at, tuple) else (at,)
+    before = tuple(list(answers)[: places[0]])
+    for victim in [list(answers)[place] for place in places if source]:
         answers[victim] = source.replace("{name}", victim)
     notebook = _with(number, answers)
     if own:
@@ -111,8 +122,19 @@ def _hostile() -> list[Submission]:
         "exited": EXITED,
         "deep": DEEP,
         "input": INPUT,
+        "prints": PRINTS,
+        "flood": FLOOD,
+        "deaf": DEAF,
+        "long_repr": LONG_REPR,
+        "half_pair": HALF_PAIR,
+        "thread": THREAD,
+        "at_exit": AT_EXIT,
     }
     found = [_spoiled(name, 1, _body(code)) for name, code in codes.items()]
+    watcher = _spoiled("watcher", 1, _body(WATCHER))
+    found.append(Submission(watcher.name, watcher.text, "error"))
+    found.append(_spoiled("crashes", 1, _body(SEGFAULT), at=(1, 2, 4)))
+    found.append(_spoiled("endless_triton", 10, _body(ENDLESS), at=1))
     found.append(_spoiled("endless_cpp", 9, CPP_LOOP, at=4))
     found.append(_spoiled("crash_cpp", 9, CPP_CRASH, at=4))
     return found
@@ -123,6 +145,11 @@ def _odd() -> list[Submission]:
     for cell in bare["cells"]:
         cell["metadata"] = {}
     bare["metadata"] = {}
+    odd = _with(1, _answers(1))
+    odd["cells"] += [
+        {"cell_type": "code", "metadata": m, "source": ["pass", 1]} for m in ([], "x", {"tcompile_lab": 3})
+    ]
+    odd["cells"] += [None, 5, {"cell_type": "code", "metadata": {"tcompile_lab": {"kind": [], "name": {}}}}]
     return [
         _spoiled("syntax", 1, "def {name}(report)\n    return 0"),
         _spoiled("wrong_value", 1, "def {name}(report):\n    return 12345"),
@@ -130,6 +157,10 @@ def _odd() -> list[Submission]:
         _spoiled("deleted", 1, "# gone"),
         _spoiled("own_error", 1, "", own="1 / 0"),
         _spoiled("own_magics", 1, "", own="%matplotlib inline\n!ls"),
+        replace(_spoiled("timed", 1, "%%time\n" + TRAFFIC), deserves="all"),
+        replace(_spoiled("own_helper", 1, "def {name}(report):\n    return times(report)", own=HELPER), deserves="all"),
+        Submission("nested", "[" * 100_000, "unreadable"),
+        Submission("odd_metadata", json.dumps(odd), "all"),
         Submission("lab01_bare", json.dumps(bare), "all"),
         Submission("empty_file", "", "unreadable"),
         Submission("no_json", "{'cells': []}", "unreadable"),

@@ -34,12 +34,13 @@ def judge(sheet: str, submissions: list[Submission]) -> list[str]:
     rows = {row["submission"].split("/")[0]: row for row in csv.DictReader(sheet.splitlines())}
     for s in submissions:
         row = rows[s.name]
-        if (row["status"] == "unreadable") != (s.deserves == "unreadable"):
+        status = s.deserves if s.deserves in ("unreadable", "error") else "graded"
+        if row["status"] != status:
             wrong.append(f"{s.name}: {row['status']}")
-        if s.deserves == "unreadable":
+        if row["status"] != "graded" or status != "graded":
             continue
         points, of = float(row["points"]), float(row["of"])
-        told = {"all": points == of > 0, "none": points <= of / 4, "some": 0 < points < of}[s.deserves]
+        told = {"all": points == of > 0, "none": points == 0, "some": 0 < points < of}[s.deserves]
         if not told:
             wrong.append(f"{s.name} deserves {s.deserves}, and got {points} of {of}")
         worth = {e["name"]: e["points"] + e["hidden_points"] for e in find(int(row["lab"])).facts["exercises"]}

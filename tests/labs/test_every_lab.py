@@ -33,6 +33,7 @@ def test_the_students_version_fails_each_exercise(lab) -> None:
         public = [t for t in result.tests if t.exercise == e["name"] and not t.hidden]
         assert any(t.message for t in public), f"{e['name']} passes unsolved"
         assert any(t.message for t in result.tests if t.exercise == e["name"] and t.hidden), e["name"]
+    assert result.points == 0, [t.test for t in result.tests if not t.message]
 
 
 def test_labs_are_numbered_in_order() -> None:

@@ -24,6 +24,7 @@ WORDS = {
         "challenge": "*A challenge. Points here: {points}. By tests that you do not see: {hidden}.*",
         "hint": "Hint {n}",
         "board": "## Where you stand\nThe challenge's figures are counts, and no clock's: they repeat.",
+        "speed": "Microseconds are of this machine and this moment: they are for you, and count for no points.",
     },
     "zh": {
         "minutes": "实验 {number}。大约 {minutes} 分钟。",
@@ -31,6 +32,7 @@ WORDS = {
         "challenge": "*挑战题：这里可得 {points} 分，隐藏测试另有 {hidden} 分。*",
         "hint": "提示 {n}",
         "board": "## 你的进度\n挑战题的数字是计数，不是计时，因此可以重复得到。",
+        "speed": "微秒数只属于这台机器和这一刻：给你自己看，不计分。",
     },
 }
 _CONFTEST = '''"""The submission as `lab`: the notebook that TCOMPILE_LAB_SUBMISSION names, else lab.ipynb here."""
@@ -103,6 +105,8 @@ def tests_module(lab: Lab, hidden: bool) -> str:
     parts += [f"{t.source}" for t in tests]
     if lab.score:
         parts.append(lab.score)
+    if lab.speed and not hidden:
+        parts.append(lab.speed)
     rows = "".join(f"    ({t.name!r}, {t.exercise!r}, {t.points!r}, {t.seconds!r}),\n" for t in tests)
     parts.append(f"# test, exercise, points, seconds of processor time\nTESTS = [\n{rows}]")
     return "\n\n\n".join(p for p in parts if p) + "\n"
@@ -144,7 +148,7 @@ def notebook(lab: Lab, language: str, solution: bool = False) -> dict:
     for c in lab.cells:
         cells += _cells_of(lab, c, language, solution)
     if lab.score:
-        cells.append(_markdown("board-text", words["board"]))
+        cells.append(_markdown("board-text", " ".join([words["board"], *([words["speed"]] if lab.speed else [])])))
         cells.append(_code("board", "course.scoreboard()", "check"))
     if "text end" in texts:
         cells.append(_markdown("text-end", texts["text end"][0]))

@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["LANGUAGES", "Cell", "Exercise", "Lab", "LabError", "Test", "find_labs", "read_lab", "student_code"]
 
 LANGUAGES = ("en", "zh")
-KINDS = ("text", "given", "show", "exercise", "test", "hidden", "tests", "score")
+KINDS = ("text", "given", "show", "exercise", "test", "hidden", "tests", "score", "speed")
 _HEADER = re.compile(r"^# (\w+): *(.*?) *$")
 _CELL = re.compile(r"^# %%(.*)$")
 _SECTION = re.compile(r"^## (?:(exercise|hint|look) )?([a-z][a-z0-9_-]*) *$")
@@ -66,6 +66,7 @@ class Lab:
     tests: list[Test]
     helpers: str  # what the tests share
     score: str  # source of `def score(lab)`; empty where the lab has no challenge
+    speed: str  # source of `def speed(lab)`, what the scoreboard times; may be empty
     title: dict[str, str] = field(default_factory=dict)
     texts: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # language -> "kind name" -> texts in order
 
@@ -116,7 +117,7 @@ def read_lab(folder: Path) -> Lab:
         list(exercises.values()),
         tests,
         "\n\n".join(c.source for c in cells if c.kind == "tests"),
-        next((c.source for c in cells if c.kind == "score"), ""),
+        *(next((c.source for c in cells if c.kind == kind), "") for kind in ("score", "speed")),
     )
     for language in LANGUAGES:
         lab.title[language], lab.texts[language] = _read_texts(folder / f"{language}.md")

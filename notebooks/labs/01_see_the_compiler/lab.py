@@ -162,8 +162,8 @@ def kernels_of(lab, name, *args):
 
 def prediction(lab, name, *args):
     guess = lab.predicted_kernels
-    same(type(guess), dict, what="type(predicted_kernels)")
-    holds(name in guess, what=f"{name!r} in predicted_kernels")
+    same(type(guess), dict, what="type(predicted_kernels)", look="guesses")
+    holds(name in guess, what=f"{name!r} in predicted_kernels", look="guesses")
     same(guess[name], kernels_of(lab, name, *args), what=f"predicted_kernels[{name!r}]", look="kernels")
 
 
@@ -254,7 +254,8 @@ def test_the_step_is_right_and_whole(lab):
 
 # %% hidden: whole_step points=2
 def test_the_step_at_the_ends(lab):
-    for x in (torch.zeros(5), torch.full((4,), float("nan")), torch.ones(3, dtype=torch.float64), torch.ones(0)):
+    near = torch.tensor([0.01, -0.005])
+    for x in (torch.zeros(5), near, -near, near * float("nan"), torch.ones(3, dtype=torch.float64), torch.ones(0)):
         tensors_close(lab.whole_step(x), lab.step(x), what=f"whole_step({x.tolist()}, {x.dtype})", look="whole")
 
 
@@ -285,6 +286,7 @@ def test_sizes_from_one_up(lab):
 def test_sizes_in_any_order(lab):
     entries(lab, [4, 0, 1, 7, 9])
     entries(lab, [5, 1, 1, 5, 6])
+    entries(lab, [5, 7, 2, 3])
 
 
 # %% test: tidy points=4
@@ -317,3 +319,10 @@ def test_tidy_elsewhere(lab):
 # %% score
 def score(lab):
     return measured(lab)
+
+
+# %% speed
+def speed(lab):
+    x, weight = torch.randn(512, 128), torch.randn(128)
+    fast = tcompile.compile(lab.tidy)
+    return lambda: fast(x, weight)

@@ -172,7 +172,9 @@ def interpret(function, values):
 
 # %% show: picture
 report = explain_with("capture", capture_stage(tracing(interpret)), blend, x, y)
-print(report.stages[0])
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% text: challenge-story
@@ -271,6 +273,12 @@ def step(lab, name, op, stack, locals_=None, globals_=None, **fields):
     return done, frame.stack, frame.locals
 
 
+def leaves(lab, name, op, **fields):
+    """A handler leaves alone what is not its own."""
+    got = step(lab, name, op, [1, 2], {"a": 7}, **fields)[:2]
+    same(got, (False, [1, 2]), f"{name}({op}): (done, stack)", "own")
+
+
 def called(stack):
     """The two slots of a call without the NULL, whichever it is."""
     return [v for v in stack if type(v).__name__ != "Null"]
@@ -345,6 +353,7 @@ def test_operators_take_left_and_right(lab):
 
 # %% hidden: do_operator points=2
 def test_in_place_operators_on_numbers(lab):
+    leaves(lab, "do_operator", "LOAD_FAST", arg="a")
     same(step(lab, "do_operator", "BINARY_OP", [7, 2], arg="-=")[:2], (True, [5]), "7 -= 2", "in-place")
 
 
@@ -383,6 +392,7 @@ def test_globals_before_builtins(lab):
         "names",
     )
     same(step(lab, "do_name", "LOAD_GLOBAL", [], None, {"k": 0}, arg="k")[:2], (True, [0]), "LOAD_GLOBAL k", "names")
+    leaves(lab, "do_name", "BINARY_OP", arg="+")
 
 
 # %% test: do_call points=3
@@ -396,6 +406,7 @@ def test_a_call_with_names(lab):
 # %% hidden: do_call points=2
 def test_the_empty_slot_on_either_side(lab):
     same(step(lab, "do_call", "CALL", [len, lab.NULL, "abc"], arg=1)[:2], (True, [3]), "len('abc')", "call")
+    leaves(lab, "do_call", "STORE_FAST", arg="a")
 
 
 def test_calls_with_both_kinds_of_arguments(lab):

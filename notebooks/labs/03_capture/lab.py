@@ -159,9 +159,11 @@ def trace(function, values):
 graph = trace(gate, {"x": x, "y": y})
 course.graph(graph)
 
-# %% show: kernels
+# %% show: stages
 report = explain_with("capture", capture_stage(trace), gate, x, y)
-print(report.stages[0])
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% text: challenge-story
@@ -374,6 +376,7 @@ def test_functions_of_lists(lab):
     z = torch.cat([x, y], dim=0)
     tensors_close(z.example, torch.cat([x.example, y.example]), what="torch.cat([x, y]).example", look="functions")
     same(torch.where(x > 1, x, y).shape, x.shape, what="torch.where(x > 1, x, y).shape", look="functions")
+    tensors_close(torch.sin(input=x).example, x.example.sin(), what="torch.sin(input=x).example", look="functions")
 
 
 def test_what_tensors_lack_values_lack(lab):

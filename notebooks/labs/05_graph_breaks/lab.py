@@ -142,8 +142,9 @@ def split_body(function, body):
 
 # %% show: picture
 report = explain_with("capture", split_stage(split), report_loss, x, y)
-for stage in report.stages[:2]:
-    print(stage)
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% text: challenge-story
@@ -224,7 +225,7 @@ import torch
 
 import tcompile
 from tcompile.labs.plugs import explain_with, split_stage
-from tcompile.labs.testing import at_most, same, stage_ran, tensors_close
+from tcompile.labs.testing import at_most, holds, same, stage_ran, tensors_close
 
 
 def statement(text):
@@ -299,6 +300,11 @@ def moves(lab):
     same(order_of(lab, ["print(x)", "a = x + 1", "return a"])[0], "a = x + 1", what="reorder(body)[0]", look="order")
 
 
+def three(parts, words):
+    holds(isinstance(parts, tuple) and len(parts) == 3, what=f"{words} is (before, native, after)", look="split")
+    return parts
+
+
 def late(lab):
     x = torch.linspace(0.1, 1, 24).reshape(4, 6)
     report = compiled(lab, lab.split_late, lab.chatty, x, x + 1, times=1)
@@ -363,9 +369,7 @@ def test_deep_and_similar(lab):
 # %% test: split_body points=5
 def test_the_parts_make_the_whole(lab):
     x, y = torch.linspace(-1, 1, 12), torch.ones(12)
-    parts = lab.split(lab.report_loss)
-    same(len(parts), 3, what="len(split(report_loss))", look="split")
-    before, native, after = parts
+    before, native, after = three(lab.split(lab.report_loss), "split(report_loss)")
     got, said = spoken(lambda: after(*native(*before(x, y))))
     want, wanted = spoken(lab.report_loss, x, y)
     tensors_close(got, want, what="after(*native(*before(x, y)))", look="split")
@@ -386,7 +390,7 @@ def test_the_rest_is_split_again(lab):
 
 
 def test_only_what_is_needed_is_handed_on(lab):
-    before, native, after = lab.split(unused)
+    before, native, after = three(lab.split(unused), "split(unused)")
     same(
         sorted(after.__code__.co_varnames[: after.__code__.co_argcount]),
         ["h"],
@@ -406,7 +410,7 @@ def test_without_a_break_there_is_nothing_to_split(lab):
 
 def test_breaks_in_a_row_are_one(lab):
     code = body("h = x + 1", "print(h)", "n = float(h.sum())", "return h * n")
-    before, native, after = lab.split_body(two_breaks, code)
+    before, native, after = three(lab.split_body(two_breaks, code), "split_body(two_breaks, body)")
     same(
         sorted(after.__code__.co_varnames[: after.__code__.co_argcount]),
         ["h", "n"],

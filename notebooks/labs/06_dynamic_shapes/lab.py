@@ -30,20 +30,20 @@ def moody(x):
 
 
 # %% show: two_ways
-def entries(program, shapes, dynamic=True):
-    fast = tcompile.compile(program, dynamic=dynamic)
+def compilations(program, shapes, dynamic=True):
+    """Of each call, whether it compiled."""
+    fast, entries = tcompile.compile(program, dynamic=dynamic), [0]
     with tcompile.record() as record:
         for shape in shapes:
             fast(torch.ones(shape))
-    return len(record.report().entries)
+            entries.append(len(record.report().entries))
+    return [after > before for before, after in zip(entries, entries[1:])]
 
 
-shapes = [(4, 8), (5, 8), (6, 8), (7, 8), (1, 8)]
-course.bars(
-    {
-        "numbers": {"entries": entries(wave, shapes, dynamic=False)},
-        "symbols": {"entries": entries(wave, shapes, dynamic=True)},
-    }
+rows = (4, 5, 6, 7, 1, 9)
+shapes = [(n, 8) for n in rows]
+course.timeline(
+    {"numbers": compilations(wave, shapes, dynamic=False), "symbols": compilations(wave, shapes, dynamic=True)}, rows
 )
 
 
@@ -104,16 +104,6 @@ def decide(size, op, other):
     # END SOLUTION
 
 
-# %% show: asked
-def questions(n):
-    return "large" if n > 16 else "odd" if n % 2 == 1 else "even"
-
-
-guards = []
-print(questions(Size(9, guards)), guards)
-
-
-# %% exercise: serves
 def serves(guards, value):
     """Whether an entry with these guards is right for a size: each question has the answer that it had."""
     # BEGIN SOLUTION
@@ -125,6 +115,15 @@ def serves(guards, value):
             return False
     return True
     # END SOLUTION
+
+
+# %% show: asked
+def questions(n):
+    return "large" if n > 16 else "odd" if n % 2 == 1 else "even"
+
+
+guards = []
+print(questions(Size(9, guards)), guards)
 
 
 # %% exercise: entries_of
@@ -154,6 +153,10 @@ def choose(history):
     # END SOLUTION
 
 
+# %% show: in_the_pipeline
+course.stages(explain_with("capture", sizes_stage(choose), wave, torch.ones(4, 8)))
+
+
 # %% text: challenge-story
 
 
@@ -176,14 +179,13 @@ def steady(x):
     k = n // 8
     total = x * (k * (k - 1) // 2)
     return torch.where(torch.tensor(n) > 16, total * 0.5, total * 2 + x)
-    # STUDENT
-    # return restless(x)
     # END SOLUTION
 
 
 # %% show: steady_picture
-many = [(n,) for n in (4, 9, 16, 17, 24, 33, 40, 64)]
-course.bars({"restless": {"entries": entries(restless, many)}, "steady": {"entries": entries(steady, many)}})
+many = (4, 9, 16, 17, 24, 33, 40, 64)
+vectors = [(n,) for n in many]
+course.timeline({"restless": compilations(restless, vectors), "steady": compilations(steady, vectors)}, many)
 
 # %% tests
 import torch
@@ -277,14 +279,14 @@ def test_answers_are_noted_once(lab):
     )
 
 
-# %% test: serves points=2
+# %% test: decide points=2
 def test_serves_what_answers_alike(lab):
     guards = [((), ">", 16, False), ((2,), "==", 1, True)]
     for value, want in ((9, True), (3, True), (8, False), (17, False)):
         same(lab.serves(guards, value), want, what=f"serves(not n > 16, n % 2 == 1; {value})", look="serves")
 
 
-# %% hidden: serves points=2
+# %% hidden: decide points=2
 def test_serves_after_several_steps(lab):
     guards = [((12, 5), "<", 3, True)]
     for value, want in ((13, True), (15, False), (24, True), (4, False), (7, True)):

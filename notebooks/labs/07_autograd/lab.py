@@ -89,6 +89,10 @@ def keep_wanted(values):
     # END SOLUTION
 
 
+# %% show: in_the_pipeline
+course.stages(explain_with("autograd", autograd_stage(keep_wanted), chain, x, weight))
+
+
 # %% exercise: cheapest
 def cheapest(values):
     """Names with the least bytes from which backward can be computed."""

@@ -170,7 +170,9 @@ def my_fusion(ops):
 
 # %% show: fusion_picture
 report = explain_with("fusion", fusion_stage(my_fusion), norm, x, weight)
-print([f"{stage.name}: {stage.by}" for stage in report.stages if stage.by])
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% tests
@@ -243,14 +245,26 @@ def as_good(lab, program, *args):
 
 # %% test: kept points=1
 def test_kept_of_a_row_sum(lab):
-    same(lab.kept(Op("s", "reduction", ("x",), (32, 64), (1,))), (32,), what="kept(over (32, 64), reduced (1,))")
-    same(lab.kept(Op("p", "pointwise", ("x",), (32, 64))), (32, 64), what="kept(over (32, 64), not reduced)")
+    same(
+        lab.kept(Op("s", "reduction", ("x",), (32, 64), (1,))),
+        (32,),
+        what="kept(over (32, 64), reduced (1,))",
+        look="kept",
+    )
+    same(
+        lab.kept(Op("p", "pointwise", ("x",), (32, 64))), (32, 64), what="kept(over (32, 64), not reduced)", look="kept"
+    )
 
 
 # %% hidden: kept points=1
 def test_kept_of_other_reductions(lab):
-    same(lab.kept(Op("s", "reduction", (), (2, 3, 5), (0, 2))), (3,), what="kept(over (2, 3, 5), reduced (0, 2))")
-    same(lab.kept(Op("s", "reduction", (), (4, 4), (0, 1))), (), what="kept(over (4, 4), reduced (0, 1))")
+    same(
+        lab.kept(Op("s", "reduction", (), (2, 3, 5), (0, 2))),
+        (3,),
+        what="kept(over (2, 3, 5), reduced (0, 2))",
+        look="kept",
+    )
+    same(lab.kept(Op("s", "reduction", (), (4, 4), (0, 1))), (), what="kept(over (4, 4), reduced (0, 1))", look="kept")
 
 
 # %% test: traffic points=3
@@ -370,3 +384,12 @@ def score(lab):
     programs = ((lab.softmax, (x,)), (lab.norm, (x, x[0])), (several, (x,)), (columns, (x,)), (both, (x,)))
     each = [figures(explain_with("fusion", fusion_stage(lab.my_fusion), f, *args)) for f, args in programs]
     return {"kernels": sum(k for k, _ in each), "bytes": sum(b for _, b in each)}
+
+
+# %% speed
+def speed(lab):
+    x, weight = torch.randn(256, 512), torch.randn(512)
+    with tcompile.stages.replace("fusion", fusion_stage(lab.my_fusion)):
+        fast = tcompile.compile(lab.norm)
+        fast(x, weight)
+    return lambda: fast(x, weight)

@@ -85,8 +85,8 @@ def scalar_pass(p):
 
 # %% show: scalar_in_the_pipeline
 report = explain_with("codegen", cpp_stage(scalar_pass), norm, x, weight)
-print([f"{stage.name}: {stage.by}" for stage in report.stages if stage.by])
 print(body_of(rows_of(norm, x, weight)[0], scalar_pass))
+course.stages(report)
 
 
 # %% text: vectors
@@ -188,7 +188,9 @@ course.bars({"chain": all_three(chain, long), "squares": all_three(squares, long
 
 # %% show: the_report
 report = explain_with("codegen", cpp_stage(fast_pass), norm, x, weight)
-print([f"{stage.name}: {stage.by}" for stage in report.stages if stage.by])
+course.stages(report)
+
+# %% show: kernels
 course.kernels(report)
 
 # %% tests
@@ -196,6 +198,7 @@ import math
 
 import torch
 
+import tcompile
 from tcompile.labs.cpp_plugs import Step, cpp_stage, evaluate, instructions, rows_of
 from tcompile.labs.plugs import explain_with
 from tcompile.labs.testing import at_most, holds, same, stage_ran, tensors_close
@@ -390,3 +393,12 @@ def score(lab):
     x = rows(2, 2000)
     programs = ((lab.chain, (x,)), (lab.squares, (x,)), (lab.norm, (x, x[0])), (lab.scaled, (x,)))
     return {"instructions": sum(instructions(f, *args, by=lab.fast_pass) for f, args in programs)}
+
+
+# %% speed
+def speed(lab):
+    x, weight = torch.randn(256, 512), torch.randn(512)
+    with tcompile.stages.replace("codegen", cpp_stage(lab.fast_pass)):
+        fast = tcompile.compile(lab.norm)
+        fast(x, weight)
+    return lambda: fast(x, weight)

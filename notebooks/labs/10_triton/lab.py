@@ -8,6 +8,7 @@
 import torch
 
 import tcompile
+from tcompile.labs.triton_gpu import on_gpu
 from tcompile.labs.triton_plugs import places, tl, triton, watch
 
 torch.manual_seed(0)
@@ -108,8 +109,6 @@ def tiles(M, N, K, most):
     sizes = [16, 32, 64, 128, 256]
     fit = [(bm, bn, bk) for bm in sizes for bn in sizes for bk in sizes if max(bm * bn, bm * bk, bk * bn) <= most]
     return min(fit, key=lambda t: (-(-N // t[1]) * M * K + -(-M // t[0]) * N * K, t))
-    # STUDENT
-    # return 16, 16, 16
     # END SOLUTION
 
 
@@ -130,6 +129,30 @@ def loads(tile):
 
 
 course.bars({"16 x 16": loads((16, 16, 16)), "yours": loads(tiles(64, 64, 64, 1024))}, "elements")
+
+# %% text: gpu
+
+
+# %% given: gpu
+def differences(device):
+    """Each kernel against torch: the largest difference."""
+    x, y, wide = torch.randn(1000, device=device), torch.randn(1000, device=device), torch.randn(30, 200, device=device)
+    a, b = torch.randn(100, 64, device=device), torch.randn(64, 90, device=device)
+    blended, rows, product = torch.empty_like(x), torch.empty_like(wide), torch.empty(100, 90, device=device)
+    blend_kernel[(triton.cdiv(1000, 128),)](x, y, blended, 1000, 2.0, BLOCK=128)
+    softmax_kernel[(30,)](wide, rows, 200, 200, 200, BLOCK=256)
+    matmul_kernel[triton.cdiv(100, 32), triton.cdiv(90, 32)](a, b, product, 100, 90, 64, BM=32, BN=32, BK=16)
+    pairs = {
+        "blend_kernel": (blended, torch.relu(x * 2 + y)),
+        "softmax_kernel": (rows, torch.softmax(wide, -1)),
+        "matmul_kernel": (product, a @ b),
+    }
+    return {name: (got - want).abs().max().item() for name, (got, want) in pairs.items()}
+
+
+# %% show: gpu
+on_gpu(differences, blend_kernel, softmax_kernel, matmul_kernel)
+
 
 # %% tests
 import torch
@@ -190,14 +213,14 @@ def fewest(lab, m, n, k, most):
 
 # %% test: programs points=1
 def test_programs_of_even_and_odd_sizes(lab):
-    same(lab.programs(64, 16), 4, what="programs(64, 16)")
-    same(lab.programs(65, 16), 5, what="programs(65, 16)")
+    same(lab.programs(64, 16), 4, what="programs(64, 16)", look="programs")
+    same(lab.programs(65, 16), 5, what="programs(65, 16)", look="programs")
 
 
 # %% hidden: programs points=1
 def test_programs_at_the_ends(lab):
     for n, block, want in ((0, 16, 0), (1, 16, 1), (15, 16, 1), (1000, 128, 8)):
-        same(lab.programs(n, block), want, what=f"programs({n}, {block})")
+        same(lab.programs(n, block), want, what=f"programs({n}, {block})", look="programs")
 
 
 # %% test: blend_kernel points=3
