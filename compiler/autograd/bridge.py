@@ -229,6 +229,7 @@ class GradGraph:
         plan = self.joint.outputs
         for i, d in plan.writes:
             inputs[i].copy_(diff[d])
+            torch.autograd.graph.increment_version([inputs[i]] * (self.joint.aten.writes.get(i, 1) - 1))
         out = []
         whole: dict[int, torch.Tensor] = {}  # first of the results that share memory -> all of that memory
         for k, r in enumerate(plan.recipes):

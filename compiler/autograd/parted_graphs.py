@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Iterable
 
 import torch
@@ -90,9 +91,9 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
 
 def _moved(o: GraphOutput, position: dict[int, int]) -> GraphOutput:
     if o.kind == "buffer":
-        return GraphOutput("buffer", position[o.value], o.meta)
+        return replace(o, value=position[o.value])
     if o.kind == "view" and o.value[0] == "node":
-        return GraphOutput("view", ("node", position[o.value[1]]), o.meta)
+        return replace(o, value=("node", position[o.value[1]]))
     return o
 
 

@@ -20,7 +20,7 @@ from ..base.quoting import comment, identifier
 from ..symbolic.expr import Expr, as_expr
 from .generated import HostPlan
 
-__all__ = ["host_plan", "direct_function", "as_planned", "is_whole", "view_of"]
+__all__ = ["host_plan", "direct_function", "as_planned", "changed", "copy_uncounted", "is_whole", "view_of"]
 
 # Operators whose torch function takes the same positional arguments and has less overhead than the OpOverload.
 _DIRECT = {
@@ -86,12 +86,15 @@ class _HostPrinter:
         for n, (i, buffer) in enumerate(s.mutations):
             if n == 1 and self.writing is None:
                 self.writing = len(self.text)
-            self._line(f"{self.inputs[i]}.copy_({self._buffer(buffer)})")
-        if s.written:
+            copied = f"{self.inputs[i]}.data" if i in s.uncounted else self.inputs[i]
+            self._line(f"{copied}.copy_({self._buffer(buffer)})")
+        if s.counted:
             self.names["increment_version"] = torch.autograd.graph.increment_version
-            for i in s.written:
+            for i in s.counted:
                 self._line(f"increment_version({self.inputs[i]})")
         outputs = [self._output(o) for o in s.outputs]
+        for k, n in s.changed_results().items():
+            outputs[k] = f"{self._global('changed', changed)}({outputs[k]}, {n})"
         body = self.text
         if self.writing is not None:  # what fails from here on is not to be run again
             body = [
@@ -334,10 +337,11 @@ class _HostPrinter:
             if is_whole(self.s, o) and text not in (*self.inputs, *self.views):
                 return text
             dims = f"{self._tuple(shape)}, {self._tuple(stride)}"
+            end = ".detach()" if o.detached else ""
             if o.dtype is None and isinstance(base, Buffer):
-                return f"as_strided({text}, {dims}, {self._offset(text, offset)})"
+                return f"as_strided({text}, {dims}, {self._offset(text, offset)}){end}"
             dtype = self._global(str(o.dtype).removeprefix("torch."), o.dtype) if o.dtype is not None else "None"
-            return f"{self._global('view_of', view_of)}({text}, {dims}, {self._size(offset)}, {dtype})"
+            return f"{self._global('view_of', view_of)}({text}, {dims}, {self._size(offset)}, {dtype}){end}"
         if o.kind == "int":
             return self._size(o.value)
         if o.kind == "const":
@@ -382,6 +386,17 @@ def view_of(base: torch.Tensor, shape: tuple, stride: tuple, offset: int, dtype:
         with torch.no_grad():
             return _view_of(base, shape, stride, offset, dtype)
     return _view_of(base, shape, stride, offset, dtype)
+
+
+def changed(t: torch.Tensor, n: int) -> torch.Tensor:
+    """A result that the program has changed n times after making it: its version says so."""
+    torch.autograd.graph.increment_version([t] * n)
+    return t
+
+
+def copy_uncounted(t: torch.Tensor, value: torch.Tensor) -> None:
+    """Write to a tensor as through its `data`: its version stays."""
+    t.data.copy_(value)
 
 
 def as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:

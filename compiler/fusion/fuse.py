@@ -65,9 +65,8 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         launches = horizontal(launches, lowered, wishes, limits.nests)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}
-    written = [
-        i for i in sorted({*written, *copied}) for _ in range(lowered.writes.get(i, 1) - (i in copied))
-    ]  # a copy counts by itself
+    changes = {i: lowered.writes.get(i, 1) for i in sorted({*written, *copied})}
+    counted = [i for i, n in changes.items() for _ in range(n - (i in copied))]  # a copy counts by itself
     return Schedule(
         plan,
         lowered.inputs,
@@ -79,6 +78,8 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         peak,
         list(dict.fromkeys(unfused)),
         written,
+        counted,
+        [i for i, n in changes.items() if i in copied and n == 0],
     )
 
 

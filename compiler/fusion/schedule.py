@@ -81,6 +81,21 @@ class Schedule:
     peak_bytes: Any = 0  # of temporaries and outputs, at the hints
     unfused: list[tuple[str, str, str]] = field(default_factory=list)  # (node, node, reason): every refusal to fuse
     written: list[int] = field(default_factory=list)  # inputs that kernels write in place (by a View of them)
+    counted: list[int] = field(default_factory=list)  # inputs whose versions grow by one for each time they are listed
+    uncounted: list[int] = field(default_factory=list)  # inputs that are copied to without a change of version
+
+    def changed_results(self) -> dict[int, int]:
+        """Positions of results whose memory the program has changed after making it -> how often. One for each piece of
+        memory.
+        """
+        seen: set[int] = set()
+        out = {}
+        for k, o in enumerate(self.outputs):
+            memory = o.value[0] if o.kind == "view" else o.value
+            if o.changes and id(memory) not in seen:
+                seen.add(id(memory))
+                out[k] = o.changes
+        return out
 
     def first_write(self) -> Launch | None:
         """The first kernel that writes an input in place, where something that may raise follows: that leaves the

@@ -31,11 +31,16 @@ class GraphOutput:
     const    any other object (None, a number)      the same
 
     A *slot* is an index into the results, the arguments of the fx output node.
+
+    `changes`: how often the program changes a slot's memory after making it. Its version is to be that number.
+    `detached`: whether a view is none to autograd, as what detach() gives.
     """
 
     kind: str
     value: Any
     meta: TensorMeta | None = None
+    changes: int = 0
+    detached: bool = False
 
 
 @dataclass
@@ -68,7 +73,7 @@ class AtenGraph:
     generated_products: frozenset[str] = frozenset()  # nodes whose product a search found faster as generated code
     writes: dict[int, int] = field(
         default_factory=dict
-    )  # input index -> how often the program changes it: so much its version grows
+    )  # input index -> how often the program changes it: so much its version grows (0: through `x.data` alone)
     whole: AtenGraph | None = (
         None  # where what parameters decide has been taken out (option `freezing`): the graph as it was, for checks
     )
@@ -92,11 +97,11 @@ class AtenGraph:
         out = []
         for o in self.plan:
             if o.kind == "buffer":
-                o = GraphOutput("buffer", r[o.value], o.meta)
+                o = replace(o, value=r[o.value])
             elif o.kind == "view":
                 kind, i = o.value
                 m = o.meta
-                o = GraphOutput("view", (r[i] if kind == "node" else i, m.shape, m.stride, m.storage_offset), m)
+                o = replace(o, value=(r[i] if kind == "node" else i, m.shape, m.stride, m.storage_offset))
             out.append(o)
         return out
 

@@ -149,8 +149,11 @@ def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
         m, v = r.meta["val"], values[r]
         results.append(_laid_out(v, m, sizes) if r.op == "call_function" else v)
     for i, slot in a.mutation_slots:
-        inputs[i].copy_(results[slot])
-        torch.autograd.graph.increment_version([inputs[i]] * (a.writes.get(i, 1) - 1))
+        changes = a.writes.get(i, 1)
+        (inputs[i] if changes else inputs[i].data).copy_(results[slot])
+        torch.autograd.graph.increment_version([inputs[i]] * (changes - 1))
+    for slot, n in {o.value if o.kind == "buffer" else o.value[1]: o.changes for o in a.plan if o.changes}.items():
+        torch.autograd.graph.increment_version([results[slot]] * n)
     out: list[Any] = []
     for o in a.plan:
         if o.kind == "buffer":
@@ -163,7 +166,8 @@ def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
             shape, stride = _concrete(m.shape, sizes), _concrete(m.stride, sizes)
             parts = base.is_complex() and not m.dtype.is_complex
             b = base if base.dtype == m.dtype else torch.view_as_real(base) if parts else base.view(m.dtype)
-            out.append(b.as_strided(shape, stride, b.storage_offset() + _concrete(m.storage_offset, sizes)))
+            view = b.as_strided(shape, stride, b.storage_offset() + _concrete(m.storage_offset, sizes))
+            out.append(view.detach() if o.detached else view)
         else:
             out.append(_concrete(o.value, sizes))
     return tuple(out)

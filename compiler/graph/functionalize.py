@@ -560,8 +560,11 @@ class Functionalizer:
             """The result that holds the memory whose root is `a`, in the layout that eager gives it."""
             key = id(a.memory)
             if key not in slots:
+                node = self._laid_out(self._value(a), a.meta, a.memory.constant)
+                if any(results[s] is node for s in slots.values()):  # copied there from another result's memory
+                    node = self._copied(node, a.meta)
                 slots[key] = len(results)
-                results.append(self._laid_out(self._value(a), a.meta, a.memory.constant))
+                results.append(node)
             return slots[key]
 
         outputs = [self._output(v, slot) for v in values]
@@ -574,7 +577,7 @@ class Functionalizer:
         for a in {id(a.memory): a.memory for a in self.aliases.values()}.values():
             if a.input is not None and a.written:
                 no_overlap.append(a.input)
-                writes[a.input] = a.version
+                writes[a.input] = self._changes(a)
                 if a.input not in handed_out:
                     mutations.append((a.input, len(results)))
                     results.append(self._value(a.root))
@@ -601,7 +604,15 @@ class Functionalizer:
         if own and not constant and node.target is aten.clone.default and len(node.users) == 0:
             node.meta["val"] = meta.replace(storage_offset=0, requires_grad=False)
             return node
+        return self._copied(node, meta)
+
+    def _copied(self, node: torch.fx.Node, meta: TensorMeta) -> torch.fx.Node:
         return self.call(aten.clone.default, (node,), {}, meta.replace(storage_offset=0, requires_grad=False))
+
+    def _changes(self, memory: _Memory) -> int:
+        """How often autograd counts memory as changed. It doesn't count what is written through `x.data`."""
+        t = memory.root.tensor if memory.root is not None else None
+        return t._version if isinstance(t, TraceTensor) and not t.is_inference() else memory.version
 
     def _equal(self, a: Any, b: Any) -> bool:
         return self._holds(eq(as_expr(a), as_expr(b)))
@@ -622,8 +633,9 @@ class Functionalizer:
                     return GraphOutput("view", ("input", memory.input), meta.replace(storage_offset=0))
                 s = slot(a)
                 if a.tensor is not v and not memory.constant and self._seen_other(a, v):
-                    return GraphOutput("view", ("node", s), meta.replace(storage_offset=0))
-                return GraphOutput("buffer", s, meta)
+                    rel = meta.replace(storage_offset=0)
+                    return GraphOutput("view", ("node", s), rel, self._changes(memory), not v._is_view())
+                return GraphOutput("buffer", s, meta, self._changes(memory))
             root = memory.root
             begin = (
                 as_expr(root.meta.storage_offset) * root.meta.dtype.itemsize // meta.dtype.itemsize
@@ -632,7 +644,7 @@ class Functionalizer:
             rel = meta.replace(storage_offset=offset)
             if memory.input is not None:
                 return GraphOutput("view", ("input", memory.input), rel)
-            return GraphOutput("view", ("node", slot(root)), rel)
+            return GraphOutput("view", ("node", slot(root)), rel, self._changes(memory), not v._is_view())
         if isinstance(v, torch.SymInt):
             return GraphOutput("int", maybe_int(self.env.to_expr(v)))
         if type(v) is int:

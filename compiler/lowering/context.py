@@ -627,14 +627,15 @@ class Lowering:
         """One of AtenGraph.outputs with buffers in the place of nodes."""
         kind, value = s.kind, s.value
         if kind == "buffer":
-            return OutputSpec("buffer", self.result(value))
+            return OutputSpec("buffer", self.result(value), changes=s.changes)
         if kind == "view":
             base, shape, stride, offset = value
             base = self.result(base) if isinstance(base, torch.fx.Node) else base
             memory = base if isinstance(base, Buffer) else self.inputs[base]
             meta = getattr(s, "meta", None)
             dtype = meta.dtype if meta is not None and meta.dtype != memory.dtype else None
-            return OutputSpec("view", (base, shape_of(shape), shape_of(stride), _size(offset)), dtype)
+            seen = (base, shape_of(shape), shape_of(stride), _size(offset))
+            return OutputSpec("view", seen, dtype, s.changes, s.detached)
         if kind == "int":
             r = self.refs[value] if isinstance(value, torch.fx.Node) else value
             return OutputSpec("int", _size(r))

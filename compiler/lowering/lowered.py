@@ -64,11 +64,14 @@ class OutputSpec:
                      not the base's
           "int"      value=int | Expr
           "const"    value=object
+    changes, detached: as in GraphOutput
     """
 
     kind: str
     value: Any
     dtype: Any = None
+    changes: int = 0
+    detached: bool = False
 
 
 LoweredStep = Union[LoopNest, Extern, View]

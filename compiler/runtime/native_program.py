@@ -9,12 +9,13 @@ input's memory) stays Python text.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable
 
 import torch
 
 from ..codegen.generated import Generated
-from ..codegen.host import as_planned, direct_function, is_whole, view_of
+from ..codegen.host import as_planned, changed, copy_uncounted, direct_function, is_whole, view_of
 from ..fusion.memory.memory_plan import nbytes
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, View
 from ..lowering.ir import Buffer
@@ -324,11 +325,13 @@ class _ProgramBuilder:
             if n == 1:
                 steps.append((STEP_WRITING,))
             places += [-1] * (len(steps) - len(places)) + [WRITE_BACK]
-            steps.append((STEP_CALL, (torch.Tensor.copy_, ((ARG_INPUT, i), self._arg(b)), (), (), False)))
-        if s.written:
-            written = tuple((ARG_INPUT, i) for i in s.written)
-            steps.append((STEP_CALL, (torch.autograd.graph.increment_version, ((ARG_TUPLE, written),), (), (), False)))
-        outputs = tuple(self._output(o) for o in s.outputs)
+            copy = copy_uncounted if i in s.uncounted else torch.Tensor.copy_
+            steps.append((STEP_CALL, (copy, ((ARG_INPUT, i), self._arg(b)), (), (), False)))
+        if s.counted:
+            counted = tuple((ARG_INPUT, i) for i in s.counted)
+            steps.append((STEP_CALL, (torch.autograd.graph.increment_version, ((ARG_TUPLE, counted),), (), (), False)))
+        raised = s.changed_results()
+        outputs = tuple(self._output(o, raised.get(k, 0)) for k, o in enumerate(s.outputs))
         scratch = self._place_the_varying()
         names = sorted({n for e in self.values for n in e.symbol_names()})
         if any(n not in s.symbols for n in names):
@@ -536,7 +539,16 @@ class _ProgramBuilder:
         return ARG_OBJECT, x
 
     # ---- results
-    def _output(self, o: OutputSpec) -> tuple[int, Any]:
+    def _output(self, o: OutputSpec, changes: int) -> tuple[int, Any]:
+        kind, what = self._unchanged_output(o)
+        if not changes:
+            return kind, what
+        if kind == OUT_CALL:
+            return OUT_CALL, (partial(_changed, changes, what[0]), *what[1:])
+        made = (ARG_SLOT if kind == OUT_SLOT else ARG_INPUT, what)
+        return OUT_CALL, (changed, (made, (ARG_OBJECT, changes)), (), (), False)
+
+    def _unchanged_output(self, o: OutputSpec) -> tuple[int, Any]:
         if o.kind == "buffer":
             if id(o.value) in self.input_at:
                 return OUT_INPUT, self.input_at[id(o.value)]
@@ -558,7 +570,15 @@ class _ProgramBuilder:
         if seen[0] == ARG_SLOT and is_whole(self.s, o) and self.slots[seen[1]][0] in (SLOT_OWN, SLOT_RESULT):
             return OUT_SLOT, seen[1]
         dims = (self._arg(tuple(map(as_expr, part))) for part in (shape, stride))
-        return OUT_CALL, (view_of, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)), (), (), False)
+        return OUT_CALL, (_detached_view if o.detached else view_of, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)), (), (), False)
+
+
+def _changed(changes: int, view: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+    return changed(view(*args), changes)
+
+
+def _detached_view(*args: Any) -> torch.Tensor:
+    return view_of(*args).detach()
 
 
 def operands_of(step: Extern) -> tuple:

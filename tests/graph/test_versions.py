@@ -1,4 +1,6 @@
-"""How often a call changes a tensor is how far its version moves, as in eager: autograd compares versions."""
+"""How often a call changes a tensor is how far its version moves, as in eager: autograd compares versions. That holds for
+inputs and for what the call makes.
+"""
 
 import pytest
 import torch
@@ -62,3 +64,97 @@ def test_a_step_of_training():
         g(w, momentum, torch.ones(4, 3))
         versions.append((w._version, momentum._version))
     assert versions[0] == versions[1]
+
+
+def made_inside(x):
+    y = x * 1
+    y.add_(1)
+    y.mul_(2)
+    return y, y.detach()
+
+
+def through_a_view(x):
+    y = x * 2
+    z = y[1:]
+    z.add_(1)
+    torch._foreach_mul_([y], 2)
+    return z
+
+
+def filled(x):
+    y = torch.empty(3)
+    y.copy_(x)
+    z = torch.zeros(3)
+    z[0] = 1
+    z[1] = 2
+    return y, z, y, torch.tensor([1.0, 2.0]).add_(1), torch.add(x, 1, out=torch.empty(3)) if not x.requires_grad else 0
+
+
+def looked_at(x):
+    y = x * 1
+    before = y._version
+    y.add_(1)
+    after = y._version
+    y.data.mul_(2)
+    return y, before, after, y._version, y[1:]._version
+
+
+def behind_the_back(x):
+    x.data.add_(1)
+    return x * 2
+
+
+def of_a_written_input(x):
+    x.add_(1)
+    x.mul_(2)
+    return x.view(-1)
+
+
+@pytest.mark.parametrize(
+    "f", [made_inside, through_a_view, filled, looked_at, behind_the_back, of_a_written_input, lambda x: x.exp_()]
+)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager"])
+def test_versions_of_results(f, grad, backend):
+    compiled = tcompile.compile(f, backend=backend, fullgraph=True)
+    for _ in range(2):
+        seen = []
+        for g in (f, compiled):
+            x = torch.tensor([1.0, 2.0, 3.0], requires_grad=grad)
+            x = x * 1 if grad else x
+            results = g(x)
+            results = results if isinstance(results, tuple) else (results,)
+            seen.append([(x._version, x.tolist())])
+            seen[-1] += [(t._version, t._is_view(), t.tolist()) if isinstance(t, torch.Tensor) else t for t in results]
+        if grad:  # a result that requires gradients is no view where nothing else shares its memory
+            seen = [[r[::2] if isinstance(r, tuple) else r for r in s] for s in seen]
+        assert seen[0] == seen[1]
+
+
+def test_running_statistics():
+    """Torch writes them without counting, and autograd says so where a number disagrees."""
+    nets = [torch.nn.BatchNorm1d(3) for _ in range(2)]
+    x = torch.randn(4, 3)
+    for net, g in zip(nets, (nets[0], tcompile.compile(nets[1]))):
+        net.eval()
+        kept = g(x).sum()
+        net.train()
+        g(x)
+        kept.backward()
+    assert [b._version for b in nets[0].buffers()] == [b._version for b in nets[1].buffers()]
+
+
+def test_what_is_copied_from_another_result_is_a_tensor_of_its_own():
+    """They were one object."""
+
+    def f(x):
+        y, z, w = x + 1, torch.empty(3), torch.empty(3)
+        z.copy_(y)
+        w.copy_(z)
+        return y, z, w[1:]
+
+    for backend in ("tcompile", "aot_eager"):
+        y, z, w = tcompile.compile(f, backend=backend)(torch.zeros(3))
+        y.fill_(5)
+        w.fill_(7)
+        assert z.tolist() == [1, 1, 1] and y.tolist() == [5, 5, 5]

@@ -75,7 +75,7 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
     if name == "__class__":
         return world.type_of(t)
     if name == "data":  # as detach(), but writes are not counted as changes of the tensor
-        return m.graph.record("call_function", getattr, (t, "data"), {}, m.native(t.detach))
+        return m.graph.record("call_function", getattr, (t, "data"), {}, m.native(getattr, t, "data"))
     written = world.pending.get(id(t))
     if written is not None and name in written:
         return written[name]
@@ -83,6 +83,8 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
     source = world.source_of(real) if real is not None else None
     if name in _OF_AUTOGRAD:
         return _OF_AUTOGRAD[name](m, t, real, source)
+    if name == "_version" and real is None and not t.is_inference():  # that of an input differs from call to call
+        return m.native(getattr, t, "_version")
     if name in ("_version", "_base", "_backward_hooks", "_cdata", "volatile"):
         raise Break("tensor_metadata")
     found = class_attribute(cls, name) if raw is MISSING else MISSING

@@ -6,13 +6,14 @@ the gradient as k lies (a parameter's .grad does) copies it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ...symbolic.expr import as_expr
-from ...graph.aten import AtenGraph, GraphOutput
+from ...graph.aten import AtenGraph
 from ..pass_nodes import call_like
 
 __all__ = ["turned_products"]
@@ -37,7 +38,7 @@ def turned_products(a: AtenGraph) -> None:
             a.graph.erase_node(u)
         n.replace_all_uses_with(new)  # (a result, whose views are said anew)
         for k, meta in views.items():
-            a.plan[k] = GraphOutput("view", a.plan[k].value, meta)
+            a.plan[k] = replace(a.plan[k], meta=meta)
         a.graph.erase_node(n)
 
 

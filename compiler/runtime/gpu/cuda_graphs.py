@@ -28,7 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ... import events
 from ...ops import philox
 from ...base import forks
-from ...codegen.host import view_of
+from ...codegen.host import changed, view_of
 from ...fusion.schedule import Extern, Launch, Schedule
 from ...lowering.ir import Buffer
 from ...native import native
@@ -127,8 +127,10 @@ class CudaGraphs:
     def __init__(self, plan: Callable[..., tuple], s: Schedule, index: int):
         self.plan, self.s, self.index = plan, s, index
         self.tensors = [i for i, b in enumerate(s.inputs) if isinstance(b, Buffer)]
-        self.writes = sorted([*(i for i, _ in s.mutations), *s.written])  # as often as the program does
-        self.written = sorted(set(self.writes))
+        copied = [i for i, _ in s.mutations]
+        self.written = sorted({*copied, *s.written})
+        self.counted = [*s.counted, *(i for i in copied if i not in s.uncounted)]  # as often as the program does
+        self.changed = s.changed_results()
         self.random = _draws_random_numbers(s)
         self.draws = _own_draws(s)
         self.key = _key_function(s)
@@ -219,8 +221,10 @@ class CudaGraphs:
             torch._foreach_copy_([out[k] for k in at], results)
         if g.views:
             out = _with_views(out, inputs, g.views, len(self.s.outputs))
-        if self.written:
-            torch.autograd.graph.increment_version([inputs[i] for i in self.writes])
+        if self.counted:
+            torch.autograd.graph.increment_version([inputs[i] for i in self.counted])
+        for k, n in self.changed.items():
+            changed(out[k], n)
         return out
 
     def _busy(self) -> bool:
