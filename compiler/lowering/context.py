@@ -15,7 +15,7 @@ from ..ops import philox
 from ..ops.closed_set import LIBRARY, NO_RULE
 from ..ops.functional_forms import Form, form_of
 from ..symbolic.expr import Expr, as_expr, ceildiv, maybe_int
-from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, load, param
+from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, load, param, prim
 from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
 from .rule_table import RULES, VIEWS, NoRule
 from .buffer_strides import (
@@ -44,7 +44,7 @@ from .ref import (
     strided,
 )
 
-__all__ = ["Lowering", "DTYPES"]
+__all__ = ["Lowering", "DTYPES", "summed"]
 
 DTYPES = frozenset(
     (
@@ -90,6 +90,11 @@ _MASKS = {
     "dropout_attention": -1,
     "dropout_attention_backward": -1,
 }
+
+
+def summed(v: Value) -> Value:
+    """The sum of one number, or of several that were added up without a zero to begin with: that of -0.0 is 0.0."""
+    return prim("add", v, const(0.0, v.dtype)) if v.dtype.is_floating_point else v
 
 
 class Lowering:
@@ -321,6 +326,7 @@ class Lowering:
                 idx = idx + dim_symbol(n, d) * st
         if not any(a.symbol.name in red_names for a in domain):  # one element: it is its own reduction
             one = const(0, torch.int64) if op in ("argmax", "argmin") else value
+            one = summed(one) if op == "sum" else one
             at = dict(zip(kept, kept_strides))
             axes = memory_order(
                 tuple(1 if d in reduced else src_shape[d] for d in range(n)), tuple(at.get(d, 1) for d in range(n))

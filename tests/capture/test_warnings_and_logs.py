@@ -5,6 +5,8 @@ raise are heeded.
 import contextlib
 import io
 import logging
+import subprocess
+import sys
 import threading
 import types
 import warnings
@@ -382,3 +384,68 @@ def test_warnings_of_other_threads_are_theirs_while_torchs_code_is_captured():
     assert [(str(w.message), w.category, w.filename) for w in given] == [
         ("of another thread", RuntimeWarning, __file__)
     ]
+
+
+def non_leaf(x):
+    y = x * 2
+    return y.grad is None, y
+
+
+OF_OPERATORS = {
+    "std": lambda x: x[:1].std(),
+    "var of a dimension": lambda x: x[None].var(0),
+    "unbiased": lambda x: torch.var(x[:0], unbiased=False),
+    "correction": lambda x: x.std(correction=4) + 1,
+    "std_mean": lambda x: torch.std_mean(x[:1]),
+    "var_mean": lambda x: torch.var_mean(x[None], 0, True),
+    "a gradient": non_leaf,
+    "enough": lambda x: x.std() + x[:1].var(correction=0) + torch.var_mean(x)[0],
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+@pytest.mark.parametrize("name", OF_OPERATORS)
+def test_warnings_of_torchs_operators_come_at_each_call(name, backend):
+    fn = OF_OPERATORS[name]
+    compiled = tcompile.compile(fn, backend=backend, fullgraph=True)
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+
+    def heard(f, action):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter(action)
+            for _ in range(3):
+                f(x)
+        return [(str(w.message), w.category, w.filename, w.lineno) for w in given]
+
+    got, want = heard(compiled, "always"), heard(fn, "always")
+    if backend == "tcompile" or name == "a gradient":  # (eager kernels say it themselves)
+        assert got == want and len(want) == (0 if name == "enough" else 3)
+    assert heard(compiled, "ignore") == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for f in (compiled, fn):
+            if name == "enough":
+                f(x)
+                continue
+            with pytest.raises(UserWarning):
+                f(x)
+
+
+def test_warnings_that_come_once_in_a_process_name_the_programs_line():
+    text = """if True:
+        import sys, warnings
+        import torch, tcompile
+
+        def f(x):
+            y = x.T
+            return y + 1
+
+        c = tcompile.compile(f, fullgraph=True)
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("default")
+            for _ in range(3):
+                c(torch.ones(2, 3, 4))
+        print([(w.filename, w.lineno, w.category.__name__) for w in given])
+        """
+    out = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    assert out.stdout.strip() == "[('<string>', 6, 'UserWarning')]", out.stderr[-1000:]

@@ -1,9 +1,8 @@
 """The memory plan: reuse, in place, mutation, outputs that stay."""
 
-from types import SimpleNamespace
-
 import torch
 
+from tcompile.compiler.graph.aten import GraphOutput
 from tcompile.compiler.fusion.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Alloc, Free, Launch
 
@@ -52,7 +51,7 @@ def mutated(fn, *inputs):
     """fn returns (new value of input 0, *outputs)."""
     g = aten_graph(fn, *inputs)
     g.mutations = [(0, g.outputs[0].value)]
-    g.outputs = [SimpleNamespace(kind="input", value=0)] + g.outputs[1:]
+    g.outputs = [GraphOutput(kind="input", value=0)] + g.outputs[1:]
     s = schedule(lower(g, {}), {})
     verify_schedule(s)
     return s
@@ -97,9 +96,9 @@ def test_a_result_never_shares_memory_with_an_input_or_another_result():
     p = next(n for n in g.graph.nodes if n.op == "placeholder")
     add = g.outputs[0].value
     g.outputs = [
-        SimpleNamespace(kind="buffer", value=p),
-        SimpleNamespace(kind="buffer", value=add),
-        SimpleNamespace(kind="buffer", value=add),
+        GraphOutput(kind="buffer", value=p),
+        GraphOutput(kind="buffer", value=add),
+        GraphOutput(kind="buffer", value=add),
     ]
     s = schedule(lower(g, {}), {})
     verify_schedule(s)
@@ -113,11 +112,11 @@ def test_view_outputs():
     g = aten_graph(lambda x: (x + 1,), x)
     add = g.outputs[0].value
     g.outputs = [
-        SimpleNamespace(kind="view", value=(add, (4, 3), (1, 4), 0)),
-        SimpleNamespace(kind="view", value=(0, (4, 3), (1, 4), 0)),
-        SimpleNamespace(kind="buffer", value=add),
-        SimpleNamespace(kind="const", value=None),
-        SimpleNamespace(kind="int", value=3),
+        GraphOutput(kind="view", value=(add, (4, 3), (1, 4), 0)),
+        GraphOutput(kind="view", value=(0, (4, 3), (1, 4), 0)),
+        GraphOutput(kind="buffer", value=add),
+        GraphOutput(kind="const", value=None),
+        GraphOutput(kind="int", value=3),
     ]
     s = schedule(lower(g, {}), {})
     verify_schedule(s)

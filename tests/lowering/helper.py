@@ -10,6 +10,7 @@ from typing import Any, Callable
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tcompile.compiler.graph.aten import GraphOutput
 from tcompile.compiler.fusion.fuse import schedule
 from tcompile.compiler.fusion.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Launch, Schedule
@@ -66,7 +67,7 @@ def aten_graph(fn: Callable, *inputs: Any) -> Any:
     return SimpleNamespace(
         graph=gm.graph,
         inputs=None,
-        outputs=[SimpleNamespace(kind="buffer", value=n) for n in flat],
+        outputs=[GraphOutput(kind="buffer", value=n) for n in flat],
         mutations=[],
         env=SimpleNamespace(hints={}),
         constants=constants,
@@ -157,7 +158,7 @@ class Builder:
         return SimpleNamespace(
             graph=self.graph,
             inputs=None,
-            outputs=[SimpleNamespace(kind="buffer", value=n) for n in outs],
+            outputs=[GraphOutput(kind="buffer", value=n) for n in outs],
             mutations=self.mutations,
             env=SimpleNamespace(hints=self.hints),
             constants={},

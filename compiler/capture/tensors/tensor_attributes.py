@@ -13,6 +13,7 @@ from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Raised
 from . import tensor_calls
 from .gradients import set_grad
+from ..library.operator_warnings import quietly, warn_of_gradient
 from ..library.watched_warnings import refuse_watched_operator
 from ...graph.tensor import TraceTensor
 from ..machine.stack_values import MISSING
@@ -70,7 +71,7 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
     if name in _GRAPH_PROPERTIES:
         if world.pending:
             refuse_watched_operator(m)
-        result = m.native(getattr, t, name)
+        result = m.native(tensor_calls.from_the_program(m), getattr, t, name)
         return m.graph.record("call_function", getattr, (t, name), {}, result)
     if name == "__class__":
         return world.type_of(t)
@@ -101,7 +102,11 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
 
 def _grad(m: Machine, t: TraceTensor, real: Any, source: Any) -> Any:
     """The gradient of a tensor from outside; what is made inside has none."""
-    return None if real is None else m.world.load(real.grad, S.attr(source, "grad"), "gradient")
+    if real is None:
+        warn_of_gradient(m, t)
+        return None
+    gradient = real.grad if t.is_leaf or real.retains_grad else quietly(getattr, real, "grad")
+    return m.world.load(gradient, S.attr(source, "grad"), "gradient")
 
 
 def _is_leaf(m: Machine, t: TraceTensor, real: Any, source: Any) -> Any:

@@ -17,11 +17,13 @@ from ..numbers import tensor_reads, scalars
 from ..kinds.elements import asks_back
 from .exchanged import method_target
 from ..entry.graph_builder import as_trace
+from ..machine.exceptions import calling_code
 from ..machine.signals import Break, Raised
 from ..numbers.scaled_operators import holds_scale, scaled
 from ..numbers.symbolic_index import select_symbols
 from .tensor_errors import true_error
 from .tensor_subclasses import answers_calls
+from ..library.operator_warnings import quietly, warn_of_operator
 from ..library.watched_warnings import refuse_watched_operator
 from ..machine.stack_values import ATOMS, is_numpy_scalar
 
@@ -36,6 +38,7 @@ __all__ = [
     "METHODS",
     "CONVERSIONS",
     "copy_constructed",
+    "from_the_program",
     "is_current_gpu",
     "note_current_gpu",
     "plain_argument",
@@ -180,10 +183,20 @@ def _run(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     _refuse_objects(kwargs.values())
     if m.world.pending:
         refuse_watched_operator(m)
+    if warn_of_operator(m, fn, args, kwargs):
+        return m.native(quietly, fn, *args, **kwargs)
     try:
-        return m.native(fn, *args, **kwargs)
+        return m.native(from_the_program(m), fn, *args, **kwargs)
     except Raised as raised:
         raise Raised(true_error(fn, args, kwargs, raised.exc)) from None
+
+
+def from_the_program(m: Machine) -> Callable:
+    """What calls its first argument with the others. Torch's C++ gives some warnings once in a process, which is now:
+    they name the program's line, and are counted as its module's.
+    """
+    frame = m.frames[-1]
+    return types.FunctionType(calling_code(frame.position()), frame.scope.namespace)
 
 
 def _refuse_objects(values: Iterable) -> None:

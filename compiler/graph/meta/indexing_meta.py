@@ -86,8 +86,11 @@ def stack(xs: Sequence[TensorMeta], dim: int = 0) -> TensorMeta:
     joined = cat(parts, dim)
     inner = joined.stride[dim]
     outer = (fold(inner * xs[0].shape[dim]), inner) if dim < n else (inner,)
+    shape = (*xs[0].shape[:dim], len(xs), *xs[0].shape[dim:])
+    if any(map(is_zero, shape)):
+        return new(shape, dtype, xs[0].device)
     return new(
-        (*xs[0].shape[:dim], len(xs), *xs[0].shape[dim:]),
+        shape,
         dtype,
         xs[0].device,
         (*joined.stride[:dim], *outer, *joined.stride[dim + 1 :]),
@@ -406,10 +409,13 @@ def _edge_pad(reflect: bool) -> Any:
             n + 1 <= x.ndim <= n + 2,
             f"Expected {n + 1}D or {n + 2}D tensor with possibly 0 batch size, but got {x.ndim}D",
         )
+        _require(
+            not any(map(is_zero, x.shape[x.ndim - n - 1 :])),
+            "Expected a tensor with non-zero dimensions, apart from the batch size",
+        )
         shape = list(x.shape)
         for i in range(n):
             d = x.ndim - 1 - i
-            _require(not is_zero(x.shape[d]), "Expected a tensor with non-zero dimensions, apart from the batch size")
             for p in pad[2 * i : 2 * i + 2] if reflect else ():
                 _require(less(p, x.shape[d]), "Padding size should be less than the corresponding input dimension")
             shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])

@@ -17,6 +17,7 @@ from .core import (
     fold,
     is_channels_last,
     is_contiguous,
+    is_zero,
     less,
     new,
     norm_dims,
@@ -159,6 +160,12 @@ def _pool_args(n: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1
 
 def _pooled(x: TensorMeta, n: int, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> TensorMeta:
     k, s, p, d = _pool_args(n, kernel, stride, padding, dilation)
+    batched = x.ndim == n + 2 or n == 3  # (the first of four dimensions counts as a batch there, too)
+    if any(map(is_zero, x.shape[1 if batched else 0 :])):
+        raise RuntimeError(
+            f"Expected {n + 1}D or {n + 2}D (batch mode) tensor with optional 0 dim batch size for input, but got:"
+            f" {list(x.shape)}"
+        )
     for i in range(n):
         if isinstance(p[i], int) and isinstance(k[i], int) and p[i] * 2 > (k[i] - 1) * d[i] + 1:
             raise RuntimeError(

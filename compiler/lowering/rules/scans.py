@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..ir import Axis, LoopNest, Value, cast, const, indirect_symbol, prim
-from ..context import DTYPES, Lowering
+from ..context import DTYPES, Lowering, summed
 from ..rule_table import NoRule, rule
 from ..buffer_strides import memory_order, strides_of
 from ..promote import operand
@@ -64,6 +64,7 @@ def scan(
     if value.dtype not in DTYPES or dtype not in DTYPES:
         raise NoRule("complex numbers")
     if is_one(shape[dim]):
+        value = summed(value) if op in ("sum", "logaddexp") else value
         return lo.store(const(0, dtype) if op.startswith("arg") else cast(value, dtype), shape, dtype, stride, suffix)
     b = lo._buffer(lo._node_name() + suffix, shape, dtype, stride)
     along = Axis(dim_symbol(len(shape), dim), shape[dim])

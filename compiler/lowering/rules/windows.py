@@ -10,7 +10,7 @@ import torch
 
 from ...symbolic.expr import Expr, as_expr, maximum, minimum
 from ..ir import Value, cast, const, index, prim
-from ..context import Lowering
+from ..context import Lowering, summed
 from ..rule_table import NoRule, rule
 from ..promote import compute_dtype, rounded
 from ..ref import Ref, dim_symbol, is_one, remap, reshape
@@ -138,7 +138,7 @@ def _sum_over(lo: Lowering, shape: tuple, kernel: Sequence[int], firsts: Sequenc
             t = term(offsets, shape, firsts)
             total = t if total is None else prim("add", total, t)
         assert total is not None
-        return total
+        return summed(total)
     return reduce_over(
         lo, "sum", shape, kernel, lambda offsets, over: term(offsets, over, shifted(firsts, shape, over))
     ).value
