@@ -91,7 +91,7 @@ def _backward_of(call: EntryCall, report: Any) -> Callable[[Any], Any] | None:
     """A backward pass like the cell's: where the cell ran one, from a call's one differentiable result to its graphs'
     leaves. None where there was none, it can't be told which one it was, or it would run hooks of the program's."""
     graphs = {g.number for g in call.graphs}
-    if not any(p.backward and p.graph in graphs for p in report.partitions) or not torch.is_grad_enabled():
+    if not any(p.backward and p.graph in graphs for p in report.partitions) or not torch._C.is_grad_enabled():
         return None
     inputs = {id(t): t for g in call.graphs for t in g.inputs if isinstance(t, torch.Tensor)}
     wanted = [t for t in inputs.values() if t.requires_grad]

@@ -47,7 +47,7 @@ def wants_gradients(captured: CapturedGraph) -> bool:
         return True  # without grad mode, too: such a leaf may be a result
     if not any(i.kind == "tensor" and i.spec is not None and i.spec.requires_grad for i in captured.inputs):
         return False
-    if torch.is_grad_enabled():
+    if torch._C.is_grad_enabled():
         return True
     return any(n.target is torch._C._set_grad_enabled and n.args == (True,) for n in nodes)
 
@@ -131,7 +131,7 @@ class GradGraph:
         self.tangent_metas = [
             n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents :]
         ]
-        self.grad_mode = torch.is_grad_enabled()
+        self.grad_mode = torch._C.is_grad_enabled()
         self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
         self.idle = _idle_inputs(captured, self.joint.grad_inputs)
         # (what follows the inputs' numbers are outputs')
@@ -472,7 +472,7 @@ def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tup
     saved = list(ctx.saved_tensors) if graph.frees else []
     if graph.watched:
         refuse_changed(graph.watched, ctx.remembered)
-    if torch.is_grad_enabled():
+    if torch._C.is_grad_enabled():
         return tuple(graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
     return tuple(graph.run_backward(saved, getattr(ctx, "rest", []), tangents, ctx.needs_input_grad))
 
@@ -510,7 +510,7 @@ class _Bridge(torch.autograd.Function):
         graph = cls.graph
         saved = list(ctx.saved_tensors) if graph.frees else []
         refuse_changed(graph.watched, ctx.remembered)
-        if torch.is_grad_enabled():
+        if torch._C.is_grad_enabled():
             return (None, *graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))
         return (None, *graph.run_backward(saved, ctx.rest, tangents, ctx.needs_input_grad[1:]))
 

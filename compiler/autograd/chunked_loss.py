@@ -258,4 +258,4 @@ class _Chunked(torch.autograd.Function):
 
 def _without_autocast(device: str) -> Any:
     """Backward's formulas run outside of the autocast region."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if torch._C.is_autocast_enabled(device) else nullcontext()

@@ -147,7 +147,7 @@ class PartedCall:
         every: list[Any] = [None] * graph.n_tangents
         for k, t in zip(part.outputs, tangents):
             every[k] = t
-        if torch.is_grad_enabled():
+        if torch._C.is_grad_enabled():
             grads = graph.double(saved, part.remembered, ctx.remembered if part.remembered else (), every)
         else:
             needs = [False] * graph.n_inputs

@@ -106,7 +106,7 @@ class _HostPrinter:
                 "    raise",
             ]
         if self.extern_calls or s.mutations:
-            self.names["grad_enabled"] = torch.is_grad_enabled
+            self.names["grad_enabled"] = torch._C.is_grad_enabled
             self.names["set_grad_enabled"] = torch._C._set_grad_enabled
             body = [
                 "grad = grad_enabled()",

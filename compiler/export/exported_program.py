@@ -315,7 +315,7 @@ class ExportedProgram:
             raise self._refusal(c, want["dtype"], str(value.dtype))
         if value.device.type != want["device"]:
             raise self._refusal(c, f"a tensor on {want['device']}", f"one on {value.device}")
-        if self.grad_matters and value.requires_grad != want["requires_grad"] and torch.is_grad_enabled():
+        if self.grad_matters and value.requires_grad != want["requires_grad"] and torch._C.is_grad_enabled():
             raise self._refusal(c, f"requires_grad={want['requires_grad']}", f"requires_grad={value.requires_grad}")
         if value.dim() != len(want["shape"]):
             raise self._refusal(c, f"{len(want['shape'])} dimensions", f"{value.dim()}")
@@ -463,8 +463,8 @@ _MISUSES = (TypeError, AttributeError, NameError, KeyError, RecursionError, Over
 @contextmanager
 def modes_kept() -> Iterator[None]:
     """The modes of gradients and autocast are afterwards as they were, whatever the graph sets and however it ends."""
-    gradients, caching = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-    autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES}
+    gradients, caching = torch._C.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    autocast = {d: (torch._C.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES}
     depth = _nesting()
     try:
         yield

@@ -39,7 +39,7 @@ class _Seen:
 def form_of(args: tuple) -> Form:
     seen = _Seen()
     parts = tuple(_part(a, seen) for a in args)
-    return Form(seen.trains and torch.is_grad_enabled(), seen.gpu, (torch.is_grad_enabled(), *parts))
+    return Form(seen.trains and torch._C.is_grad_enabled(), seen.gpu, (torch._C.is_grad_enabled(), *parts))
 
 
 def _part(a: Any, seen: _Seen) -> Any:

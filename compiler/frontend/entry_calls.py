@@ -55,11 +55,11 @@ class CallState:
     later.
     """
 
-    grad: bool = field(default_factory=torch.is_grad_enabled)
+    grad: bool = field(default_factory=torch._C.is_grad_enabled)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: dict[str, tuple[bool, Any]] = field(
         default_factory=lambda: {
-            d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")
+            d: (torch._C.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")
         }
     )
 

@@ -111,7 +111,7 @@ class OptimizerSteps:
             return loss
         if entry is not RUN_ORIGINAL or self._engine.state(_STEP.__code__).skips:
             self._give_up(type(optimizer))
-        before = torch.is_grad_enabled()
+        before = torch._C.is_grad_enabled()
         try:
             torch.set_grad_enabled(optimizer.defaults["differentiable"])
             inspect.unwrap(wrapper)(optimizer)

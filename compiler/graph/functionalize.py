@@ -577,7 +577,7 @@ class Functionalizer:
         for a in {id(a.memory): a.memory for a in self.aliases.values()}.values():
             if a.input is not None and a.written:
                 no_overlap.append(a.input)
-                writes[a.input] = self._changes(a)
+                writes[a.input] = self._changes(a, a.root.tensor if a.root is not None else None)
                 if a.input not in handed_out:
                     mutations.append((a.input, len(results)))
                     results.append(self._value(a.root))
@@ -609,9 +609,8 @@ class Functionalizer:
     def _copied(self, node: torch.fx.Node, meta: TensorMeta) -> torch.fx.Node:
         return self.call(aten.clone.default, (node,), {}, meta.replace(storage_offset=0, requires_grad=False))
 
-    def _changes(self, memory: _Memory) -> int:
-        """How often autograd counts memory as changed. It doesn't count what is written through `x.data`."""
-        t = memory.root.tensor if memory.root is not None else None
+    def _changes(self, memory: _Memory, t: Any) -> int:
+        """How often autograd counts a tensor as changed. It doesn't count what is written through `x.data`."""
         return t._version if isinstance(t, TraceTensor) and not t.is_inference() else memory.version
 
     def _equal(self, a: Any, b: Any) -> bool:
@@ -624,7 +623,7 @@ class Functionalizer:
         if isinstance(v, torch.Tensor):
             a = self.alias_of(v)
             meta = tensor_meta(v)
-            memory = a.memory
+            memory, changes = a.memory, self._changes(a.memory, v)
             if a.parent is None:
                 if memory.input is not None:
                     same_object = a.tensor is v or id(v) in self.aliases and self.aliases[id(v)].tensor is v
@@ -634,8 +633,8 @@ class Functionalizer:
                 s = slot(a)
                 if a.tensor is not v and not memory.constant and self._seen_other(a, v):
                     rel = meta.replace(storage_offset=0)
-                    return GraphOutput("view", ("node", s), rel, self._changes(memory), not v._is_view())
-                return GraphOutput("buffer", s, meta, self._changes(memory))
+                    return GraphOutput("view", ("node", s), rel, changes, not v._is_view())
+                return GraphOutput("buffer", s, meta, changes)
             root = memory.root
             begin = (
                 as_expr(root.meta.storage_offset) * root.meta.dtype.itemsize // meta.dtype.itemsize
@@ -644,7 +643,7 @@ class Functionalizer:
             rel = meta.replace(storage_offset=offset)
             if memory.input is not None:
                 return GraphOutput("view", ("input", memory.input), rel)
-            return GraphOutput("view", ("node", slot(root)), rel, self._changes(memory), not v._is_view())
+            return GraphOutput("view", ("node", slot(root)), rel, changes, not v._is_view())
         if isinstance(v, torch.SymInt):
             return GraphOutput("int", maybe_int(self.env.to_expr(v)))
         if type(v) is int:

@@ -187,7 +187,7 @@ class CheckpointCall(HigherOrderCall):
         self.reentrant, self.preserve_rng_state = reentrant, preserve_rng_state
 
     def __call__(self, *inputs: Any) -> tuple:
-        if traced(inputs) or not torch.is_grad_enabled():
+        if traced(inputs) or not torch._C.is_grad_enabled():
             return run_body(self.bodies["body"], inputs)
         from torch.utils.checkpoint import checkpoint
 
@@ -260,7 +260,7 @@ class CondCall(HigherOrderCall):
 
     def _select(self, pred: torch.Tensor, inputs: tuple) -> tuple:
         """Both branches are computed and each result chosen: only where that can't be told from running one of them."""
-        if torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs):
+        if torch._C.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs):
             raise NotImplementedError(
                 "torch.cond on tensors that need a gradient: the branch that is not taken must give none, not NaN"
             )

@@ -414,7 +414,7 @@ def _check_outputs(info: OpInfo, targets: list, values: list, args: tuple, kwarg
 def _reshaped_in_place(info: OpInfo, args: tuple, kwargs: dict) -> TraceTensor:
     """squeeze_, t_, ...: the tensor object becomes another view of its memory."""
     t = args[0]
-    if info.rule is None or not isinstance(t, TraceTensor) or t._is_view() and torch.is_grad_enabled():
+    if info.rule is None or not isinstance(t, TraceTensor) or t._is_view() and torch._C.is_grad_enabled():
         raise NotImplementedError(f"{info.op} changes the tensor's own shape or memory, which is not traced")
     meta = info.rule(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
     with torch._C._DisableTorchDispatch():

@@ -16,9 +16,9 @@ class TorchModes:
     """The modes as they are when this is made; `restore`, or leaving a `with` of it, puts them back."""
 
     def __init__(self) -> None:
-        self.grad = torch.is_grad_enabled()
+        self.grad = torch._C.is_grad_enabled()
         self.cache = torch.is_autocast_cache_enabled()
-        self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+        self.autocast = [(d, torch._C.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
         self.nesting = autocast_nesting()
         self.switches = switches()
         self.dual, self.tangents = dual_level_entered(), torch._C._is_fwd_grad_enabled()
@@ -52,7 +52,7 @@ class TorchModes:
 @contextmanager
 def autocast_off() -> Iterator[None]:
     """As outside of all autocast regions."""
-    before = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    before = [d for d in ("cpu", "cuda") if torch._C.is_autocast_enabled(d)]
     for d in before:
         torch.set_autocast_enabled(d, False)
     try:

@@ -76,7 +76,7 @@ def _autocast_devices() -> tuple[str, ...]:
     found = []
     for name in names:
         try:
-            torch.is_autocast_enabled(name)
+            torch._C.is_autocast_enabled(name)
         except (RuntimeError, TypeError):
             continue
         found.append(name)
@@ -87,7 +87,7 @@ AUTOCAST_DEVICES = _autocast_devices()
 
 
 def _autocast() -> tuple:
-    return tuple((d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch.is_autocast_enabled(d))
+    return tuple((d, torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES if torch._C.is_autocast_enabled(d))
 
 
 def _deterministic() -> tuple[bool, bool, bool]:
@@ -155,7 +155,7 @@ def _decimal() -> tuple:
 
 
 _READERS: dict[str, Callable[[], Any]] = {
-    "grad_mode": torch.is_grad_enabled,
+    "grad_mode": torch._C.is_grad_enabled,
     "inference_mode": torch.is_inference_mode_enabled,
     "autocast": _autocast,
     "deterministic": _deterministic,

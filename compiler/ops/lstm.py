@@ -27,7 +27,7 @@ _ours.impl("rnn_layer", _rnn_layer, "CPU")
 
 
 def _recorded(*args: Any) -> tuple:
-    return torch.ops.tcompile.rnn_layer.default(*args, torch.is_grad_enabled())
+    return torch.ops.tcompile.rnn_layer.default(*args, torch._C.is_grad_enabled())
 
 
 # operator -> function of the same arguments and results, on other operators

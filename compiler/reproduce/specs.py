@@ -26,7 +26,7 @@ Autocast = tuple[tuple[str, torch.dtype], ...]  # regions around a program: devi
 
 def autocast_now() -> Autocast:
     """The regions of autocast that are on in this thread."""
-    return tuple((d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d))
+    return tuple((d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch._C.is_autocast_enabled(d))
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def spec_of(name: str, value: Any, *, statistics: bool = False, exact: bool = Fa
         stride=tuple(map(int, value.stride())),
         dtype=value.dtype,
         device=str(value.device),
-        requires_grad=value.requires_grad and torch.is_grad_enabled(),
+        requires_grad=value.requires_grad and torch._C.is_grad_enabled(),
     )
     if not plain.numel() or value.device.type == "meta":
         return spec

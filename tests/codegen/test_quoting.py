@@ -306,3 +306,19 @@ def test_a_process_whose_encoding_is_ascii(tmp_path):
         env={**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "TCOMPILE_CACHE_DIR": str(tmp_path / "cache")},
     )
     assert out.returncode == 0 and "ok" in out.stdout, out.stderr[-2000:]
+
+
+@names
+def test_labels_of_a_profilers_ranges(name):
+    label = name.replace("\0", "0").encode("utf-8", "replace").decode()
+
+    def f(x):
+        with torch.profiler.record_function(label):
+            y = x * 2.125
+        with torch.profiler.record_function("z" + label):
+            return y.sin() + 1
+
+    report = tcompile.explain(f)(torch.ones(3))
+    torch.testing.assert_close(report.result, f(torch.ones(3)))
+    assert report.kernels and not report.fallbacks
+    assert not any(line.strip().startswith("int evil") for k in report.kernels for line in k.source.splitlines())

@@ -268,3 +268,25 @@ def test_globals_by_their_dict() -> None:
         c = compiled(mine["f"])
         for _ in range(3):
             torch.testing.assert_close(c(x), theirs["f"](x))
+
+
+SWITCHES: dict[str, Callable] = {
+    "is_grad_enabled": lambda x: x * 3 if torch.is_grad_enabled() else x * 5,
+    "is_autocast_enabled": lambda x: x * 3 if torch.is_autocast_enabled("cpu") else x * 5,
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_says_how_torch_is_set(name: str, grad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the compiler asks torch for itself must not come from the user's function. (One that says wrongly that
+    gradients are off misleads torch.no_grad, which asks it what to go back to.)"""
+    f, said = SWITCHES[name], getattr(torch, name)
+    c = tcompile.compile(f)
+    wrong = (lambda *args: False, lambda *args: not said(*args)) if name == "is_autocast_enabled" else ()
+    for function in (said, *wrong, lambda *args: True, lambda *args: 0 if args == ("none",) else said(*args), said):
+        monkeypatch.setattr(torch, name, function)
+        for _ in range(2):
+            given = torch.ones(3, requires_grad=grad)
+            expected, got = f(given), c(given)
+            assert expected.tolist() == got.tolist() and expected.requires_grad == got.requires_grad

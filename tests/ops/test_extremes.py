@@ -2,9 +2,11 @@
 Triton for a part.
 """
 
+import math
 import warnings
 import pytest
 import torch
+import torch.nn.functional as F
 import tcompile
 from tests.ops.extremes import BINARY, FLOATS, INTEGERS, UNARY, difference, known, pairs, values
 
@@ -109,3 +111,43 @@ def test_triton_as_eager(table, dtype):
     operands = (values(dtype),) if table is TRITON else pairs(dtype)
     found, _ = differing(table, dtype, operands, by_triton)
     assert not found
+
+
+ZEROS = {
+    "sum": lambda x: x.sum(-1),
+    "sum of all": lambda x: x.sum(),
+    "sum of rows": lambda x: x.sum(0),
+    "mean": lambda x: x.mean(-1),
+    "nansum": lambda x: x.nansum(-1),
+    "cumsum": lambda x: x.cumsum(-1),
+    "logcumsumexp": lambda x: x.logcumsumexp(-1),
+    "prod": lambda x: x.prod(-1),
+    "amax": lambda x: x.amax(-1),
+    "amin": lambda x: x.amin(-1),
+    "max": lambda x: x.max(-1),
+    "cummax": lambda x: x.cummax(-1),
+    "argmax": lambda x: x.argmax(-1),
+    "norm": lambda x: x.norm(dim=-1),
+    "largest": lambda x: x.norm(math.inf, dim=-1),
+    "softmax": lambda x: x.softmax(-1),
+    "avg_pool": lambda x: F.avg_pool1d(x[None], 1),
+    "wide avg_pool": lambda x: F.avg_pool1d(x[None], 3, 1, 1),
+    "max_pool": lambda x: F.max_pool1d(x[None], 1),
+    "sum of zeros": lambda x: (x * -0.0).sum(-1),
+    "where": lambda x: torch.where(x == 0, x, -x).sum(-1),
+}
+ROWS = ([-0.0], [0.0], [math.nan, 1.0], [math.inf, -math.inf], [math.inf], [-math.inf], [1e-40], [-1.0, -0.5, 0.25])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 17, 64, 65])
+def test_reductions_of_special_values(dtype, n):
+    """One element alone, vectors and the ends of rows. Rows with zeros of both signs are left out: which of them is a
+    maximum differs between eager's vectors and its scalar code."""
+    for rows in (ROWS, ROWS[:1]):
+        x = torch.tensor([(row * n)[:n] for row in rows], dtype=torch.float64).to(dtype)
+        want = [f(x) for f in ZEROS.values()]
+        got = tcompile.compile(lambda x: [f(x) for f in ZEROS.values()], fullgraph=True)(x)
+        for name, w, g in zip(ZEROS, want, got):
+            for a, b in zip(*(([w], [g]) if isinstance(w, torch.Tensor) else (w, g))):
+                assert not difference(a, b, 64).any(), (name, x, a, b)

@@ -390,7 +390,7 @@ class _Attempt:
     def _write_effects(self, writer: EntryWriter) -> None:
         for effect in self.machine.effects:
             writer.effect(effect)
-        grad, before = torch.is_grad_enabled(), self.machine.initial_state["grad_mode"]
+        grad, before = torch._C.is_grad_enabled(), self.machine.initial_state["grad_mode"]
         if grad != before:
             writer.line(f"{writer.constant(torch._C._set_grad_enabled)}({grad})")
         self.machine.devices.write(writer)
@@ -408,8 +408,8 @@ class _Attempt:
         if torch._C._is_fwd_grad_enabled() != before.tangents:
             writer.line(f"{name}._C._set_fwd_grad_enabled({torch._C._is_fwd_grad_enabled()})")
         for device, enabled, dtype in before.autocast:
-            if (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) != (enabled, dtype):
-                writer.line(f"{name}.set_autocast_enabled({device!r}, {torch.is_autocast_enabled(device)})")
+            if (torch._C.is_autocast_enabled(device), torch.get_autocast_dtype(device)) != (enabled, dtype):
+                writer.line(f"{name}.set_autocast_enabled({device!r}, {torch._C.is_autocast_enabled(device)})")
                 writer.line(f"{name}.set_autocast_dtype({device!r}, {writer.value(torch.get_autocast_dtype(device))})")
         if torch.is_autocast_cache_enabled() != before.cache:
             writer.line(f"{name}.set_autocast_cache_enabled({torch.is_autocast_cache_enabled()})")
@@ -546,7 +546,7 @@ class _Attempt:
         writer.namespace.update(
             __keep=keep,
             __give_back=give_back,
-            __grad_enabled=torch.is_grad_enabled,
+            __grad_enabled=torch._C.is_grad_enabled,
             __set_grad_enabled=torch._C._set_grad_enabled,
             __TorchModes=TorchModes,
             __failed=functools.partial(self.opts.failed, handlers=handlers),

@@ -322,7 +322,7 @@ def _initial(m: Machine, field: str, present: Any) -> Any:
 
 
 for _fn, _field in (
-    (torch.is_grad_enabled, "grad_mode"),
+    (torch._C.is_grad_enabled, "grad_mode"),
     (torch.is_inference_mode_enabled, "inference_mode"),
     (torch.get_default_dtype, "default_dtype"),
     (torch.get_num_threads, "num_threads"),

@@ -128,7 +128,7 @@ def _call_unbound_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 def _call_operator(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """torch.ops.aten.add.Tensor(...)"""
     values = (*args, *kwargs.values())
-    needs_grad = torch.is_grad_enabled() and any(isinstance(a, TraceTensor) and a.requires_grad for a in values)
+    needs_grad = torch._C.is_grad_enabled() and any(isinstance(a, TraceTensor) and a.requires_grad for a in values)
     refuse_operator(m, fn, needs_grad)
     return tensor_calls.call_function(m, fn, args, kwargs)
 

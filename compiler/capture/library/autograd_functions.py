@@ -72,7 +72,7 @@ def apply_function(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     if torch._C._are_functorch_transforms_active():
         raise Break("autograd_function", "a custom autograd function is applied inside a transform of torch.func")
     needs = tuple(isinstance(a, TraceTensor) and a.requires_grad for a in args)
-    if not (torch.is_grad_enabled() and any(needs)):
+    if not (torch._C.is_grad_enabled() and any(needs)):
         return _without_gradient(m, cls, args, needs)
     return _with_gradient(m, cls, args, needs)
 
@@ -126,7 +126,7 @@ def _context(m: Machine, needs: tuple) -> CapturedContext:
 
 
 def _without_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
-    was = torch.is_grad_enabled()
+    was = torch._C.is_grad_enabled()
     off = torch._C._set_grad_enabled
     if was:
         m.call(off, [False])

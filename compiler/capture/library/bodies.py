@@ -126,7 +126,7 @@ def record_call(m: Machine, call: Callable, inputs: Sequence[Any], lifted: Seque
 @contextmanager
 def grad_mode(enabled: bool) -> Iterator[None]:
     """Grad mode while a body is interpreted; its graph says nothing of it: the operator that runs it sets it."""
-    before = torch.is_grad_enabled()
+    before = torch._C.is_grad_enabled()
     torch._C._set_grad_enabled(enabled)
     try:
         yield

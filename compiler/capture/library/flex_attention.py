@@ -216,7 +216,7 @@ def flex_attention_(
     under_autocast = (
         isinstance(query, torch.Tensor)
         and query.device.type in ("cpu", "cuda")
-        and torch.is_autocast_enabled(query.device.type)
+        and torch._C.is_autocast_enabled(query.device.type)
     )
     if (
         under_autocast and torch._C.DispatchKey.AutocastCUDA in torch.ops.higher_order.flex_attention.py_kernels
@@ -241,8 +241,8 @@ def flex_attention_(
     )
     args = [query, key, value, score_mod, mask_mod, scale, query.shape[1] // key.shape[1], orders]
     with _by_tensors(m):
-        learned = _learned(m, score_mod, query) if torch.is_grad_enabled() and score_mod is not None else []
-        if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *learned)):
+        learned = _learned(m, score_mod, query) if torch._C.is_grad_enabled() and score_mod is not None else []
+        if torch._C.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, *learned)):
             function, args = _apply, [*args, most, *learned]
         else:
             function, args = _attention, [*args, most]

@@ -44,7 +44,7 @@ def call_transformed(m: Machine, t: Transformed, args: list, kwargs: dict) -> An
     arguments, tensors = Template.of(structure)
     inside_args, inside_kwargs = t.inside(m, *structure)
     parameters, fresh = Template.of((inside_args, inside_kwargs))
-    with grad_mode(True if t.name != "vmap" else torch.is_grad_enabled()):
+    with grad_mode(True if t.name != "vmap" else torch._C.is_grad_enabled()):
         body = capture_body(m, t.name, fresh, lambda: m.call(t.function, list(inside_args), dict(inside_kwargs)))
     if t.name not in ("grad", "grad_and_value") and _draws(body.graph):
         raise Break(

@@ -24,7 +24,7 @@ __all__: list[str] = []
 
 
 def _needs_grad(values: Any) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in leaves_of(values))
+    return torch._C.is_grad_enabled() and any(t.requires_grad for t in leaves_of(values))
 
 
 # --- torch.utils.checkpoint
@@ -49,12 +49,12 @@ def checkpoint_(
             "pass use_reentrant=False",
         )
     if use_reentrant and (
-        kwargs or torch.is_grad_enabled() and not any(isinstance(a, TraceTensor) and a.requires_grad for a in args)
+        kwargs or torch._C.is_grad_enabled() and not any(isinstance(a, TraceTensor) and a.requires_grad for a in args)
     ):
         raise Break(
             "higher_order", "a reentrant checkpoint of inputs that need no gradient", "pass use_reentrant=False"
         )
-    if not torch.is_grad_enabled():
+    if not torch._C.is_grad_enabled():
         return m.call(fn, list(args), kwargs)
     before, m.graph.written = m.graph.written, set()
     body = capture_body(m, "checkpoint", [], lambda: m.call(fn, list(args), kwargs))
@@ -117,7 +117,7 @@ def _record_cond(m: Machine, call: CondCall, pred: TraceTensor, lifted: list, bo
 
 
 def stand_in_result(m: Machine, like: TraceTensor, requires_grad: bool) -> TraceTensor:
-    made = stand_in(m, like, requires_grad=requires_grad and torch.is_grad_enabled())
+    made = stand_in(m, like, requires_grad=requires_grad and torch._C.is_grad_enabled())
     if made.requires_grad:
         with torch.enable_grad():
             made = torch.ops.aten.alias.default(made)  # the result of an operator, no leaf
@@ -206,7 +206,7 @@ def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **k
     lifted = list({n: None for nodes in lifted_of for n in nodes})
     if (
         any(isinstance(n.meta.get("val"), TraceTensor) and n.meta["val"].requires_grad for n in lifted)
-        and torch.is_grad_enabled()
+        and torch._C.is_grad_enabled()
     ):
         raise Break("higher_order", "torch.while_loop uses tensors that need a gradient")
     condition, step = (_with_more_inputs(b, len(tensors), lifted) for b in bodies)

@@ -163,7 +163,7 @@ def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> An
     _without_hooks(m, opt)
     if m.call(dict.get, [m.getattr(opt, "defaults"), "differentiable"]):
         raise _as_it_is(opt, "step", "it is differentiable")
-    if len(m.graph.scopes) > 1 or not torch.is_grad_enabled() and closure is not None:
+    if len(m.graph.scopes) > 1 or not torch._C.is_grad_enabled() and closure is not None:
         raise _as_it_is(opt, "step")
     own = opt.__dict__.get("step")
     if own is not None and not counted:  # a schedule counts the steps
@@ -172,7 +172,7 @@ def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> An
     loss = None
     if closure is not None:
         loss = m.call(closure, [])
-    grad_mode, off = torch.is_grad_enabled(), torch._C._set_grad_enabled
+    grad_mode, off = torch._C.is_grad_enabled(), torch._C._set_grad_enabled
     m.first_training = m.root_index if m.first_training is None else m.first_training
     m.passes.stepped = True
     outer, m.module_path = m.module_path, "optimizer"  # where the report shows its nodes

@@ -256,7 +256,7 @@ def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) 
 @contextmanager
 def _no_grad(m: Machine) -> Iterator[None]:
     """The graph's own grad mode is off for what is recorded in between."""
-    before = torch.is_grad_enabled()
+    before = torch._C.is_grad_enabled()
     if before:
         m.call(torch._C._set_grad_enabled, [False])
     yield

@@ -103,7 +103,7 @@ class _Form:
 
 
 def _autocasts(tensors: dict[str, TraceTensor]) -> bool:
-    return any(torch.is_autocast_enabled(t.device.type) for t in tensors.values())
+    return any(torch._C.is_autocast_enabled(t.device.type) for t in tensors.values())
 
 
 def _form(*fns: Callable, method: str = "", numbers: tuple[str, ...], narrow: bool = True) -> Callable:

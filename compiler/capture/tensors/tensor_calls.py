@@ -195,6 +195,8 @@ def from_the_program(m: Machine) -> Callable:
     """What calls its first argument with the others. Torch's C++ gives some warnings once in a process, which is now:
     they name the program's line, and are counted as its module's.
     """
+    if not m.frames:  # on the way to a place where several frames stop
+        return operator.call
     frame = m.frames[-1]
     return types.FunctionType(calling_code(frame.position()), frame.scope.namespace)
 
