@@ -570,7 +570,8 @@ class _ProgramBuilder:
         if seen[0] == ARG_SLOT and is_whole(self.s, o) and self.slots[seen[1]][0] in (SLOT_OWN, SLOT_RESULT):
             return OUT_SLOT, seen[1]
         dims = (self._arg(tuple(map(as_expr, part))) for part in (shape, stride))
-        return OUT_CALL, (_detached_view if o.detached else view_of, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)), (), (), False)
+        function = _detached_view if o.detached else view_of
+        return OUT_CALL, (function, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)), (), (), False)
 
 
 def _changed(changes: int, view: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
