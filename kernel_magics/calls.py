@@ -56,6 +56,8 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
     latest = [c for c in parts if getattr(c.fn, "__code__", None) is code][-1]
     effects = [_words(c.why_not) or "its last value" for c in parts if not c.safe and c.why_not != _ONLY_BREAKS]
     effects += _impure(report, frames) + [_words(e) for e in elsewhere]
+    if first.name in report.reran:  # all that it does besides is unknown: handlers of exceptions above all
+        effects.append("plain Python where its graph raised")
     args, kwargs = as_called(latest.fn, latest.args) if not latest.kwargs else (latest.args, latest.kwargs)
     seconds = [c.compile_seconds for c in parts if c.compile_seconds is not None]
     if seconds:  # a cell's first run has waited for whatever it compiled; the first call of a function for what is its

@@ -318,6 +318,19 @@ def test_a_graph_that_raises_and_is_handled(shell, capsys, line):
     assert shell.user_ns["r"].summary.status == "compiled" and shell.user_ns["r"].frames[0].status == "compiled"
 
 
+def test_what_a_handler_prints_is_printed_once(shell, capsys):
+    """Timing ran such a cell again, handlers and all."""
+    run(
+        shell,
+        "import torch\ndef f(x):\n    if (x < 0).any():\n        raise ValueError('neg')\n    return x.sqrt()",
+    )
+    run(
+        shell,
+        "%%tcompile -o r time=100ms\ntry:\n    y = f(torch.tensor([-1.]))\nexcept ValueError:\n    print('caught')",
+    )
+    assert capsys.readouterr().out.count("caught") == 1
+
+
 @pytest.mark.parametrize(
     "broken",
     [
