@@ -84,7 +84,7 @@ ROWS = (
         "_set_grad_enabled _get_tracing_state _get_function_stack_at _get_float32_matmul_precision _get_deterministic_algorithms "
         "_get_deterministic_algorithms_warn_only _get_deterministic_fill_uninitialized_memory _get_cublas_allow_tf32 _get_cudnn_allow_tf32 "
         "_get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_bf16_reduced_precision_reduction _get_cudnn_enabled "
-        "is_grad_enabled is_inference_mode_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled _get_math_sdp_enabled "
+        "is_grad_enabled is_autocast_enabled is_inference_mode_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled _get_math_sdp_enabled "
         "_get_cudnn_sdp_enabled _get_overrideable_sdp_enabled _set_sdp_use_flash _set_sdp_use_mem_efficient _set_sdp_use_math "
         "_set_sdp_use_cudnn _set_sdp_use_overrideable",
         "state that guards compare and graphs switch",
