@@ -123,7 +123,8 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
   const panels = h('div.tc-panels');
   const tabs = h('div.tc-tabs', { role: 'tablist', 'aria-label': t('Report') });
   const body = h('div.tc-body', { id: `${id}-body` }, tabs, panels);
-  const head = closedLine(report, () => setOpened(!memory.opened), `${id}-body`);
+  // (the same report may be drawn twice: what this one shows counts)
+  const head = closedLine(report, () => setOpened(body.hidden), `${id}-body`);
   clear(host);
   host.append(...(options.only ? [body] : [head, body]));
   tabs.hidden = !!options.only;

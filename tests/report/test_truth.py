@@ -84,3 +84,22 @@ def test_the_main_call_is_a_whole_one():
     assert main_call(r.speedups) is None
     finish(r)
     assert "pays off" not in r.summary.line
+
+
+def test_a_backward_that_breaks_because_of_another_break_names_that_one():
+    r = sample()
+    r.source.file = "In[1]"
+    r.graph_breaks = [
+        s.Break("item", "item() needs the value.", "In[1]", 4, remedy="keep it a tensor", frame=0),
+        s.Break(
+            "backward",
+            "backward() goes on into what computed `loss`, outside of the graph.",
+            "In[1]",
+            7,
+            remedy="call it outside",
+            frame=0,
+        ),
+    ]
+    finish(r)
+    assert r.graph_breaks[1].remedy.startswith("change line 4 first")
+    assert any(f.line == 7 and f.action == r.graph_breaks[1].remedy for f in r.findings)

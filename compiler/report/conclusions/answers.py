@@ -11,15 +11,16 @@ from typing import Any
 from .. import schema as s
 from ...base.labels import frame_words
 from ..numbers import differs, plural, seconds
+from .waits import recompile_seconds
 from .wall import IMPORTING, graph_calls, is_joined
 
-__all__ = ["answers_of"]
+__all__ = ["NO_CHANGE", "answers_of"]
 
 _MOST = 6
 _LEAST = 0.05  # of the run: smaller parts are no answer
 _GOOD = 0.6  # of what the machine can do: from there on there is nothing to gain
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "_mm")
-_NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
+NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
 
 
@@ -301,15 +302,18 @@ def _compiling(r: Any) -> list[s.Answer]:
     if not total or took / total < 2 * _LEAST:
         return []
     out = []
-    again = sum(f.seconds * (len(f.entries) - 1) / len(f.entries) for f in r.frames if len(f.entries) > 1)
-    if again / total >= _LEAST and r.recompiles:
-        i, c = len(r.recompiles) - 1, r.recompiles[-1]
+    again = recompile_seconds(r)
+    if sum(again) / total >= _LEAST:
+        i = again.index(max(again))
+        c = r.recompiles[i]
         what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
-        fix = "" if c.suggestion.startswith(_NO_CHANGE) else c.suggestion
+        others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t}) - 1
+        whats = f"`{what}`" + (f" and {plural(others, 'other')}" if others > 0 else "")
+        fix = "" if c.suggestion.startswith(NO_CHANGE) else c.suggestion
         out.append(
             s.Answer(
-                f"{seconds(again)} of this run went into compiling again because `{what}` changed",
-                _bound(total, again) if fix else None,
+                f"{seconds(sum(again))} of this run went into compiling again because {whats} changed",
+                _bound(total, sum(again)) if fix else None,
                 "at most" if fix else "",
                 action=fix,
                 ref=f"recompiles/{i}",
