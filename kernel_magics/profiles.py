@@ -94,6 +94,8 @@ def _kernel_seconds(profile: CallProfile, report: Any) -> None:
     for row in profile.rows():
         if row.kind == "kernel" and row.kernel is not None:
             kernels.setdefault(row.kernel, []).append(row.seconds)
+            if row.line is not None and not report.kernels[row.kernel].lines:
+                report.kernels[row.kernel].lines = [[row.file, row.line]]
         elif row.kind == "library" and row.graph is not None:
             library.setdefault((row.graph, row.name), []).append(row.seconds)
     for i, took in kernels.items():

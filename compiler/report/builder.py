@@ -703,11 +703,12 @@ class ReportBuilder:
                 self.r.errors.append(f"report: graph {g.name} could not be read: {type(error).__name__}: {error}")
 
     def _eager_memory(self, graph: int, captured: Any) -> None:
-        """What eager would hold while it runs the graph; with gradients at least what autograd has kept so far."""
-        from .memory_timeline import at_least, eager_live, thinned
+        """What eager would hold while it runs the graph; with gradients at least what autograd has kept so far. Of a
+        graph with a backward pass inside it's not known."""
+        from .memory_timeline import at_least, eager_live, runs_backward, thinned
 
         row = next((m for m in self.r.memory if m.graph == graph), None)
-        if row is None or row.eager_live:
+        if row is None or row.eager_live or runs_backward(captured.graph_module):
             return
         live = eager_live(captured.graph_module, getattr(captured.env, "hints", None) or {})
         kept = next((p.eager_kept for p, i in self._partitions.values() if self.r.partitions[i].graph == graph), None)

@@ -30,9 +30,13 @@ def answers_of(r: Any) -> list[s.Answer]:
     if run:
         out += [a for part in (_library, _kernels, _calls, _outside, _python, _data, _waiting) for a in part(r, run)]
     out += _compiling(r) + _imports(r)
-    tried = [t["settings"] for t in r.tried.values()]
+    for words, tried in r.tried.items():
+        for a in out:
+            if a.how == "at most" and a.settings == tried["settings"]:  # what it gains was measured
+                a.action, a.settings, a.gain, a.how = "", {}, None, ""
+                a.text += _of_no_use(words, *tried["ratio"])
     for a in out:
-        if a.how == "at most" and a.settings and a.settings in tried:  # what it gains was measured
+        if a.how == "at most" and (a.gain or 1.0) < _LEAST_GAIN:
             a.action, a.settings, a.gain, a.how = "", {}, None, ""
     out.sort(key=lambda a: (-(a.gain or 1.0), -(a.share or 0.0)))
     return out[:_MOST]
@@ -91,6 +95,13 @@ def _measured(r: Any) -> list[s.Answer]:
             )
         )
     return out
+
+
+def _of_no_use(words: str, ratio: float, lo: float, hi: float) -> str:
+    """What follows where options were measured that do not help; empty where they do: that is an answer of its own."""
+    if differs(lo, hi):
+        return "" if ratio > 1 else f"; with `{words}` the call takes {1 / ratio:.2g} times as long (measured)"
+    return f"; `{words}` makes no clear difference (measured)"
 
 
 def _library(r: Any, run: float) -> list[s.Answer]:
@@ -283,9 +294,10 @@ def _data(r: Any, run: float) -> list[s.Answer]:
 
 def _waiting(r: Any, run: float) -> list[s.Answer]:
     out = []
-    took = _sum(r, "waiting")
+    waits = [p for p in r.wall.parts if p.kind == "waiting" and p.name != IMPORTING]
+    took = sum(p.seconds for p in waits)
     if took / run >= _LEAST:
-        row = next(p for p in r.wall.parts if p.kind == "waiting")
+        row = waits[0]
         what = f" in `{row.name}`" if row.name else ""
         text = f"{_part(took, run)} is waiting{what}" + (f" (line {row.line})" if row.line else "")
         out.append(s.Answer(text, _bound(run, took), "at most", share=took / run, line=row.line))

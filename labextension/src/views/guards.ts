@@ -256,9 +256,9 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
         entries.map(({ event }, i) => {
           const length = Math.max(0, (entries[i + 1]?.event.time ?? end) - event.time);
           // A name that has no room, or that a mark would cover, is in the hint alone.
-          const covered = here.some(
-            n => !QUIET.includes(n.event.kind) && n.event.time >= event.time && n.event.time < event.time + 0.12 * end
-          );
+          const covers = (e: TimelineEvent) =>
+            e.kind === 'compile' ? e.time + e.seconds > event.time : !QUIET.includes(e.kind) && e.time >= event.time;
+          const covered = here.some(n => covers(n.event) && n.event.time < event.time + 0.12 * end);
           return h(
             'span.tc-entry-block',
             {

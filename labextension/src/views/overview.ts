@@ -52,6 +52,7 @@ export function overview(context: ViewContext): View {
   }
 
   const where = whereView(report, go);
+  const answers = answersView(context);
   return {
     element: h(
       'div',
@@ -62,7 +63,7 @@ export function overview(context: ViewContext): View {
             report.errors.map(e => h('p.tc-error', null, e))
           )
         : null,
-      answersView(report, go),
+      answers.element,
       where,
       h(
         'div.tc-columns',
@@ -78,6 +79,7 @@ export function overview(context: ViewContext): View {
       ),
       decisionsView(report, go)
     ),
+    shown: answers.shown,
     dispose: () => stops.forEach(f => f())
   };
 }
