@@ -199,8 +199,7 @@ def _plain_value(value: Any) -> Any:
 
 
 DEFINED_AGAIN = (
-    "the {0} was defined again when the cell ran, and now differs: a cell of its own for the definition, run once,"
-    " keeps what was compiled"
+    "no change is needed: the {0} was defined again when the cell ran, and now differs"
 )
 
 

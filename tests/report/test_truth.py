@@ -25,6 +25,8 @@ def quiet() -> object:
         (2.9, 2.8, 3.0, "2.9× [2.8–3.0] faster than eager"),
         (0.8, 0.78, 0.82, "1.25× [1.22–1.28] slower than eager"),
         (1.2, 0.9, 1.4, "no clear difference from eager (1.2× [0.9–1.4])"),
+        (69.0, 2.5, 83.9, "2.5–84× faster than eager"),
+        (0.1, 0.05, 0.4, "2.5–20× slower than eager"),
         (26.0, 26.0, 26.0, "no clear difference from eager (26× [one sample])"),
     ],
 )
