@@ -66,6 +66,7 @@ const TAB_OF: { [kind: string]: Tab } = {
   graphs: 'graph',
   kernels: 'code',
   partitions: 'speed',
+  memory: 'speed',
   speed: 'speed',
   profiles: 'profile'
 };

@@ -1,6 +1,6 @@
 /** The side panel: every compiled function of the current notebook's kernel, the switch for all cells, the disk cache. */
 
-import { NotebookPanel } from '@jupyterlab/notebook';
+import { NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 import { Widget } from '@lumino/widgets';
 
 import { append, button, Child, clear, h, section } from '../dom';
@@ -44,7 +44,20 @@ export class CompilerPanel extends Widget {
       this.drawList();
     });
     this.node.append(this.head, this.search, this.list, this.foot);
+    // The kernel tells of a run before the cell has its number.
+    NotebookActions.executed.connect(this.onExecuted, this);
     this.draw();
+  }
+
+  dispose(): void {
+    NotebookActions.executed.disconnect(this.onExecuted, this);
+    super.dispose();
+  }
+
+  private onExecuted(): void {
+    if (this.link?.state) {
+      this.drawList();
+    }
   }
 
   /** The notebook whose kernel is shown; null where none is open. */

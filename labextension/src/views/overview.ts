@@ -7,6 +7,7 @@ import { heatOf, Listing, marksByLine, MARK_WORDS } from '../listing';
 import { CallTiming, Change, Finding, MarkKind, Report } from '../schema';
 import { answersView } from './answers';
 import { diffLines, fixElement } from './fix';
+import { glanceView } from './glance';
 import { View, ViewContext } from './view';
 import { decisionsView, whereView } from './where';
 import { t } from '../texts';
@@ -75,7 +76,7 @@ export function overview(context: ViewContext): View {
           findings(report, go),
           previous(report)
         ),
-        h('div', null, timeFigure(report), compileFigure(report), where ? null : runFigure(report))
+        h('div', null, timeFigure(report), glanceView(context), compileFigure(report), where ? null : runFigure(report))
       ),
       decisionsView(report, go)
     ),
