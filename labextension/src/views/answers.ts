@@ -2,7 +2,7 @@
 
 import { append, button, h, prose, section } from '../dom';
 import { ratioText } from '../format';
-import { hostOf } from '../host';
+import { Host, hostOf } from '../host';
 import { Answer, Break, Report } from '../schema';
 import { question } from './controls';
 import { changeWords, fixLines } from './fix';
@@ -17,9 +17,17 @@ export interface Answers {
 
 export function answersView({ model, go, replace }: ViewContext): Answers {
   const { report } = model;
-  const waiting: (() => void)[] = [];
+  let waiting: ((host: Host) => void)[] = [];
   const element = ranked(report, go, a => measure(report, a, replace, waiting));
-  return { element, shown: () => waiting.splice(0).forEach(f => f()) };
+  const shown = () => {
+    const host = element && waiting.length ? hostOf(element) : null;
+    if (host) {
+      waiting.forEach(f => f(host));
+      waiting = [];
+    }
+  };
+  // (what is open from the start is drawn before it is in the document)
+  return { element, shown: () => (shown(), void requestAnimationFrame(shown)) };
 }
 
 type Measure = (a: Answer) => HTMLElement | null;
@@ -46,19 +54,16 @@ function measure(report: Report, a: Answer, replace: (json: any) => void, waitin
     return null;
   }
   const element = h('span.tc-answer-measure');
-  waiting.push(() => {
-    const host = hostOf(element);
-    if (host) {
-      append(
-        element,
-        question(host, t('measure what it wins'), async say => {
-          const asked = { report: report.id, settings: a.settings, seconds: 1 };
-          replace((await host.ask('try', asked, say)).report);
-          return null;
-        })
-      );
-    }
-  });
+  waiting.push(host =>
+    append(
+      element,
+      question(host, t('measure what it wins'), async say => {
+        const asked = { report: report.id, settings: a.settings, seconds: 1 };
+        replace((await host.ask('try', asked, say)).report);
+        return null;
+      })
+    )
+  );
   return element;
 }
 
