@@ -23,7 +23,9 @@ export function mainGraph(model: Model): number {
   const { graphs, kernels, externs, partitions, profiles } = model.report;
   const backward = new Set(partitions.flatMap(p => p.backward));
   const profiled = new Set(profiles.flatMap(p => p.columns.graph ?? []));
-  const took = graphs.map(g => g.kernels.reduce((sum, k) => sum + (kernels[k]?.seconds ?? 0) * kernels[k].launches, 0));
+  const took = graphs.map(g =>
+    g.kernels.reduce((sum, k) => sum + (kernels[k]?.seconds ?? 0) * (kernels[k]?.launches ?? 0), 0)
+  );
   externs.forEach(x => (took[x.graph ?? -1] += x.seconds ?? 0));
   const timed = took.some(t => t > 0);
   const rank = (i: number) => {

@@ -241,7 +241,7 @@ function partitionElement(p: Partition, index: number, model: Model): HTMLElemen
         ...(read.size
           ? [
               {
-                title: t('because backward reads it in'),
+                title: t('backward reads it in'),
                 cell: (v: PartitionValue) => h('code', null, read.get(v.name) ?? '')
               }
             ]
