@@ -48,7 +48,12 @@ function ranked(report: Report, go: (ref: string) => void, measured: Measure): H
 }
 
 /** Times the call as it is and under the answer's settings, in turn: the report comes back with the gain measured. The cell stays as it is. */
-function measure(report: Report, a: Answer, replace: (json: any) => void, waiting: (() => void)[]): HTMLElement | null {
+function measure(
+  report: Report,
+  a: Answer,
+  replace: (json: any) => void,
+  waiting: ((host: Host) => void)[]
+): HTMLElement | null {
   const settings = Object.keys(a.settings ?? {}).length;
   if (a.how !== 'at most' || !settings || !report.speedups.calls.some(c => c.measured === 'call')) {
     return null;
