@@ -198,9 +198,7 @@ def _plain_value(value: Any) -> Any:
     return value if type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device) else brief(value)
 
 
-DEFINED_AGAIN = (
-    "no change is needed: the {0} was defined again when the cell ran, and now differs"
-)
+DEFINED_AGAIN = "no change is needed: the {0} was defined again when the cell ran, and now differs"
 
 
 def _module_of(definition: Any) -> str | None:

@@ -99,7 +99,9 @@ def eager_live(graph: Any, hints: dict[str, int]) -> list[int]:
 def runs_backward(graph: Any) -> bool:
     """Whether a captured graph calls backward() or torch.autograd.grad: eager then holds what autograd keeps for it."""
     graph = getattr(graph, "graph", graph)
-    return any(n.op == "call_function" and getattr(n.target, "__name__", "") in ("backward", "grad") for n in graph.nodes)
+    return any(
+        n.op == "call_function" and getattr(n.target, "__name__", "") in ("backward", "grad") for n in graph.nodes
+    )
 
 
 def at_least(curve: Sequence[int], other: Sequence[int]) -> list[int]:
