@@ -62,16 +62,18 @@ def _again(call: EntryCall, engine: Any, options: Any) -> tuple[str, Callable[[]
     if call.safe:
         return "call", *again_of(call, engine, options)
     if call.latest:
-        return "graphs", lambda: [_forth_and_back(g) for g in call.latest], nullcontext
+        return "graphs", lambda: _forth_and_back(call.latest), nullcontext
     return "", None, nullcontext
 
 
-def _forth_and_back(g: GraphCall) -> None:
-    """Run a graph, and the backward that the cell ran of it, where that was one: gradients are computed, and
+def _forth_and_back(graphs: Sequence[GraphCall]) -> None:
+    """Run graphs, each with the backward that the cell ran of it, where that was one: gradients are computed, and
     dropped."""
-    results = g.compiled(*g.inputs)
-    ran = _ran_backward(g)
-    if ran is not None and torch.is_grad_enabled():
+    for g in graphs:
+        results = g.compiled(*g.inputs)
+        ran = _ran_backward(g)
+        if ran is None or not torch.is_grad_enabled():
+            continue
         some = [t for t in results if isinstance(t, torch.Tensor) and t.requires_grad]
         wanted = [t for t in g.inputs if isinstance(t, torch.Tensor) and t.requires_grad]
         if len(some) == len(ran) and wanted and not any(t._backward_hooks for t in wanted):
