@@ -57,7 +57,7 @@ from ..machine.frame import Unread
 from ..machine.machine import Machine, StopAt, root_frame
 from ..machine.programs import RETURN
 from ..machine.nesting import Step, path_of
-from .parameter_names import ParameterNames
+from .model_names import ParameterNames
 from .result import CaptureResult, GraphBreak, SkipFrame
 from ..machine.signals import Break, CaptureBug, Plainly, Raised, Skip, Unrebuildable
 from ..tensors.tensor_errors import refuses_view

@@ -18,7 +18,7 @@ from .exceptions import note_frame
 from .frame import Frame, GlobalScope, Unread
 from .generators import InlineGenerator, natively
 from ..entry.graph_builder import GraphBuilder
-from ..entry.parameter_names import ParameterNames
+from ..entry.model_names import ParameterNames
 from ..kinds.inline_policy import is_trusted_module
 from ..entry.locations import Position
 from .native_loops import Passes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import tcompile
-from tcompile.compiler.capture.entry.parameter_names import ParameterNames
+from tcompile.compiler.capture.entry.model_names import ParameterNames
 
 
 def test_parameters_gradients_and_state_have_the_names_of_the_model():
