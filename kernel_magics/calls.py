@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any, Collection, Sequence
 
-from ..compiler.frontend.entry_calls import PLAIN_REST, EntryCall
+from ..compiler.frontend.entry_calls import PLAIN_REST, EntryCall, GraphCall
 from ..compiler.base.labels import frame_words
 from .cell import VALUE
 
@@ -74,10 +74,20 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
         safe=not effects,
         why_not=why,
         graphs=[g for c in parts for g in c.graphs],
+        latest=_latest(parts),
         compile_seconds=sum(seconds) if seconds else None,
         sets=_names_set(code) if code is not None and code.co_name == "<module>" else latest.sets,
         attributes=tuple(dict.fromkeys(a for c in (calls if breaks else parts) for a in c.attributes)),
     )
+
+
+def _latest(parts: Sequence[EntryCall]) -> list[GraphCall]:
+    """The graphs that one call runs: of each part, what follows a break being one, its latest version's."""
+    graphs: dict[Any, list[GraphCall]] = {}
+    for c in parts:
+        if c.graphs:
+            graphs[getattr(c.fn, "__code__", c.fn)] = c.graphs
+    return [g for some in graphs.values() for g in some]
 
 
 def _impure(report: Any, frames: Collection[int]) -> list[str]:

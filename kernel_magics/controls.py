@@ -41,9 +41,10 @@ def retime(report: Any, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def try_options(report: Any, message: dict[str, Any]) -> dict[str, Any]:
-    """Time the calls as they are and under other options."""
+    """Time the calls as they are and under other options; the report comes back with the answer that it measured."""
     try:
-        return _again(report).under(message["settings"], message["seconds"], message["say"])
+        answer = _again(report).under(message["settings"], message["seconds"], message["say"])
+        return {**answer, "report": report.to_dict()}
     except (OptionError, ValueError) as e:
         raise AskError(str(e)) from None
 

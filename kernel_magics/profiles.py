@@ -13,7 +13,7 @@ import torch
 
 from ..compiler.base.forks import resting
 from ..compiler.base.labels import label
-from ..compiler.frontend.entry_calls import EntryCall
+from ..compiler.frontend.entry_calls import EntryCall, GraphCall
 from ..compiler.report.profiles import encode_spans, profile_rows
 from ..compiler.report.schema import CallProfile
 from ..compiler.runtime.trace import Trace, available, trace
@@ -36,7 +36,7 @@ def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options
         written = [*{id(t): t for g in call.graphs for t in g.changed()}.values()]
         if len(report.profiles) == _MOST_CALLS or sum(t.nbytes for t in written) > MOST_COPIES:
             continue
-        how, run, around = _again(call, engine, options, report)
+        how, run, around = _again(call, engine, options)
         if run is None:
             continue
         with preserved(touched([call]), written), names_put_back([call]), call.state.apply(), resting(), around():
@@ -45,25 +45,68 @@ def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options
         out = CallProfile(
             call.name, label(call.file) if call.file else "", call.line, how, _device(call), traced.seconds, plain
         )
-        out.backward, out.lost = then is not None, traced.lost
+        out.backward = then is not None or how == "graphs" and any(_ran_backward(g) for g in call.latest)
+        out.lost = traced.lost
         graph_of = {id(s): graph for ref, graph in builder.schedules if (s := ref()) is not None}
         entry_of = {id(m): entry for ref, entry in builder.known_entries if (m := ref()) is not None}
         encode_spans(out, profile_rows(traced.spans, report, graph_of, entry_of, call.name))
         report.profiles.append(out)
+        if out.device == "cpu":
+            _kernel_seconds(out, report)
     report.profiles.sort(key=lambda p: -p.seconds)
 
 
-def _again(
-    call: EntryCall, engine: Any, options: Any, report: Any
-) -> tuple[str, Callable[[], Any] | None, Callable[[], Any]]:
-    """How the call is run again: end to end, or its graphs alone; and the context to do so in. Of graphs of one
-    function, which are for different calls, the last runs."""
+def _again(call: EntryCall, engine: Any, options: Any) -> tuple[str, Callable[[], Any] | None, Callable[[], Any]]:
+    """How the call is run again: end to end, or its graphs alone, each with its backward; and the context to do so
+    in."""
     if call.safe:
         return "call", *again_of(call, engine, options)
-    latest = {report.graphs[g.number].frame if g.number is not None else g: g for g in call.graphs}
-    if latest:
-        return "graphs", lambda: [g.compiled(*g.inputs) for g in latest.values()], nullcontext
+    if call.latest:
+        return "graphs", lambda: _forth_and_back(call.latest), nullcontext
     return "", None, nullcontext
+
+
+def _forth_and_back(graphs: Sequence[GraphCall]) -> None:
+    """Run graphs, each with the backward that the cell ran of it, where that was one: gradients are computed, and
+    dropped."""
+    for g in graphs:
+        results = g.compiled(*g.inputs)
+        ran = _ran_backward(g)
+        if ran is None or not torch.is_grad_enabled():
+            continue
+        some = [t for t in results if isinstance(t, torch.Tensor) and t.requires_grad]
+        wanted = [t for t in g.inputs if isinstance(t, torch.Tensor) and t.requires_grad]
+        if len(some) == len(ran) and wanted and not any(t._backward_hooks for t in wanted):
+            roots = [t for t, here in zip(some, ran) if here]
+            torch.autograd.grad(roots, wanted, [torch.ones_like(t) for t in roots], allow_unused=True)
+
+
+def _ran_backward(g: GraphCall) -> tuple[bool, ...] | None:
+    """Which results had gradients in the one kind of backward that a graph has run; None where there was none, or
+    several."""
+    ran = list(getattr(g.compiled, "backwards", ()))
+    return ran[0][0] if len(ran) == 1 else None
+
+
+def _kernel_seconds(profile: CallProfile, report: Any) -> None:
+    """Kernels and library calls that could not be timed one by one, those of backward: what they took in the traced
+    call."""
+    kernels: dict[int, list[float]] = {}
+    library: dict[tuple[int, str], list[float]] = {}
+    for row in profile.rows():
+        if row.kind == "kernel" and row.kernel is not None:
+            kernels.setdefault(row.kernel, []).append(row.seconds)
+            if row.line is not None and not report.kernels[row.kernel].lines:
+                report.kernels[row.kernel].lines = [[row.file, row.line]]
+        elif row.kind == "library" and row.graph is not None:
+            library.setdefault((row.graph, row.name), []).append(row.seconds)
+    for i, took in kernels.items():
+        if report.kernels[i].seconds is None:
+            report.kernels[i].seconds = sum(took) / len(took)
+    for x in report.externs:
+        if x.seconds is None:
+            name = x.op.removeprefix("aten.").removesuffix(".default")
+            x.seconds = sum(library[x.graph, name]) if (x.graph, name) in library else None
 
 
 def _traced(run: Callable[[], Any], then: Callable[[Any], Any] | None, budget: float) -> tuple[float, Trace]:

@@ -131,8 +131,8 @@ def measure(
 
 
 def _names(calls: Sequence[EntryCall]) -> str:
-    """What a figure of these calls is of; empty where it is the cell."""
-    if any(c.sets or _is_cell(c) for c in calls):
+    """What a figure of these calls is of; empty where it is the cell. A loop of a cell's is not the cell."""
+    if any(_is_cell(c) for c in calls):
         return ""
     names = [f"`{c.name}`" for c in calls]
     return " and ".join(names) if len(names) < 3 else plural(len(names), "function")

@@ -109,7 +109,8 @@ def _version(x: Any) -> int | None:
 @dataclass
 class EntryCall:
     """`fn(*args, **kwargs)` as user code called it. `safe`: running it again has no effect but its result; `why_not`
-    says in one phrase why it is not. `graphs` serve where it is not safe. `compile_seconds` is what its entry cost."""
+    says in one phrase why it is not. `graphs` serve where it is not safe; of those `latest` are what one call runs.
+    `compile_seconds` is what its entry cost."""
 
     name: str
     fn: Callable[..., Any]
@@ -128,6 +129,7 @@ class EntryCall:
     sets: tuple[str, ...] = ()  # globals of `fn` that running it sets, and whoever runs it again puts back
     reads: tuple[str, ...] = ()  # those of them that it reads first: they are put back before each run
     attributes: tuple[Any, ...] = ()  # that it sets, as (weak reference to an object, name): so are they
+    latest: list[GraphCall] = field(default_factory=list)
 
 
 def may_have_effects(code: CodeType) -> bool:

@@ -198,10 +198,7 @@ def _plain_value(value: Any) -> Any:
     return value if type(value) in (int, float, bool, str, type(None), torch.dtype, torch.device) else brief(value)
 
 
-DEFINED_AGAIN = (
-    "the {0} was defined again when the cell ran, and now differs: a cell of its own for the definition, run once,"
-    " keeps what was compiled"
-)
+DEFINED_AGAIN = "no change is needed: the {0} was defined again when the cell ran, and now differs"
 
 
 def _module_of(definition: Any) -> str | None:

@@ -28,6 +28,7 @@ from ..guards.guard_cost import GuardCost, measure_cost
 from ..base.source_text import source_line
 from . import schema as s
 from .bytecode_text import bytecode_text
+from .conclusions.waits import tell_waits
 from .facts.guard_table import GuardTable
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
@@ -630,6 +631,7 @@ class ReportBuilder:
         order = list(dict.fromkeys(name for name, *_ in self._stages))
         r.stages = sorted(self._stages.values(), key=lambda st: order.index(st.name))
         r.waited = sum(end - begin for begin, end in self.waits())
+        tell_waits(r, [(begin - self.t0, end - self.t0) for begin, end in self.waits()])
         rest = r.waited - sum(st.self_seconds for st in r.stages)
         if r.stages and rest > 0:  # guards, modules that are loaded the first time, this report
             r.stages.append(s.Stage("other", rest, rest))
@@ -701,11 +703,12 @@ class ReportBuilder:
                 self.r.errors.append(f"report: graph {g.name} could not be read: {type(error).__name__}: {error}")
 
     def _eager_memory(self, graph: int, captured: Any) -> None:
-        """What eager would hold while it runs the graph; with gradients at least what autograd has kept so far."""
-        from .memory_timeline import at_least, eager_live, thinned
+        """What eager would hold while it runs the graph; with gradients at least what autograd has kept so far. Of a
+        graph with a backward pass inside it's not known."""
+        from .memory_timeline import at_least, eager_live, runs_backward, thinned
 
         row = next((m for m in self.r.memory if m.graph == graph), None)
-        if row is None or row.eager_live:
+        if row is None or row.eager_live or runs_backward(captured.graph_module):
             return
         live = eager_live(captured.graph_module, getattr(captured.env, "hints", None) or {})
         kept = next((p.eager_kept for p, i in self._partitions.values() if self.r.partitions[i].graph == graph), None)
@@ -718,10 +721,14 @@ def subject(r: s.Recompile) -> str:
     return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind
 
 
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+
 def _is_setup(b: Any) -> bool:
     """A break in what a cell's top level does once: it defines a class, makes an object, or seeds a generator. After a
-    first break an `__init__` is a frame of its own."""
-    inside = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
+    first break an `__init__` is a frame of its own. Comprehensions count as the line that they stand in."""
+    named = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
+    inside = [n for n in named if n not in _COMPREHENSIONS]
     seeds = b.reason.endswith("generator is seeded.")
     return (
         (b.kind == "class_definition" or seeds)

@@ -6,10 +6,19 @@ from typing import Any
 
 from . import schema as s
 from ..base.labels import cell_number, frame_words
-from .conclusions.answers import answers_of
+from .conclusions.answers import NO_CHANGE, answers_of
 from .conclusions.decisions import decisions_of
 from .numbers import against, count, plural, seconds, size
-from .conclusions.truth import excuse_library_breaks, fell_back, forget_unused, main_call, share_of_run, unused_share
+from .conclusions.truth import (
+    excuse_library_breaks,
+    fell_back,
+    forget_unused,
+    main_call,
+    name_first_breaks,
+    share_of_run,
+    unused_share,
+)
+from .conclusions.waits import recompile_seconds
 from .conclusions.wall import split_compiled
 
 __all__ = ["finish", "bound_words", "closed_line", "RERAN"]
@@ -27,6 +36,7 @@ def finish(r: Any, served: int = 0) -> None:
     """Fill marks, findings and summary of a CompileReport. `served`: calls that entries of an earlier run served."""
     _forget_own_error(r)
     excuse_library_breaks(r)
+    name_first_breaks(r)
     r.marks = _marks(r)
     r.findings = [*r.notes, *_findings(r)][:_MAX_FINDINGS]
     m = r.summary = s.Summary()
@@ -223,7 +233,13 @@ def _ping_pong(r: Any) -> list[s.Finding]:
         )
         cost = max((e.guard_seconds or 0.0 for e in entries), default=0.0) * switches
         out.append(
-            s.Finding("info", text, last.suggestion if last is not None else "", f"frames/{i}", f.line, cost or None)
+            s.Finding(
+                "info",
+                *_with_action(text, last.suggestion if last is not None else ""),
+                f"frames/{i}",
+                f.line,
+                cost or None,
+            )
         )
     return out
 
@@ -245,6 +261,11 @@ def _memory(r: Any) -> list[s.Finding]:
     ]
 
 
+def _with_action(text: str, remedy: str) -> tuple[str, str]:
+    """A finding's text and what to change. A remedy that is none is part of the text."""
+    return (f"{text.removesuffix('.')}; {remedy}", "") if remedy.startswith(NO_CHANGE) else (text, remedy)
+
+
 def _where(r: Any, b: s.Break) -> str:
     return f"line {b.line}" if b.file == r.source.file else f"{b.file}:{b.line}"
 
@@ -262,8 +283,10 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info" if b.harmless else "warning",
-                f"{_where(r, b)}: {b.reason}",
-                _OWN_ERROR if b.kind == "exception" and r.raised else b.remedy,
+                *_with_action(
+                    f"{_where(r, b)}: {b.reason}",
+                    _OWN_ERROR if b.kind == "exception" and r.raised else b.remedy,
+                ),
                 f"breaks/{i}",
                 b.line,
                 None,
@@ -275,8 +298,9 @@ def _findings(r: Any) -> list[s.Finding]:
         out.append(
             s.Finding(
                 "info",
-                f"{', '.join(harmless[:4])}{more} ran as plain Python; the code around them is compiled",
-                "no change is needed",
+                f"{', '.join(harmless[:4])}{more} ran as plain Python; the code around them is compiled, and no change"
+                " is needed",
+                "",
                 f"breaks/{first}",
                 r.graph_breaks[first].line,
                 None,
@@ -301,22 +325,21 @@ def _findings(r: Any) -> list[s.Finding]:
             )
     out += _ping_pong(r)
     out += _memory(r)
+    took = recompile_seconds(r)
     by_cause: dict[tuple, list[int]] = {}
     for i, c in enumerate(r.recompiles):
         by_cause.setdefault((c.frame, _subject(c)), []).append(i)
     for (_, what), which in by_cause.items():
         c = r.recompiles[which[-1]]
-        cost = (
-            sum(e.seconds for n, e in enumerate(r.entries) if e.frame == c.frame and n != r.frames[c.frame].entries[0])
-            if c.frame is not None and r.frames[c.frame].entries
-            else None
-        )
+        cost = sum(took[n] for n in which)
         out.append(
             s.Finding(
                 "info" if len(which) < 3 else "warning",
-                f"{_called(c.frame_name)} was compiled again{f' {len(which)} times' if len(which) > 1 else ''} because"
-                f" {what} changed ({c.expected} → {c.got})",
-                c.suggestion,
+                *_with_action(
+                    f"{_called(c.frame_name)} was compiled again{f' {len(which)} times' if len(which) > 1 else ''}"
+                    f" because {what} changed ({c.expected} → {c.got})",
+                    c.suggestion,
+                ),
                 f"recompiles/{which[-1]}",
                 c.line,
                 cost or None,

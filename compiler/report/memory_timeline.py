@@ -11,7 +11,7 @@ from typing import Any, Sequence
 
 import torch
 
-__all__ = ["at_least", "eager_live", "plan_live", "thinned"]
+__all__ = ["at_least", "eager_live", "plan_live", "runs_backward", "thinned"]
 
 _POINTS = 160  # of a curve that is kept
 
@@ -94,6 +94,14 @@ def eager_live(graph: Any, hints: dict[str, int]) -> list[int]:
             out.append(live)
         live -= sum(free_at.pop(i, ()))
     return out
+
+
+def runs_backward(graph: Any) -> bool:
+    """Whether a captured graph calls backward() or torch.autograd.grad: eager then holds what autograd keeps for it."""
+    graph = getattr(graph, "graph", graph)
+    return any(
+        n.op == "call_function" and getattr(n.target, "__name__", "") in ("backward", "grad") for n in graph.nodes
+    )
 
 
 def at_least(curve: Sequence[int], other: Sequence[int]) -> list[int]:

@@ -45,10 +45,16 @@ def ratio(x: float) -> str:
     return f"{x:.0f}×" if x >= 99.5 else f"{x:.2g}×" if x >= 9.95 else f"{x:.1f}×" if x >= 1.095 else f"{x:.2f}×"
 
 
+_WIDE = 3.0  # an interval that many times as long as its lower end: what lies in its middle is chance
+
+
 def interval(value: float, lo: float, hi: float) -> str:
-    """`2.9× [2.8–3.0]`, both with the same number of digits; a single sample has no interval, and says so."""
+    """`2.9× [2.8–3.0]`, both with the same number of digits; a single sample has no interval, and says so. A wide one
+    stands alone: `2.5–84×`."""
     if lo == hi:
         return f"{ratio(value)} [one sample]"
+    if hi > _WIDE * lo:
+        return f"{ratio(lo).removesuffix('×')}–{ratio(hi)}"
     digits = 0 if value >= 99.5 else 1 if value >= 1.095 and hi - lo >= 0.1 or value >= 9.95 else 2
     return f"{value:.{digits}f}× [{lo:.{digits}f}–{hi:.{digits}f}]"
 

@@ -82,6 +82,8 @@ class _Facts:
         self.nodes: dict[int, dict[str, Any]] = {}
         self.kernels: dict[tuple[int, str], int] = {}
         self.backward = {b for p in report.partitions for b in p.backward}
+        called = [b for b in report.graph_breaks if b.kind == "backward"]  # after a break autograd's engine runs them
+        self.backward_line = (called[-1].file, called[-1].line) if called else ("", None)
         for i, k in enumerate(report.kernels):
             if k.graph is not None:
                 self.kernels[k.graph, k.name] = i
@@ -121,7 +123,9 @@ class _Facts:
         row.module = own.most_common(1)[0][0] if own else ""
         written = own_line(nodes[-1].meta.get("stack")) if nodes else ("", None)
         file, line = written if written[1] is not None else (lines[0][:2] if lines else ("", None))
-        row.file, row.line = label(str(file)) if file else "", line
+        row.file, row.line = (label(str(file)), line) if file else ("", line)
+        if row.line is None and row.graph in self.backward:
+            row.file, row.line = self.backward_line
 
     def _nodes(self, graph: int | None) -> dict[str, Any]:
         if graph is None:

@@ -512,7 +512,8 @@ class TimelineEvent:
     """Something that happened at `time` seconds after the report began, in the order of the events."""
 
     time: float
-    kind: str  # "capture" | "entry" | "recompile" | "break" | "skip" | "limit" | "error"
+    # "capture" (its end) | "compile" (a call waits) | "entry" | "recompile" | "break" | "skip" | "limit" | "error"
+    kind: str
     frame: int | None = None
     entry: int | None = None
     text: str = ""

@@ -10,7 +10,7 @@ export function comparison(s: { ratio: number; lo: number; hi: number }, tail?: 
   const [figure, interval, word] = speedup(s);
   const way = direction(s);
   return way === 'even'
-    ? [h('span', null, tail ?? word), h('span.tc-muted', null, ` (${figure} ${interval})`)]
+    ? [h('span', null, tail ?? word), h('span.tc-muted', null, ` (${`${figure} ${interval}`.trim()})`)]
     : [
         h(`strong${GAIN_CLASS[way]}`, null, figure),
         h('span.tc-muted', null, ` ${interval} `),

@@ -100,13 +100,19 @@ export function ratioText(ratio: number): string {
   return ratio >= 99.5 ? ratio.toFixed(0) : ratio >= 1.095 ? ratio.toFixed(1) : ratio.toFixed(2);
 }
 
+/** An interval that many times as long as its lower end: what lies in its middle is chance. */
+const WIDE = 3;
+
 /**
  * A comparison in figures and a word, all with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`, `faster`.
- * What is slower is told by the inverse: `1.4×`, `[1.3–1.5]`, `slower`.
+ * What is slower is told by the inverse: `1.4×`, `[1.3–1.5]`, `slower`. A wide interval stands alone: `2.5–84×`, ``, `faster`.
  */
 export function speedup(s: Ratio): [string, string, string] {
   const way = direction(s);
   const { ratio, lo, hi } = way === 'slower' ? { ratio: 1 / s.ratio, lo: 1 / s.hi, hi: 1 / s.lo } : s;
+  if (hi > WIDE * lo) {
+    return [`${ratioText(lo)}–${ratioText(hi)}×`, '', DIRECTION_WORDS[way]];
+  }
   const digits = ratio >= 99.5 ? 0 : (ratio >= 1.095 && hi - lo >= 0.1) || ratio >= 9.95 ? 1 : 2;
   return [
     `${ratio.toFixed(digits)}×`,

@@ -66,6 +66,7 @@ const TAB_OF: { [kind: string]: Tab } = {
   graphs: 'graph',
   kernels: 'code',
   partitions: 'speed',
+  memory: 'speed',
   speed: 'speed',
   profiles: 'profile'
 };
@@ -123,7 +124,8 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
   const panels = h('div.tc-panels');
   const tabs = h('div.tc-tabs', { role: 'tablist', 'aria-label': t('Report') });
   const body = h('div.tc-body', { id: `${id}-body` }, tabs, panels);
-  const head = closedLine(report, () => setOpened(!memory.opened), `${id}-body`);
+  // (the same report may be drawn twice: what this one shows counts)
+  const head = closedLine(report, () => setOpened(body.hidden), `${id}-body`);
   clear(host);
   host.append(...(options.only ? [body] : [head, body]));
   tabs.hidden = !!options.only;

@@ -18,13 +18,20 @@ export interface Place {
 export type Level = 'captured' | 'lowered' | 'joint';
 type Listener = (place: Place, origin: unknown) => void;
 
-/** The graph that a reader wants to see first: of those kept the one with the most operations, forward before backward. */
+/** The graph that a reader wants to see first: of those kept the one that takes longest, forward before backward; without times the one with the most operations. */
 export function mainGraph(model: Model): number {
-  const { graphs, partitions } = model.report;
+  const { graphs, kernels, externs, partitions, profiles } = model.report;
   const backward = new Set(partitions.flatMap(p => p.backward));
-  const profiled = new Set(model.report.profiles.flatMap(p => p.columns.graph ?? []));
-  const rank = (i: number) =>
-    model.levels(i).length ? (backward.has(i) ? 0 : 1e9) + graphs[i].ops + (profiled.has(i) ? 0.5 : 0) : -1;
+  const profiled = new Set(profiles.flatMap(p => p.columns.graph ?? []));
+  const took = graphs.map(g =>
+    g.kernels.reduce((sum, k) => sum + (kernels[k]?.seconds ?? 0) * (kernels[k]?.launches ?? 0), 0)
+  );
+  externs.forEach(x => (took[x.graph ?? -1] += x.seconds ?? 0));
+  const timed = took.some(t => t > 0);
+  const rank = (i: number) => {
+    const weight = timed ? took[i] : graphs[i].ops;
+    return model.levels(i).length ? (backward.has(i) ? 0 : 1e9) + weight * (profiled.has(i) ? 2 : 1) : -1;
+  };
   let best = 0;
   graphs.forEach((_, i) => {
     if (rank(i) > rank(best)) {

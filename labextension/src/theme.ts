@@ -90,11 +90,36 @@ export function onThemeChange(callback: () => void): () => void {
   };
 }
 
-const HUES = [212, 28, 148, 282, 338, 178, 48, 250];
+/** Of kernels. Library calls, guards and Python have others in a profile (188, 285, 45). */
+export const HUES = [212, 28, 148, 338, 95, 250, 5, 315];
 
 /** The colour of a kernel: the same in every view. */
 export function kernelColour(kernel: number, alpha = 1, dark = false): string {
   return `hsla(${HUES[kernel % HUES.length]}, 62%, ${dark ? 62 : 46}%, ${alpha})`;
+}
+
+/** The same hue as text: as light or dark as it has to be to read on the theme's ground (a contrast of 4.5). */
+export function kernelText(kernel: number, dark: boolean): string {
+  const hue = HUES[kernel % HUES.length];
+  const ground = dark ? luminance(0, 0, 0.12) : 1;
+  for (let lightness = dark ? 62 : 46; lightness > 10 && lightness < 95; lightness += dark ? 2 : -2) {
+    const [high, low] = [luminance(hue, 0.62, lightness / 100), ground].sort((a, b) => b - a);
+    if ((high + 0.05) / (low + 0.05) >= 4.6) {
+      return `hsl(${hue}, 62%, ${lightness}%)`;
+    }
+  }
+  return dark ? '#fff' : '#000';
+}
+
+/** WCAG's relative luminance of a colour in HSL. */
+function luminance(hue: number, saturation: number, lightness: number): number {
+  const a = saturation * Math.min(lightness, 1 - lightness);
+  const channel = (n: number) => {
+    const k = (n + hue / 30) % 12;
+    const c = lightness - a * Math.max(-1, Math.min(k - 3, 9 - k, 1));
+    return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  };
+  return 0.2126 * channel(0) + 0.7152 * channel(8) + 0.0722 * channel(4);
 }
 
 /** Opaque companions of a kernel's colour, for areas: overlapping parts of one outline must not add up. */

@@ -49,6 +49,10 @@ def run(lab: Lab, index: int) -> None:
     )
 
 
+SET_SOURCE = """([i, text]) =>
+    window.jupyterapp.shell.currentWidget.content.widgets[i].model.sharedModel.setSource(text)"""
+
+
 def source(lab: Lab, index: int) -> str:
     return lab.page.evaluate(
         "i => window.jupyterapp.shell.currentWidget.content.widgets[i].model.sharedModel.getSource()", index
@@ -77,6 +81,20 @@ def test_badge(running: Lab) -> None:
     badge.click()
     running.page.wait_for_selector(".tc-open")
     running.shot("lab-panel")
+    running.check()
+
+
+def test_a_cell_that_ran_again_has_one_row_with_its_first_line(running: Lab) -> None:
+    row = running.page.locator(".tc-side-row", has_text="y = torch.relu")
+    run(running, 1)  # the same code: its entry serves again
+    running.page.wait_for_timeout(500)
+    assert row.count() == 1 and not running.page.locator(".tc-side-replaced").count()
+    text = source(running, 1)
+    running.page.evaluate(SET_SOURCE, [1, text.replace("x * 2", "x * 3")])
+    run(running, 1)
+    folded = running.page.wait_for_selector(".tc-side-replaced summary", timeout=60_000)
+    assert "ran again" in folded.inner_text() and row.locator("visible=true").count() == 1
+    running.page.evaluate(SET_SOURCE, [1, text])
     running.check()
 
 

@@ -130,3 +130,62 @@ def test_what_costs_most_comes_first_and_long_lists_stay_short(browser: Any, tmp
         assert "first differ from float64 at mul, line 3 (by 1.0e-8), and most at half, line 5 (by 2.0e-4)" in text
         assert page.locator(".tc-tab:has-text('more') .tc-count").count() == 0
         assert not problems
+
+
+HOST = """after => {
+    window.asked = [];
+    document.addEventListener('tcompile-host', event => {
+        event.detail.host = { ask: async (question, facts) => (window.asked.push([question, facts]), { report: after }) };
+    });
+}"""
+
+
+def test_what_an_answer_wins_is_measured_before_the_cell_is_changed(browser: Any, tmp_path: Path) -> None:
+    report = sample()
+    bound = s.Answer("most is kernels", 1.6, "at most", action="search", settings={"mode": "max-autotune"})
+    report.answers = [bound]
+    after = json.loads(report.to_json())
+    after["answers"][0].update(how="measured", gain=1.25, lo=1.2, hi=1.3)
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        measure = page.get_by_role("button", name="measure what it wins")
+        assert not measure.count(), "nobody to ask"
+        page.evaluate(HOST, after)
+        show(page, "code")
+        show(page, "overview")
+        measure.click()
+        page.wait_for_selector(".tc-answers >> text=1.3× [1.2–1.3], measured")
+        question, facts = page.evaluate("window.asked[0]")
+        assert question == "try" and facts["settings"] == {"mode": "max-autotune"} and facts["report"] == report.id
+        assert not problems
+
+
+def test_what_is_asked_first_is_answered_at_a_glance(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path, sample())) as (page, problems):
+        rows = page.locator(".tc-glance > div")
+        told = {row.locator("dt").inner_text(): row.locator("dd").inner_text() for row in rows.all()}
+        assert told["Which line costs most?"].startswith("line ") and "%" in told["Which line costs most?"]
+        assert "iB" in told["Where is the peak of memory?"] and "value" in told["What is kept for backward, and why?"]
+        assert {"Which call waited for the compiler?", "Why did it compile again?"} <= {*told}
+        page.get_by_role("button", name="What is kept for backward, and why?: show more").click()
+        assert page.locator(".tc-partition.tc-selected").is_visible()
+        assert not problems
+
+
+def test_the_lane_of_a_function_shows_which_call_waited(browser: Any, tmp_path: Path) -> None:
+    report = sample()
+    report.timeline = [
+        s.TimelineEvent(1.0, "compile", 0, 0, "compiling", 2.0),
+        s.TimelineEvent(3.0, "entry", 0, 0, "f, entry 0"),
+        s.TimelineEvent(5.0, "compile", 0, 0, "compiling what follows entry 0, a backward pass", 1.0),
+    ]
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        show(page, "guards")
+        waits = page.locator(".tc-lane .tc-compiling")
+        assert [w.get_attribute("title") for w in waits.all()] == [
+            "compiling: this call waited 2.00 s",
+            "compiling what follows entry 0, a backward pass: this call waited 1.00 s",
+        ]
+        entry, wait = page.locator(".tc-lane .tc-entry-block").bounding_box(), waits.nth(0).bounding_box()
+        assert abs(wait["x"] + wait["width"] - entry["x"]) < 4, "it ends where the entry begins"
+        assert "a call waits for the compiler" in page.locator(".tc-panel-root:not([hidden]) .tc-legend").inner_text()
+        assert not problems

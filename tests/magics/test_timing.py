@@ -53,3 +53,10 @@ def test_a_comparison_with_stock_leaves_the_process_as_it_was(monkeypatch):
         assert distribution._validate_args is False
         assert torch.equal(stock.compile(call.fn, backend="eager")(*call.args), torch.full((2,), 2.0))
     assert distribution._validate_args is True
+
+
+def test_a_figure_of_a_cells_loop_is_not_the_cells():
+    cell, loop = compile("y = 1", "c", "exec"), compile("y = 1", "c", "exec").replace(co_name="<loop at line 3>")
+    of = lambda code, name: EntryCall(name, type(test_a_figure_of_a_cells_loop_is_not_the_cells)(code, {}), sets=("y",))
+    assert timing._names([of(cell, "the cell's top level")]) == ""
+    assert timing._names([of(loop, "the loop at line 3")]) == "`the loop at line 3`"

@@ -386,6 +386,25 @@ def test_a_training_step_is_profiled_by_its_graph_and_leaves_no_trace(shell):
     assert {"forward", "backward", "optimizer"} <= {x.part for p in r.profiles for x in p.rows()}
 
 
+def test_a_training_step_with_a_break_is_profiled_forth_and_back_with_its_update(shell):
+    run(
+        shell,
+        "import torch\nm = torch.nn.Linear(8, 8)\nopt = torch.optim.Adam(m.parameters())\nx = torch.randn(4, 8)\n"
+        "def step(x):\n    opt.zero_grad()\n    loss = m(x).square().mean()\n    if loss.item() > 1e9:\n"
+        "        print('diverged')\n    loss.backward()\n    opt.step()",
+    )
+    run(shell, "%%tcompile -o r time=100ms\nfor i in range(4):\n    step(x)\nafter = m.weight.detach().clone()")
+    m, r = shell.user_ns["m"], shell.user_ns["r"]
+    assert torch.equal(m.weight, shell.user_ns["after"])
+    profile = next(p for p in r.profiles if "loop" in p.name)
+    rows = profile.rows()
+    backward = {b for p in r.partitions for b in p.backward}
+    assert profile.backward and {"forward", "backward"} <= {x.part for x in rows}
+    assert {x.graph for x in rows if x.kind == "graph"} & backward
+    assert len({x.graph for x in rows if x.kind == "graph"}) == 3, "forward, backward and the update, each once"
+    assert all(r.kernels[k].seconds for b in {x.graph for x in rows} & backward for k in r.graphs[b].kernels)
+
+
 def test_the_values_of_a_graphs_nodes_can_be_asked(shell):
     from tcompile.kernel_magics.controls import CONTROLS
     from tcompile.kernel_magics.questions import AskError

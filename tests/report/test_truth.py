@@ -25,6 +25,8 @@ def quiet() -> object:
         (2.9, 2.8, 3.0, "2.9× [2.8–3.0] faster than eager"),
         (0.8, 0.78, 0.82, "1.25× [1.22–1.28] slower than eager"),
         (1.2, 0.9, 1.4, "no clear difference from eager (1.2× [0.9–1.4])"),
+        (69.0, 2.5, 83.9, "2.5–84× faster than eager"),
+        (0.1, 0.05, 0.4, "2.5–20× slower than eager"),
         (26.0, 26.0, 26.0, "no clear difference from eager (26× [one sample])"),
     ],
 )
@@ -84,3 +86,22 @@ def test_the_main_call_is_a_whole_one():
     assert main_call(r.speedups) is None
     finish(r)
     assert "pays off" not in r.summary.line
+
+
+def test_a_backward_that_breaks_because_of_another_break_names_that_one():
+    r = sample()
+    r.source.file = "In[1]"
+    r.graph_breaks = [
+        s.Break("item", "item() needs the value.", "In[1]", 4, remedy="keep it a tensor", frame=0),
+        s.Break(
+            "backward",
+            "backward() goes on into what computed `loss`, outside of the graph.",
+            "In[1]",
+            7,
+            remedy="call it outside",
+            frame=0,
+        ),
+    ]
+    finish(r)
+    assert r.graph_breaks[1].remedy.startswith("change line 4 first")
+    assert any(f.line == 7 and f.action == r.graph_breaks[1].remedy for f in r.findings)

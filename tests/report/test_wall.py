@@ -7,6 +7,7 @@ from make_sample import sample
 from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.conclusions.answers import answers_of
 from tcompile.compiler.report.finish import finish
+from tcompile.compiler.report.conclusions.waits import recompile_seconds, tell_waits
 from tcompile.compiler.report.conclusions.wall import IMPORTING, Seen, by_kind, split_compiled, wall_of
 
 PYTHON, COMPILED = Seen("python", "train", "In[1]", 3), Seen("compiled", "compiled calls", "In[1]", 4)
@@ -154,3 +155,41 @@ def test_a_decision_on_a_loop_names_the_loops_line():
     finish(r)
     (d,) = [d for d in r.decisions if d.what == "the loop at line 11"]
     assert d.line == 11
+
+
+def test_a_backward_graph_ran_as_often_as_its_forward_graph():
+    r = report_with(s.WallPart("compiled", "compiled calls", 1.0))
+    for e in r.entries:
+        e.graph, e.hits = (0, 20) if e is r.entries[0] else (None, 0)
+    r.partitions = [s.Partition(0, [1])]
+    r.kernels, r.externs = [s.Kernel("k", graph=0, seconds=1e-2), s.Kernel("b", graph=1, seconds=2e-2)], []
+    split_compiled(r)
+    assert {p.name: p.count for p in r.wall.parts if p.kind == "kernels"} == {"b": 20, "k": 20}
+
+
+def test_what_needs_no_change_is_no_remedy():
+    r = sample()
+    for b in r.graph_breaks:
+        b.harmless, b.remedy = True, "no change is needed: it runs once"
+    for c in r.recompiles:
+        c.suggestion = "no change is needed: the second iteration makes it any number"
+    finish(r)
+    told = [f for f in r.findings if "no change is needed" in f.text]
+    assert told and not any(f.action.startswith("no change") for f in r.findings)
+
+
+def test_a_wait_for_the_compiler_is_told_with_its_entry_and_a_backward_pass_as_that():
+    r = sample()
+    r.entries = [s.Entry(0), s.Entry(0), s.Entry(1)]
+    r.timeline = [
+        s.TimelineEvent(1.0, "entry", 0, 0),
+        s.TimelineEvent(4.0, "recompile", 0, 1),
+        s.TimelineEvent(4.5, "entry", 0, 1),
+    ]
+    for _ in range(2):  # a report is made again after its timings
+        tell_waits(r, [(0.5, 1.0), (2.0, 3.0), (4.0, 4.6)])
+        told = [(e.time, e.frame, e.seconds) for e in r.timeline if e.kind == "compile"]
+        assert told == [(0.5, 0, 0.5), (2.0, 0, 1.0), (4.0, 0, 0.5)]
+    assert "backward" in next(e.text for e in r.timeline if e.time == 2.0)
+    r.recompiles = [s.Recompile(0, "f", "n", "EQUALS")]
+    assert recompile_seconds(r) == [0.5], "what the other entries took is no recompile"

@@ -57,6 +57,7 @@ from ..machine.frame import Unread
 from ..machine.machine import Machine, StopAt, root_frame
 from ..machine.programs import RETURN
 from ..machine.nesting import Step, path_of
+from .model_names import ParameterNames
 from .result import CaptureResult, GraphBreak, SkipFrame
 from ..machine.signals import Break, CaptureBug, Plainly, Raised, Skip, Unrebuildable
 from ..tensors.tensor_errors import refuses_view
@@ -255,6 +256,7 @@ class _Attempt:
         self.idle = False  # the loop that holds the break does no tensor work
         self.leaving = 0  # the level of the frame whose state is being written
         self.machine = Machine(opts, namespace)
+        self.machine.parameter_names = ParameterNames(namespace, func, args)
         self.machine.stops, self.machine.paths = stops, paths
         self.machine.initial_state = read_state(DEFAULT_FIELDS)
         self.machine.world.state_relied.update(self.machine.initial_state)

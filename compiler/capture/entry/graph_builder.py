@@ -151,7 +151,8 @@ class GraphBuilder:
         return self.root.placeholder(name, {})
 
     def add_input(self, real: torch.Tensor, trace: TraceTensor, source: Source | None, spec: Any, static: bool) -> None:
-        node = self._placeholder(source.name().replace("._modules[", "[") if source is not None else "arg")
+        name = source.name().replace("._modules[", "[") if source is not None else "arg"
+        node = self._placeholder(self.machine.parameter_names.of(name, real))
         node.meta.update(val=trace, stack=[], module="")
         self.inputs.append(GraphInput(node.name, source, "tensor", static, spec))
         self.examples.append(real)

@@ -18,6 +18,7 @@ from .exceptions import note_frame
 from .frame import Frame, GlobalScope, Unread
 from .generators import InlineGenerator, natively
 from ..entry.graph_builder import GraphBuilder
+from ..entry.model_names import ParameterNames
 from ..kinds.inline_policy import is_trusted_module
 from ..entry.locations import Position
 from .native_loops import Passes
@@ -55,6 +56,7 @@ class Machine:
         self.env.locate = self.user_line
         self.world = World(self, opts)
         self.graph = GraphBuilder(self)
+        self.parameter_names = ParameterNames(root_globals)
         self.effects = EffectLog(self)
         self.passes = BackwardPasses()
         self.stepping: Any = None  # the optimizer whose step is interpreted

@@ -11,15 +11,16 @@ from typing import Any
 from .. import schema as s
 from ...base.labels import frame_words
 from ..numbers import differs, plural, seconds
+from .waits import recompile_seconds
 from .wall import IMPORTING, graph_calls, is_joined
 
-__all__ = ["answers_of"]
+__all__ = ["NO_CHANGE", "answers_of"]
 
 _MOST = 6
 _LEAST = 0.05  # of the run: smaller parts are no answer
 _GOOD = 0.6  # of what the machine can do: from there on there is nothing to gain
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "_mm")
-_NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
+NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
 
 
@@ -29,9 +30,13 @@ def answers_of(r: Any) -> list[s.Answer]:
     if run:
         out += [a for part in (_library, _kernels, _calls, _outside, _python, _data, _waiting) for a in part(r, run)]
     out += _compiling(r) + _imports(r)
-    tried = [t["settings"] for t in r.tried.values()]
+    for words, tried in r.tried.items():
+        for a in out:
+            if a.how == "at most" and a.settings == tried["settings"]:  # what it gains was measured
+                a.action, a.settings, a.gain, a.how = "", {}, None, ""
+                a.text += _of_no_use(words, *tried["ratio"])
     for a in out:
-        if a.how == "at most" and a.settings and a.settings in tried:  # what it gains was measured
+        if a.how == "at most" and (a.gain or 1.0) < _LEAST_GAIN:
             a.action, a.settings, a.gain, a.how = "", {}, None, ""
     out.sort(key=lambda a: (-(a.gain or 1.0), -(a.share or 0.0)))
     return out[:_MOST]
@@ -90,6 +95,13 @@ def _measured(r: Any) -> list[s.Answer]:
             )
         )
     return out
+
+
+def _of_no_use(words: str, ratio: float, lo: float, hi: float) -> str:
+    """What follows where options were measured that do not help; empty where they do: that is an answer of its own."""
+    if differs(lo, hi):
+        return "" if ratio > 1 else f"; with `{words}` the call takes {1 / ratio:.2g} times as long (measured)"
+    return f"; `{words}` makes no clear difference (measured)"
 
 
 def _library(r: Any, run: float) -> list[s.Answer]:
@@ -282,9 +294,10 @@ def _data(r: Any, run: float) -> list[s.Answer]:
 
 def _waiting(r: Any, run: float) -> list[s.Answer]:
     out = []
-    took = _sum(r, "waiting")
+    waits = [p for p in r.wall.parts if p.kind == "waiting" and p.name != IMPORTING]
+    took = sum(p.seconds for p in waits)
     if took / run >= _LEAST:
-        row = next(p for p in r.wall.parts if p.kind == "waiting")
+        row = waits[0]
         what = f" in `{row.name}`" if row.name else ""
         text = f"{_part(took, run)} is waiting{what}" + (f" (line {row.line})" if row.line else "")
         out.append(s.Answer(text, _bound(run, took), "at most", share=took / run, line=row.line))
@@ -301,15 +314,18 @@ def _compiling(r: Any) -> list[s.Answer]:
     if not total or took / total < 2 * _LEAST:
         return []
     out = []
-    again = sum(f.seconds * (len(f.entries) - 1) / len(f.entries) for f in r.frames if len(f.entries) > 1)
-    if again / total >= _LEAST and r.recompiles:
-        i, c = len(r.recompiles) - 1, r.recompiles[-1]
+    again = recompile_seconds(r)
+    if sum(again) / total >= _LEAST:
+        i = again.index(max(again))
+        c = r.recompiles[i]
         what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
-        fix = "" if c.suggestion.startswith(_NO_CHANGE) else c.suggestion
+        others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t}) - 1
+        whats = f"`{what}`" + (f" and {plural(others, 'other')}" if others > 0 else "")
+        fix = "" if c.suggestion.startswith(NO_CHANGE) else c.suggestion
         out.append(
             s.Answer(
-                f"{seconds(again)} of this run went into compiling again because `{what}` changed",
-                _bound(total, again) if fix else None,
+                f"{seconds(sum(again))} of this run went into compiling again because {whats} changed",
+                _bound(total, sum(again)) if fix else None,
                 "at most" if fix else "",
                 action=fix,
                 ref=f"recompiles/{i}",

@@ -7,7 +7,15 @@ from typing import Any
 from .. import schema as s
 from ...base.labels import frame_words
 
-__all__ = ["excuse_library_breaks", "fell_back", "forget_unused", "main_call", "share_of_run", "unused_share"]
+__all__ = [
+    "excuse_library_breaks",
+    "fell_back",
+    "forget_unused",
+    "main_call",
+    "name_first_breaks",
+    "share_of_run",
+    "unused_share",
+]
 
 _LEAST_UNUSED = 0.1  # share of a graph's work: less than that changes no figure
 _LITTLE = 0.05  # of a run's time outside of compiled code
@@ -62,6 +70,18 @@ def excuse_library_breaks(r: Any) -> None:
         if b.library and not b.harmless:
             b.harmless, b.fix = True, None
             b.remedy = "no change is needed: it lies in library code, and costs next to nothing"
+
+
+def name_first_breaks(r: Any) -> None:
+    """A backward() that breaks because the graph that computed the loss had ended: what to change is what ended it."""
+    for i, b in enumerate(r.graph_breaks):
+        if b.kind != "backward" or b.harmless or "goes on into what computed" not in b.reason:
+            continue
+        before = (c for c in r.graph_breaks[:i] if c.frame == b.frame and c.kind != "backward" and not c.harmless)
+        first = next(before, None)
+        if first is not None:
+            where = f"line {first.line}" if first.file == b.file else f"{first.file}:{first.line}"
+            b.remedy = f"change {where} first: without the break there, backward() is part of the graph"
 
 
 def unused_share(r: Any) -> float:

@@ -145,12 +145,17 @@ def split_compiled(r: Any) -> None:
 
 
 def graph_calls(r: Any) -> dict[int, int]:
-    """How often each graph ran: as often as entries with it served; at least once, by the call it was made for."""
+    """How often each graph ran: as often as entries with it served; at least once, by the call it was made for. A
+    backward graph ran as often as its forward graph; of several, for other gradients, all but the last ran once."""
     calls: dict[int, int] = {}
     for e in r.entries:
         if e.graph is not None:
             calls[e.graph] = calls.get(e.graph, 0) + (e.hits or 0)
-    return {graph: max(1, n) for graph, n in calls.items()}
+    calls = {graph: max(1, n) for graph, n in calls.items()}
+    for p in r.partitions:
+        for b in p.backward:
+            calls[b] = calls.get(p.graph, 1) if b == p.backward[-1] else 1
+    return calls
 
 
 def _kernel_parts(r: Any) -> list[s.WallPart]:

@@ -1,7 +1,7 @@
 /** Draws a laid-out graph: modules, kernels around their nodes, edges, boxes. What is not in view is left out. */
 
 import { plural, seconds, tensorType } from '../format';
-import { kernelColour, kernelTint, Theme } from '../theme';
+import { kernelColour, kernelText, kernelTint, Theme } from '../theme';
 import { Box, Edge, Layout } from './layout';
 import { ends, isKept, label, SOURCE_H, trace, valueWords } from './shapes';
 import { t } from '../texts';
@@ -177,7 +177,7 @@ export class GraphDrawing {
             text: clipped(this.kernelNames[kernel] ?? t('kernel {0}', kernel), top.w),
             x: top.x,
             y: top.y - 10,
-            colour: kernelColour(kernel, 1, dark)
+            colour: kernelText(kernel, dark)
           });
         }
       }

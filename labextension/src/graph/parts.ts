@@ -19,8 +19,8 @@ const PART_WORDS: { [part: string]: string } = words({
   optimizer: 'optimizer'
 });
 const PARTS = ['backward', 'optimizer'];
-/** A value that more nodes of an optimizer's step read belongs to none of the parameters. */
-const SHARED = 8;
+/** A value that more nodes of an optimizer's step read belongs to none of the parameters. With few parameters few read what they share. */
+const SHARED = [8, 5, 3];
 const LEAST_FOLDED = 4;
 /** Inputs that fit above a graph. */
 const MOST_INPUTS = 12;
@@ -48,7 +48,7 @@ export function placeNodes(nodes: GraphNode[]): Placing {
   const readers: number[][] = nodes.map(() => []);
   nodes.forEach(n => n.inputs.forEach(i => readers[i].push(n.index)));
 
-  const updates = foldUpdates(nodes, readers);
+  const updates = firstOf(SHARED, most => foldUpdates(nodes, readers, most));
   if (updates) {
     nodes.forEach(n => {
       const parameter = updates.of[n.index];
@@ -89,6 +89,23 @@ export function placeNodes(nodes: GraphNode[]): Placing {
     order.push(n.index);
   }
   return { order, paths };
+}
+
+function firstOf<X, Y>(candidates: X[], make: (x: X) => Y | null): Y | null {
+  for (const x of candidates) {
+    const made = make(x);
+    if (made !== null) {
+      return made;
+    }
+  }
+  return null;
+}
+
+/** `net.0.weight`: a parameter by its module, where that is known. */
+function parameterName(n: GraphNode): string {
+  const module = n.module.replace(/^(backward|optimizer)\.?/, '');
+  const inName = `${module.replace(/\W/g, '_')}_`;
+  return !module ? n.name : n.name.startsWith(inName) ? `${module}.${n.name.slice(inName.length)}` : module;
 }
 
 const INPUTS = () => t('inputs');
@@ -132,7 +149,8 @@ function placeSources(nodes: GraphNode[], readers: number[][], paths: string[][]
  */
 function foldUpdates(
   nodes: GraphNode[],
-  readers: number[][]
+  readers: number[][],
+  most: number
 ): { of: (string | undefined)[]; rank: number[]; count: number } | null {
   const members = nodes.filter(n => !isSource(n) && n.op !== 'output' && partOf(n) === 'optimizer');
   const run = nodes
@@ -151,7 +169,7 @@ function foldUpdates(
     }
     return i;
   };
-  const wide = nodes.map(n => readers[n.index].filter(i => inside[i]).length > SHARED);
+  const wide = nodes.map(n => readers[n.index].filter(i => inside[i]).length > most);
   for (const n of members) {
     for (const i of n.inputs) {
       if (!wide[i] && !wide[n.index] && (inside[i] || isSource(nodes[i]))) {
@@ -168,10 +186,7 @@ function foldUpdates(
       const at = root(n.index);
       const shape = Array.isArray(n.shape) && n.shape.length ? ` ${n.shape.join('×')}` : '';
       if (n.op === 'parameter' || !named.has(at)) {
-        named.set(
-          at,
-          `${n.op === 'parameter' && n.module ? n.module.replace(/^(backward|optimizer)\.?/, '') || n.name : n.name}${n.op === 'parameter' ? shape : ''}`
-        );
+        named.set(at, n.op === 'parameter' ? parameterName(n) + shape : n.name);
       }
     }
   });

@@ -23,7 +23,7 @@ export function valueWords(node: GraphNode): string {
 
 export function measure(item: Item): { w: number; h: number } {
   if (item.kind === 'group') {
-    return { w: Math.max(120, item.label.length * 7.4 + 44), h: GROUP_H };
+    return { w: Math.max(150, item.label.length * 7.4 + 44), h: GROUP_H }; // of `248 operations · 79.5 ms` below it, too
   }
   const { node } = item;
   if (node.op === 'input' || node.op === 'parameter' || node.op === 'output') {

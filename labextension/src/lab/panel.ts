@@ -1,6 +1,6 @@
 /** The side panel: every compiled function of the current notebook's kernel, the switch for all cells, the disk cache. */
 
-import { NotebookPanel } from '@jupyterlab/notebook';
+import { NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 import { Widget } from '@lumino/widgets';
 
 import { append, button, Child, clear, h, section } from '../dom';
@@ -44,7 +44,20 @@ export class CompilerPanel extends Widget {
       this.drawList();
     });
     this.node.append(this.head, this.search, this.list, this.foot);
+    // The kernel tells of a run before the cell has its number.
+    NotebookActions.executed.connect(this.onExecuted, this);
     this.draw();
+  }
+
+  dispose(): void {
+    NotebookActions.executed.disconnect(this.onExecuted, this);
+    super.dispose();
+  }
+
+  private onExecuted(): void {
+    if (this.link?.state) {
+      this.drawList();
+    }
   }
 
   /** The notebook whose kernel is shown; null where none is open. */
@@ -171,12 +184,22 @@ export class CompilerPanel extends Widget {
   private drawList(): void {
     const all = this.link?.state?.functions ?? [];
     const rows = all.filter(f => !this.filter || `${f.name} ${f.file}`.toLowerCase().includes(this.filter));
+    const replaced = new Set(rows.filter(f => this.wasReplaced(f)));
+    const current = rows.filter(f => !replaced.has(f));
     clear(this.list);
     append(this.list, [
       section(
-        t('Functions {0}', all.length ? count(all.length) : ''),
-        rows.map(f => this.row(f))
+        t('Functions {0}', all.length ? count(all.length - replaced.size) : ''),
+        current.map(f => this.row(f))
       ),
+      replaced.size
+        ? h(
+            'details.tc-side-replaced',
+            null,
+            h('summary', null, t('{0} of cells that ran again, or are gone', count(replaced.size))),
+            [...replaced].map(f => this.row(f))
+          )
+        : null,
       all.length
         ? rows.length
           ? null
@@ -244,6 +267,15 @@ export class CompilerPanel extends Widget {
       .split('\n')
       .find(l => l.trim() && !/^(%|# tcompile:)/.test(l));
     return line ? [' · ', h('code', null, line.trim())] : null;
+  }
+
+  /** Whether a function's cell has run again since, or is gone. A cell that has just run may not have its number yet. */
+  private wasReplaced(f: CompiledFunction): boolean {
+    if (f.cell === null || !this.panel || this.cellOf(f)) {
+      return false;
+    }
+    const counts = this.panel.content.widgets.map(w => Number((w.model as any).executionCount) || 0);
+    return f.cell <= Math.max(0, ...counts);
   }
 
   private cellOf(f: CompiledFunction) {

@@ -1,7 +1,7 @@
 /** A flame chart on a canvas: time from left to right, what lies in what from top to bottom. Zoom, pan, walk by keyboard. */
 
 import { seconds } from '../format';
-import { onThemeChange, readTheme, Theme } from '../theme';
+import { HUES, onThemeChange, readTheme, Theme } from '../theme';
 import { t } from '../texts';
 import { Bar } from './spans';
 
@@ -27,7 +27,6 @@ const KIND_HUES: { [kind: string]: number } = {
   device: 160
 };
 const PART_HUES: { [part: string]: number } = { forward: 212, backward: 28, optimizer: 148 };
-const KERNEL_HUES = [212, 28, 148, 282, 338, 178, 48, 250];
 
 /** An area that the theme's text reads on. */
 export function barColour(bar: Bar, dark: boolean): string {
@@ -35,7 +34,7 @@ export function barColour(bar: Bar, dark: boolean): string {
   const kind = span?.kind ?? 'group';
   const tint = (hue: number, saturation: number) => `hsl(${hue}, ${saturation}%, ${dark ? 31 : 80}%)`;
   if (kind === 'kernel') {
-    return tint(span!.kernel === null ? 212 : KERNEL_HUES[span!.kernel % KERNEL_HUES.length], dark ? 45 : 68);
+    return tint(span!.kernel === null ? 212 : HUES[span!.kernel % HUES.length], dark ? 45 : 68);
   }
   if (kind in KIND_HUES) {
     return tint(KIND_HUES[kind], kind === 'memory' ? 0 : kind === 'plan' ? 12 : dark ? 38 : 52);

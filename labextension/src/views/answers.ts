@@ -1,13 +1,38 @@
 /** The ranked answer on top of a report: where the run's time went, what would change it, and a button that does it. */
 
-import { button, h, prose, section } from '../dom';
+import { append, button, h, prose, section } from '../dom';
 import { ratioText } from '../format';
-import { hostOf } from '../host';
+import { Host, hostOf } from '../host';
 import { Answer, Break, Report } from '../schema';
+import { question } from './controls';
 import { changeWords, fixLines } from './fix';
+import { ViewContext } from './view';
 import { t } from '../texts';
 
-export function answersView(report: Report, go: (ref: string) => void): HTMLElement | null {
+export interface Answers {
+  element: HTMLElement | null;
+  /** To be called once the element is in the document: only then can the kernel be found. */
+  shown: () => void;
+}
+
+export function answersView({ model, go, replace }: ViewContext): Answers {
+  const { report } = model;
+  let waiting: ((host: Host) => void)[] = [];
+  const element = ranked(report, go, a => measure(report, a, replace, waiting));
+  const shown = () => {
+    const host = element && waiting.length ? hostOf(element) : null;
+    if (host) {
+      waiting.forEach(f => f(host));
+      waiting = [];
+    }
+  };
+  // (what is open from the start is drawn before it is in the document)
+  return { element, shown: () => (shown(), void requestAnimationFrame(shown)) };
+}
+
+type Measure = (a: Answer) => HTMLElement | null;
+
+function ranked(report: Report, go: (ref: string) => void, measured: Measure): HTMLElement | null {
   if (!report.answers.length) {
     return null;
   }
@@ -17,12 +42,37 @@ export function answersView(report: Report, go: (ref: string) => void): HTMLElem
     h(
       'ol.tc-answers',
       null,
-      report.answers.map(a => answer(report, a, go))
+      report.answers.map(a => answer(report, a, go, measured))
     )
   );
 }
 
-function answer(report: Report, a: Answer, go: (ref: string) => void): HTMLElement {
+/** Times the call as it is and under the answer's settings, in turn: the report comes back with the gain measured. The cell stays as it is. */
+function measure(
+  report: Report,
+  a: Answer,
+  replace: (json: any) => void,
+  waiting: ((host: Host) => void)[]
+): HTMLElement | null {
+  const settings = Object.keys(a.settings ?? {}).length;
+  if (a.how !== 'at most' || !settings || !report.speedups.calls.some(c => c.measured === 'call')) {
+    return null;
+  }
+  const element = h('span.tc-answer-measure');
+  waiting.push(host =>
+    append(
+      element,
+      question(host, t('measure what it wins'), async say => {
+        const asked = { report: report.id, settings: a.settings, seconds: 1 };
+        replace((await host.ask('try', asked, say)).report);
+        return null;
+      })
+    )
+  );
+  return element;
+}
+
+function answer(report: Report, a: Answer, go: (ref: string) => void, measured: Measure): HTMLElement {
   const gain = gainWords(a);
   return h(
     'li.tc-answer-row',
@@ -39,6 +89,7 @@ function answer(report: Report, a: Answer, go: (ref: string) => void): HTMLEleme
     h(
       'div.tc-answer-buttons',
       null,
+      measured(a),
       change(report, a),
       a.ref && a.ref !== 'overview'
         ? h('button.tc-link', { type: 'button', onclick: () => go(a.ref) }, t('details'))

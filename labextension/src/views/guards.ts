@@ -41,8 +41,11 @@ const EVENT_WORDS: { [name: string]: string } = words({
   error: 'error'
 });
 
+/** What has a place in the lane, and no mark. */
+const QUIET = ['capture', 'compile', 'entry'];
+
 const LEGEND_WORDS: { [name: string]: string } = words({
-  capture: 'compiling',
+  capture: 'a call waits for the compiler',
   entry: 'an entry serves',
   recompile: 'compiled again',
   break: 'graph break',
@@ -215,7 +218,10 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
   if (!events.length) {
     return empty(t('Nothing happened that has a time: no compilation, no failed guard.'));
   }
-  const last = Math.max(...events.map(e => e.time + (e.seconds || 0))) || 1;
+  // Reports of earlier versions tell of captures alone, at their end.
+  const compiled = events.some(e => e.kind === 'compile') ? 'compile' : 'capture';
+  const begin = (e: TimelineEvent) => (e.kind === 'compile' ? e.time : Math.max(0, e.time - e.seconds));
+  const last = Math.max(...events.map(e => begin(e) + (e.seconds || 0)), ...events.map(e => e.time)) || 1;
   const end = last * 1.08; // the last entry needs room to be seen
   const share = (t: number) => `${((t / end) * 100).toFixed(2)}%`;
   const lanes = [...new Set(events.map(e => e.frame))];
@@ -247,23 +253,12 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
       h(
         'span.tc-lane-track',
         null,
-        here
-          .filter(n => n.event.kind === 'capture')
-          .map(({ event }) =>
-            h('span.tc-compiling', {
-              title: t('compiling, {0}', seconds(event.seconds)),
-              style: { left: share(event.time), width: share(event.seconds) }
-            })
-          ),
         entries.map(({ event }, i) => {
           const length = Math.max(0, (entries[i + 1]?.event.time ?? end) - event.time);
           // A name that has no room, or that a mark would cover, is in the hint alone.
-          const covered = here.some(
-            n =>
-              !['capture', 'entry'].includes(n.event.kind) &&
-              n.event.time >= event.time &&
-              n.event.time < event.time + 0.12 * end
-          );
+          const covers = (e: TimelineEvent) =>
+            e.kind === 'compile' ? e.time + e.seconds > event.time : !QUIET.includes(e.kind) && e.time >= event.time;
+          const covered = here.some(n => covers(n.event) && n.event.time < event.time + 0.12 * end);
           return h(
             'span.tc-entry-block',
             {
@@ -274,7 +269,15 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
           );
         }),
         here
-          .filter(n => !['capture', 'entry'].includes(n.event.kind))
+          .filter(n => n.event.kind === compiled)
+          .map(({ event }) =>
+            h('span.tc-compiling', {
+              title: t('{0}: this call waited {1}', event.text, seconds(event.seconds)),
+              style: { left: share(begin(event)), width: share(event.seconds) }
+            })
+          ),
+        here
+          .filter(n => !QUIET.includes(n.event.kind))
           .map(({ event, ref }) =>
             h(`button.tc-event.tc-event-${ref && benign(ref) ? 'harmless' : event.kind}`, {
               type: 'button',
@@ -295,21 +298,21 @@ function timeline(report: Report, frames: string[], go: (ref: string) => void): 
   const legend = h(
     'div.tc-legend',
     null,
-    ['capture', 'entry', 'recompile', 'break', 'harmless', 'skip', 'limit', 'error']
+    [compiled, 'entry', 'recompile', 'break', 'harmless', 'skip', 'limit', 'error']
       .filter(kind => kinds.has(kind))
       .map(kind =>
         h(
           'span',
           null,
           h(
-            kind === 'capture'
+            kind === compiled
               ? 'span.tc-key.tc-compiling'
               : kind === 'entry'
                 ? 'span.tc-key.tc-entry-block'
                 : `span.tc-key.tc-event.tc-event-${kind}`,
             { 'aria-hidden': 'true' }
           ),
-          LEGEND_WORDS[kind]
+          LEGEND_WORDS[kind === compiled ? 'capture' : kind]
         )
       )
   );

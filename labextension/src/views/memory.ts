@@ -1,7 +1,7 @@
 /** Memory over one call against eager, the buffers of each plan, and what forward keeps for backward. */
 
 import { Child, empty, h, section, table } from '../dom';
-import { bytes, count, engineName, place, plural, tensorType } from '../format';
+import { bytes, count, engineName, place, plural, shortOp, tensorType } from '../format';
 import { expandGraph } from '../payload';
 import { plot } from '../plot';
 import { Memory, Partition, PartitionValue, Report } from '../schema';
@@ -190,6 +190,27 @@ function lifetimes(m: Memory, report: Report): HTMLElement {
 
 // ------------------------------------------------------------------------------------------------------ forward and backward
 
+/** By name of a kept value, the operations of backward that read it. */
+function readers(p: Partition, model: Model): Map<string, string> {
+  const out = new Map<string, string>();
+  const backward = p.backward[p.backward.length - 1];
+  if (backward === undefined || !model.levels(backward).includes('lowered')) {
+    return out;
+  }
+  const nodes = model.graphNodes(backward, 'lowered');
+  const kept = new Map(p.saved.map(v => [`saved_${v.name}`, v.name]));
+  for (const n of nodes) {
+    for (const i of n.op === 'output' ? [] : n.inputs) {
+      const name = kept.get(nodes[i].name);
+      const op = shortOp(n.op);
+      if (name && !(out.get(name) ?? '').split(', ').includes(op)) {
+        out.set(name, [...(out.get(name)?.split(', ') ?? []), op].join(', '));
+      }
+    }
+  }
+  return out;
+}
+
 function partitionElement(p: Partition, index: number, model: Model): HTMLElement {
   const { report } = model;
   const here = report.source.file;
@@ -209,14 +230,22 @@ function partitionElement(p: Partition, index: number, model: Model): HTMLElemen
       model.selectLine(v.file || here, v.line, 'partition');
     }
   };
-  const values = (rows: PartitionValue[], label: string) =>
-    table(
+  const values = (rows: PartitionValue[], label: string, read = new Map<string, string>()) =>
+    table<PartitionValue>(
       [
         { title: t('value'), cell: v => h('code', null, v.name) },
         { title: t('operation'), cell: v => h('code', null, v.op) },
         { title: t('bytes'), number: true, cell: v => bytes(v.bytes) },
         { title: t('type'), short: true, cell: v => tensorType(v) },
         { title: t('kind'), short: true, cell: v => KIND_WORDS[v.kind] ?? v.kind },
+        ...(read.size
+          ? [
+              {
+                title: t('backward reads it in'),
+                cell: (v: PartitionValue) => h('code', null, read.get(v.name) ?? '')
+              }
+            ]
+          : []),
         { title: t('module'), cell: v => v.module },
         { title: t('line'), short: true, cell: v => (v.line ? place(v.file, v.line, here) : '') }
       ],
@@ -266,7 +295,7 @@ function partitionElement(p: Partition, index: number, model: Model): HTMLElemen
           'details',
           { open: p.saved.length <= 6 },
           h('summary', null, t('what is kept, the largest first')),
-          values(p.saved, t('Values that are kept'))
+          values(p.saved, t('Values that are kept'), readers(p, model))
         )
       : null,
     p.recomputed.length

@@ -7,6 +7,7 @@ import { heatOf, Listing, marksByLine, MARK_WORDS } from '../listing';
 import { CallTiming, Change, Finding, MarkKind, Report } from '../schema';
 import { answersView } from './answers';
 import { diffLines, fixElement } from './fix';
+import { glanceView } from './glance';
 import { View, ViewContext } from './view';
 import { decisionsView, whereView } from './where';
 import { t } from '../texts';
@@ -52,6 +53,7 @@ export function overview(context: ViewContext): View {
   }
 
   const where = whereView(report, go);
+  const answers = answersView(context);
   return {
     element: h(
       'div',
@@ -62,7 +64,7 @@ export function overview(context: ViewContext): View {
             report.errors.map(e => h('p.tc-error', null, e))
           )
         : null,
-      answersView(report, go),
+      answers.element,
       where,
       h(
         'div.tc-columns',
@@ -74,10 +76,11 @@ export function overview(context: ViewContext): View {
           findings(report, go),
           previous(report)
         ),
-        h('div', null, timeFigure(report), compileFigure(report), where ? null : runFigure(report))
+        h('div', null, timeFigure(report), glanceView(context), compileFigure(report), where ? null : runFigure(report))
       ),
       decisionsView(report, go)
     ),
+    shown: answers.shown,
     dispose: () => stops.forEach(f => f())
   };
 }

@@ -88,6 +88,8 @@ export function speedView(context: ViewContext): View {
         flash(kernels.querySelector<HTMLElement>(`[data-kernel="${index}"]`));
       } else if (kind === 'partitions') {
         flash(memory.partition(index));
+      } else if (kind === 'memory') {
+        flash(memory.element);
       }
     }
   };

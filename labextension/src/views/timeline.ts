@@ -236,7 +236,7 @@ export function timelineView(context: ViewContext): View {
                 { 'aria-hidden': 'true' },
                 h('span', { style: { width: `${Math.min(100, (100 * r.seconds) / all)}%` } })
               ),
-              ` ${percent(r.seconds / all)}`
+              h('span.tc-meter-words', null, percent(r.seconds / all))
             ]
           },
           { title: t('times'), number: true, cell: r => count(r.count) }
@@ -326,7 +326,12 @@ function percent(share: number): string {
 
 function legend(): HTMLElement {
   const entry = (kind: string) =>
-    h('span', null, h(`span.tc-swatch.tc-flame-${kind}`, { 'aria-hidden': 'true' }), KIND_WORDS[kind]);
+    h(
+      'span',
+      null,
+      h(`span.tc-swatch.tc-flame-${kind}`, { 'aria-hidden': 'true' }),
+      kind === 'kernel' ? t('generated kernels, each in its own colour') : KIND_WORDS[kind]
+    );
   return h('div.tc-legend', null, ['kernel', 'library', 'guards', 'python'].map(entry));
 }
 

@@ -48,8 +48,10 @@ export function whereView(report: Report, go: (ref: string) => void): HTMLElemen
     colour: COLOURS[kind],
     value: wall.parts.filter(p => p.kind === kind).reduce((sum, p) => sum + p.seconds, 0)
   }));
+  // What the next run does not pay, and what others took, would make all else look like nothing.
+  const own = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved').reduce((s, p) => s + p.seconds, 0);
   const share = (p: WallPart) =>
-    p.seconds / wall.seconds >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / wall.seconds)) : t('< 1 %');
+    p.seconds / own >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / own)) : t('< 1 %');
   const rows = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved' && p.kind !== 'rest');
   return section(
     t('Where the {0} of the run went', seconds(wall.seconds)),
@@ -66,7 +68,11 @@ export function whereView(report: Report, go: (ref: string) => void): HTMLElemen
             },
             { title: t('is'), cell: p => KIND_WORDS[p.kind] ?? p.kind },
             { title: t('time'), number: true, cell: p => seconds(p.seconds) },
-            { title: t('share'), number: true, cell: share },
+            {
+              title: own < 0.98 * wall.seconds ? t('share, without compiling') : t('share'),
+              number: true,
+              cell: share
+            },
             { title: t('calls'), number: true, cell: p => (p.count ? count(p.count) : '') },
             { title: t('line'), short: true, cell: p => (p.line ? place(p.file, p.line, report.source.file) : '') }
           ],

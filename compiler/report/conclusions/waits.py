@@ -1,0 +1,44 @@
+"""Which calls waited for the compiler, and how long: of a function's entries, and of backward passes."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from .. import schema as s
+
+__all__ = ["recompile_seconds", "tell_waits"]
+
+
+def tell_waits(r: Any, waits: Sequence[tuple[float, float]]) -> None:
+    """Put a "compile" event for each wait (begin and end, in seconds since the report began) into the timeline, in the
+    lane of the entry that it ended with, and its length into that entry. A wait without one is that of a backward pass
+    of the entry before.
+    """
+    events = [e for e in r.timeline if e.kind != "compile"]
+    made = [e for e in events if e.kind == "entry"]
+    told: list[s.TimelineEvent] = []
+    for begin, end in waits:
+        inside = [e for e in made if begin <= e.time <= end]
+        at = begin
+        for e in inside:
+            told.append(s.TimelineEvent(at, "compile", e.frame, e.entry, "compiling", e.time - at))
+            if e.entry is not None:
+                r.entries[e.entry].seconds = e.time - at
+            at = e.time
+        before = [e for e in made if e.time <= begin]
+        if not inside and before:
+            last = before[-1]
+            text = f"compiling what follows entry {last.entry}, a backward pass"
+            told.append(s.TimelineEvent(begin, "compile", last.frame, last.entry, text, end - begin))
+    r.timeline = sorted([*events, *told], key=lambda e: e.time) if told else events
+
+
+def recompile_seconds(r: Any) -> list[float]:
+    """What each recompile took: the wait for the entry that it led to. Its backward pass is not in it."""
+    led_to = [e.entry for e in r.timeline if e.kind == "recompile"]
+    took = [r.entries[n].seconds if n is not None and n < len(r.entries) else 0.0 for n in led_to]
+    took += [0.0] * (len(r.recompiles) - len(took))
+    for i, n in enumerate(led_to):
+        if n in led_to[:i]:  # of several that led to one entry the first has its time
+            took[i] = 0.0
+    return took[: len(r.recompiles)]
