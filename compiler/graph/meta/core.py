@@ -112,6 +112,8 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class _State(threading.local):
     env: ShapeEnv | None = None
     recorder: Any = None
+    by_class: Any = None  # runs operators on wrappers (graph/wrappers.py), once there has been one
+    tracing_wrapper = False  # inside of a wrapper class's own code
 
 
 state = _State()

@@ -1,0 +1,234 @@
+"""Tensors of wrapper subclasses in the program: from outside, as results, and as what the entry gives back.
+
+The program sees a Subclassed, whose plain tensor stands for the wrapper in the graph (graph/wrappers.py). One from
+outside reaches the graph by its inner tensors. They are inputs with guards of their own, and a `Wrap` node puts them
+together. The entry makes results of a graph's inner tensors again, by the class's `__tensor_unflatten__`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...graph.meta.core import contiguous_strides
+from ...graph.tensor import TraceTensor
+from ...graph.wrappers import Crossing, Inner, Unwrap, Wrap, Wrapping, is_wrapper, take_apart
+from ...guards import source as S
+from ...guards.source import Source
+from ...guards.wrappers import InnerTensor, Unguardable, WrapperCheck
+from ..kinds.lookups import class_attribute
+from ..machine.signals import Break, Skip, Unrebuildable
+from ..machine.stack_values import ATOMS
+from .tensor_subclasses import PLAIN_TENSORS, Subclassed
+
+if TYPE_CHECKING:
+    from ..entry.entry_source import EntryWriter
+    from ..machine.machine import Machine
+    from ..machine.world import World
+
+__all__ = ["load_wrapper", "as_program_sees", "inner_attribute", "is_of_wrapper", "write_wrapper"]
+
+_PROTOCOL = ("__torch_dispatch__", "__tensor_flatten__", "__tensor_unflatten__")
+_CONSTANTS = (*ATOMS, enum.Enum, type, torch.Size)
+
+
+def is_of_wrapper(s: Subclassed) -> bool:
+    return s.plain.tt_wrapper is not None
+
+
+# --- from outside
+def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
+    """The stand-in for a wrapper from outside; Skip where its class or its context cannot be captured."""
+    m = world.machine
+    try:
+        loaded = _Loading(world, real, source)
+    except Unguardable as problem:
+        raise Skip(
+            f"the tensor `{source.name()}` is a {type(real).__name__} whose flatten context {problem}; the frame runs"
+            " as it is"
+        ) from None
+    m.subclassed = True
+    world.guard(source, "HASATTR", ("_is_param", hasattr(real, "_is_param")), "whether it is a parameter")
+    world.register(real, source)
+    made = world.subclassed[id(real)] = world.register(Subclassed(type(real), loaded.outer, real.__dict__), source)
+    return made
+
+
+class _Loading:
+    """The inputs and guards of one wrapper, and the node that puts it together."""
+
+    def __init__(self, world: World, real: Any, source: Source):
+        self.world, self.plain = world, []
+        self.unwrap: Source | None = None
+        if real.requires_grad:
+            crossing = Crossing(take_apart(real)[0])
+            unwrap = Unwrap(crossing)
+            self.unwrap, self.aliases = S.unwrapped(source, unwrap), list(unwrap(real))
+            if not all(t.requires_grad for t in self.aliases):
+                raise Unguardable("goes with inner tensors that are not all of floating point, and it requires grad")
+        wrapping, sizes, _ = self._inside(real, source)
+        m = world.machine
+        wrap = Wrap(crossing if real.requires_grad else Crossing(wrapping), real.requires_grad)
+        outer = m.native(wrap, sizes, *self.plain)
+        scopes, m.graph.scopes = m.graph.scopes, [m.graph.root]  # in the frame's own graph, as its inputs are
+        try:
+            self.outer = m.graph.record("call_function", wrap, (sizes, *self.plain), {}, outer)
+        finally:
+            m.graph.scopes = scopes
+        m.graph.calls -= 1  # nothing is computed by it
+
+    def _inside(self, t: Any, source: Source) -> tuple[Wrapping, tuple, Any]:
+        """How a wrapper is made, and its sizes and strides, with symbols where inner tensors have them."""
+        world = self.world
+        refuse(t, source)
+        world.guard(source, "TYPE", type(t), "class of the tensor")
+        for name in _PROTOCOL:
+            class_attribute(type(t), name)
+            world.machine.getattr(type(t), name)
+        names, context = t.__tensor_flatten__()
+        inner: list[Wrapping | None] = []
+        own: list[Any] = []
+        shapes: dict[str, tuple] = {}
+        for name in names:
+            part = getattr(t, name)
+            reached = S.attr(source, name) if name in t.__dict__ else S.asked(source, InnerTensor(name))
+            if is_wrapper(part):
+                wrapping, sizes, _ = self._inside(part, reached)
+                shapes[name] = sizes[:2]
+            else:
+                if type(part) not in PLAIN_TENSORS:
+                    raise Unguardable(f"goes with an inner tensor of class {type(part).__name__}")
+                wrapping = sizes = None
+                trace = self._input(part, reached)
+                self.plain.append(trace)
+                shapes[name] = tuple(trace.shape), tuple(trace.stride())
+            inner.append(wrapping)
+            own.append(sizes)
+        shape, from_inner = _shape(t, shapes)
+        stride, strides = _stride(t, shape, shapes)
+        world.guard(
+            S.asked(source, WrapperCheck(t, from_inner, strides)), "ID", True, "outer properties and flatten context"
+        )
+        return Wrapping(type(t), tuple(names), context, tuple(inner)), (shape, stride, tuple(own)), None
+
+    def _input(self, part: torch.Tensor, source: Source) -> TraceTensor:
+        """The stand-in for an inner tensor. Where the wrapper requires grad, gradients pass through the input."""
+        world = self.world
+        if self.unwrap is None:
+            return world.load_tensor(part, source)
+        alias = self.aliases[len(self.plain)]
+        trace = world.stand_in(alias, source)
+        spec = world.spec(alias, trace)
+        reached = S.item(self.unwrap, len(self.plain))
+        world.register(alias, reached)
+        world.tensors[id(alias)], world.reals[id(trace)] = trace, alias
+        world.machine.graph.add_input(alias, trace, reached, spec, False)
+        world.guard(source, "TENSOR", dataclasses.replace(spec, type=type(part), requires_grad=part.requires_grad))
+        return trace
+
+
+def refuse(t: Any, source: Source) -> None:
+    """Skip for wrappers that no check of ours describes."""
+    reason = ""
+    if t.layout is not torch.strided:
+        reason = f"of layout {t.layout}"
+    elif isinstance(class_attribute(type(t), "__getattribute__"), types.FunctionType):
+        reason = "which looks up attributes in its own way"
+    elif t.is_conj() or t.is_neg():
+        reason = "a conjugate or negative view"
+    if reason:
+        raise Skip(f"the tensor `{source.name()}` is a {type(t).__name__}, {reason}; the frame runs as it is")
+
+
+def _shape(t: Any, inner: dict[str, tuple]) -> tuple[tuple, tuple]:
+    """The outer sizes, and where each comes from: (inner tensor, dimension) where that varies, else the number."""
+    shape, origin = [], []
+    for d, n in enumerate(t.shape):
+        found = next(
+            (
+                (name, k)
+                for name, (sizes, _) in inner.items()
+                for k in sorted(range(len(sizes)), key=lambda k: k != d)
+                if type(sizes[k]) is torch.SymInt and getattr(t, name).shape[k] == n
+            ),
+            None,
+        )
+        shape.append(int(n) if found is None else inner[found[0]][0][found[1]])
+        origin.append(int(n) if found is None else found)
+    return tuple(shape), tuple(origin)
+
+
+def _stride(t: Any, shape: tuple, inner: dict[str, tuple]) -> tuple[tuple, Any]:
+    """The outer strides, and how they are checked: numbers, "contiguous", or the inner tensor that has the same."""
+    now = tuple(map(int, t.stride()))
+    if all(type(n) is int for n in shape):
+        return now, now
+    like = next((name for name in inner if tuple(getattr(t, name).stride()) == now), None)
+    if like is not None:
+        return inner[like][1], like
+    if not t.is_contiguous():
+        raise Unguardable("goes with sizes that vary and strides that follow from no inner tensor")
+    strides: list[Any] = [1]
+    for n in reversed(shape[1:]):
+        strides.append(strides[-1] * n)
+    return tuple(reversed(strides[: len(shape)])), "contiguous"
+
+
+# --- results
+def as_program_sees(m: Machine, value: Any) -> Any:
+    """A result of torch's, with a Subclassed for each tensor that stands for a wrapper."""
+    if type(value) is TraceTensor and value.tt_wrapper is not None:
+        m.subclassed = True
+        return m.world.create(Subclassed(type(value.tt_wrapper), value))
+    if isinstance(value, (list, tuple)) and any(isinstance(v, (list, tuple, TraceTensor)) for v in value):
+        parts = [as_program_sees(m, v) for v in value]
+        if any(p is not v for p, v in zip(parts, value)):
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def inner_attribute(m: Machine, s: Subclassed, name: str) -> Any:
+    """An attribute that the class gave a wrapper that was made inside: NotImplemented where it has none."""
+    members = s.plain.tt_wrapper.__dict__  # type: ignore[union-attr]
+    if name not in members:
+        return NotImplemented
+    if name in s.__dict__:
+        return s.__dict__[name]
+    value = members[name]
+    if isinstance(value, torch.Tensor):
+        inner = Inner(name)
+        made = m.graph.record("call_function", inner, (s.plain,), {}, m.native(inner, s.plain))
+        m.graph.calls -= 1
+        value = s.__dict__[name] = as_program_sees(m, made)
+        return value
+    if isinstance(value, _CONSTANTS) or type(value) is tuple and all(isinstance(v, _CONSTANTS) for v in value):
+        return value
+    raise Break(
+        "tensor_attribute", f"the attribute {name} of a {s.tensor_class.__name__} that was made inside is an object"
+    )
+
+
+def write_wrapper(w: EntryWriter, s: Subclassed) -> str:
+    """The entry's expression for a wrapper that was made inside."""
+    m = w.machine
+    wrapping, sizes, plain = take_apart(s.plain)
+    outer = s.plain
+    if outer.requires_grad and not all(t.dtype.is_floating_point for t in plain):
+        raise Unrebuildable(s, f"a {s.tensor_class.__name__} that requires grad over tensors of integers")
+    unwrap = Unwrap(Crossing(wrapping))
+    parts = m.native(unwrap, outer)
+    m.graph.record("call_function", unwrap, (outer,), {}, parts)
+    m.graph.calls -= 1
+    wrap = Wrap(Crossing(wrapping), outer.requires_grad)
+    given = ", ".join(w.value(p) for p in parts)
+    return w.assign(s, f"{w.constant(wrap)}({_text(w, sizes)}, {given})")
+
+
+def _text(w: EntryWriter, sizes: Any) -> str:
+    if isinstance(sizes, tuple):
+        return f"({''.join(_text(w, n) + ', ' for n in sizes)})"
+    return w.value(sizes)
