@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from .captured import CapturedGraph
 from .meta.core import state
 from .opinfo import op_info
 from .tensor import TraceTensor, from_meta, holds_outer, tensor_meta
 from .traced_calls import call_factory_overload, factory_overload
 
-__all__ = ["Wrapping", "Crossing", "Wrap", "Unwrap", "Inner", "is_wrapper", "take_apart"]
+__all__ = ["Wrapping", "Crossing", "Wrap", "Unwrap", "Inner", "is_wrapper", "take_apart", "gradients_cross"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,3 +253,11 @@ class Inner(_Call):
     def __call__(self, t: torch.Tensor) -> torch.Tensor:
         wrapper = t.tt_wrapper if type(t) is TraceTensor else t
         return _outer(getattr(wrapper, self.name), {}) if type(t) is TraceTensor else getattr(wrapper, self.name)
+
+
+def gradients_cross(captured: CapturedGraph) -> bool:
+    """Whether gradients of wrappers enter or leave a graph: parts of them are of use only where all of it is traced."""
+    return any(
+        isinstance(n.target, Wrap) and n.target.requires_grad or isinstance(n.target, Unwrap)
+        for n in captured.graph_module.graph.nodes
+    )

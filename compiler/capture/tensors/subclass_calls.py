@@ -22,9 +22,9 @@ from ..machine.generators import natively
 from ..kinds.inline_policy import is_leaf_function, is_of_torch, is_trusted_module
 from ..kinds.lookups import MISSING, class_attribute
 from ..machine.signals import Break, Raised
-from .tensor_calls import METHODS, call_method
+from .tensor_calls import METADATA_METHODS, METHODS, call_method
 from .tensor_subclasses import Subclassed, holds_subclassed, is_like_tensor, refusal
-from .wrapper_values import as_program_sees, inner_attribute, is_of_wrapper
+from .wrapper_values import as_program_sees, finish, inner_attribute, is_of_wrapper, is_wrapper_class, make_wrapper
 from ...graph.tensor import TraceTensor
 
 if TYPE_CHECKING:
@@ -136,11 +136,12 @@ def _make_subclass(m: Machine, cls: type, data: Any, require_grad: Any = False, 
 
 FUNCTIONS[torch.Tensor.__new__] = _new
 FUNCTIONS[torch.Tensor._make_subclass] = _make_subclass
+FUNCTIONS[torch.Tensor._make_wrapper_subclass] = make_wrapper
 
 
 def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """cls(*args): __new__, then __init__."""
-    reason = refusal(cls)
+    reason = "" if is_wrapper_class(cls) else refusal(cls)
     if reason or isinstance(class_attribute(type(cls), "__call__"), types.FunctionType):
         raise Break(
             "unsupported",
@@ -209,7 +210,9 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         if fn.__name__ == "as_subclass":
             s, cls = args
             if is_of_wrapper(s):
-                raise Break("unsupported", f"a tensor of class {s.tensor_class.__name__} is taken for one of another class")
+                raise Break(
+                    "unsupported", f"a tensor of class {s.tensor_class.__name__} is taken for one of another class"
+                )
             return s.plain if cls is torch.Tensor else as_subclass(m, s.plain, cls)
     elif t is types.BuiltinFunctionType or t is types.MethodWrapperType or fn in _NUMBERS:
         if fn in _ASK:
@@ -225,7 +228,7 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 
 def _is_torchs(fn: Any) -> bool:
     """Whether a native function is one of torch's that takes tensors, or reads or sets an attribute of a tensor."""
-    if fn is torch.Tensor._make_subclass or fn is torch.Tensor.__new__:
+    if fn in (torch.Tensor._make_subclass, torch.Tensor._make_wrapper_subclass, torch.Tensor.__new__):
         return False
     owner = getattr(fn, "__self__", None)
     accessor = (
@@ -374,6 +377,8 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     def plain(value: Any) -> Any:
         if type(value) is not Subclassed:
             return value
+        if value.unfinished is not None and not (asks or name in METADATA_METHODS):
+            finish(m, value)
         given[id(value.plain)] = value
         return value.plain
 
@@ -384,6 +389,7 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         if fn is getattr
         else getattr(fn, "__name__", "")
     )
+    asks = fn is getattr or type(fn) is types.MethodWrapperType
     if name in _WITHOUT_HISTORY and type(args[0]) is Subclassed and not args[0].plain.requires_grad:
         return _WITHOUT_HISTORY[name]
     if name in _OF_THE_OBJECT:
@@ -440,7 +446,7 @@ def store_attribute(m: Machine, s: Subclassed, name: str, value: Any) -> None:
     raw, world = class_attribute(s.tensor_class, name), m.world
     if type(raw) is property and raw.fset is not None:
         m.call(raw.fset, [s, value])
-    elif raw is not MISSING and hasattr(type(raw), "__set__") or is_of_wrapper(s):
+    elif raw is not MISSING and hasattr(type(raw), "__set__") or is_of_wrapper(s, finished=True):
         raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
     elif world.is_outside(s):
         world.pending.setdefault(id(s), {})[name] = value

@@ -33,6 +33,7 @@ __all__ = [
     "call_method",
     "call_operator",
     "holds_tensor",
+    "METADATA_METHODS",
     "METHODS",
     "CONVERSIONS",
     "copy_constructed",
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 # Properties of a tensor that its metadata decides.
-_METADATA_METHODS = frozenset(
+METADATA_METHODS = frozenset(
     (
         "size",
         "dim",
@@ -442,7 +443,7 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         args = [*args, kwargs.pop("from"), *([kwargs.pop("to")] if "to" in kwargs else [])]
     if name in _OWN_WAYS and (result := _OWN_WAYS[name](m, obj, args, kwargs)) is not NotImplemented:
         return result
-    if name in _METADATA_METHODS:
+    if name in METADATA_METHODS:
         return _run(m, getattr(obj, name), args, kwargs)
     if _writes_itself(name):
         m.graph.writes_to(obj)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...graph.meta.core import contiguous_strides
-from ...graph.tensor import TraceTensor
+from ...graph.tensor import TraceTensor, from_meta, tensor_meta
 from ...graph.wrappers import Crossing, Inner, Unwrap, Wrap, Wrapping, is_wrapper, take_apart
 from ...guards import source as S
 from ...guards.source import Source
@@ -23,6 +22,7 @@ from ...guards.wrappers import InnerTensor, Unguardable, WrapperCheck
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
+from .class_code import rely_on_class
 from .tensor_subclasses import PLAIN_TENSORS, Subclassed
 
 if TYPE_CHECKING:
@@ -30,14 +30,27 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
     from ..machine.world import World
 
-__all__ = ["load_wrapper", "as_program_sees", "inner_attribute", "is_of_wrapper", "write_wrapper"]
+__all__ = [
+    "load_wrapper",
+    "as_program_sees",
+    "inner_attribute",
+    "write_wrapper",
+    "make_wrapper",
+    "finish",
+    "is_of_wrapper",
+    "is_wrapper_class",
+]
 
-_PROTOCOL = ("__torch_dispatch__", "__tensor_flatten__", "__tensor_unflatten__")
 _CONSTANTS = (*ATOMS, enum.Enum, type, torch.Size)
 
 
-def is_of_wrapper(s: Subclassed) -> bool:
-    return s.plain.tt_wrapper is not None
+def is_of_wrapper(s: Subclassed, finished: bool = False) -> bool:
+    """Whether this stands for a wrapper. `finished`: and has its inner tensors."""
+    return s.plain.tt_wrapper is not None or s.unfinished is not None and not finished
+
+
+def is_wrapper_class(cls: type) -> bool:
+    return hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
 
 
 # --- from outside
@@ -86,9 +99,7 @@ class _Loading:
         world = self.world
         refuse(t, source)
         world.guard(source, "TYPE", type(t), "class of the tensor")
-        for name in _PROTOCOL:
-            class_attribute(type(t), name)
-            world.machine.getattr(type(t), name)
+        rely_on_class(world.machine, type(t))
         names, context = t.__tensor_flatten__()
         inner: list[Wrapping | None] = []
         own: list[Any] = []
@@ -178,6 +189,41 @@ def _stride(t: Any, shape: tuple, inner: dict[str, tuple]) -> tuple[tuple, Any]:
     return tuple(reversed(strides[: len(shape)])), "contiguous"
 
 
+# --- made inside
+def make_wrapper(m: Machine, cls: Any, size: Any, *args: Any, **kwargs: Any) -> Subclassed:
+    """torch.Tensor._make_wrapper_subclass(cls, size, ...): its class sets its inner tensors as attributes."""
+    odd = [k for k in kwargs if k.startswith("dispatch_") and kwargs[k] not in (None, False)]
+    if odd or not is_wrapper_class(cls):
+        raise Break("unsupported", f"a tensor of class {cls.__name__} is made, which can't be taken apart")
+    args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if kwargs.get("requires_grad"):
+        raise Break("unsupported", f"a leaf of class {cls.__name__} that requires grad is made")
+    instance = m.native(torch.Tensor._make_wrapper_subclass, cls, m.deep_plain(size), *args, **kwargs)
+    made = Subclassed(cls, from_meta(tensor_meta(instance), m.env))
+    made.unfinished = instance
+    m.subclassed = True
+    rely_on_class(m, cls)
+    return m.world.create(made)
+
+
+def finish(m: Machine, s: Subclassed) -> None:
+    """The inner tensors of a wrapper made inside are set: from here on it is a value of the graph."""
+    instance: Any = s.unfinished
+    for name, value in s.__dict__.items():
+        if type(value) is Subclassed:
+            if not is_of_wrapper(value):
+                raise Break("unsupported", f"a {s.tensor_class.__name__} holds a {value.tensor_class.__name__}")
+            if value.unfinished is not None:
+                finish(m, value)
+            value = value.plain.tt_wrapper
+        instance.__dict__[name] = m.deep_plain(value)
+    wrapping, sizes, plain = m.native(take_apart, instance)
+    wrap = Wrap(Crossing(wrapping), False)
+    s.plain = m.graph.record("call_function", wrap, (sizes, *plain), {}, m.native(wrap, sizes, *plain))
+    s.unfinished = None
+    m.graph.calls -= 1
+
+
 # --- results
 def as_program_sees(m: Machine, value: Any) -> Any:
     """A result of torch's, with a Subclassed for each tensor that stands for a wrapper."""
@@ -193,11 +239,11 @@ def as_program_sees(m: Machine, value: Any) -> Any:
 
 def inner_attribute(m: Machine, s: Subclassed, name: str) -> Any:
     """An attribute that the class gave a wrapper that was made inside: NotImplemented where it has none."""
-    members = s.plain.tt_wrapper.__dict__  # type: ignore[union-attr]
-    if name not in members:
-        return NotImplemented
     if name in s.__dict__:
         return s.__dict__[name]
+    members = getattr(s.plain.tt_wrapper, "__dict__", {})
+    if name not in members:
+        return NotImplemented
     value = members[name]
     if isinstance(value, torch.Tensor):
         inner = Inner(name)
@@ -215,6 +261,8 @@ def inner_attribute(m: Machine, s: Subclassed, name: str) -> Any:
 def write_wrapper(w: EntryWriter, s: Subclassed) -> str:
     """The entry's expression for a wrapper that was made inside."""
     m = w.machine
+    if s.unfinished is not None:
+        finish(m, s)
     wrapping, sizes, plain = take_apart(s.plain)
     outer = s.plain
     if outer.requires_grad and not all(t.dtype.is_floating_point for t in plain):
@@ -225,7 +273,10 @@ def write_wrapper(w: EntryWriter, s: Subclassed) -> str:
     m.graph.calls -= 1
     wrap = Wrap(Crossing(wrapping), outer.requires_grad)
     given = ", ".join(w.value(p) for p in parts)
-    return w.assign(s, f"{w.constant(wrap)}({_text(w, sizes)}, {given})")
+    name = w.assign(s, f"{w.constant(wrap)}({_text(w, sizes)}, {given})")
+    for key, value in s.__dict__.items():  # what the program set or read: the same objects
+        w.line(f"{name}.__dict__[{key!r}] = {w.value(value)}")
+    return name
 
 
 def _text(w: EntryWriter, sizes: Any) -> str:
