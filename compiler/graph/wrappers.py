@@ -23,19 +23,26 @@ from .opinfo import op_info
 from .tensor import TraceTensor, from_meta, holds_outer, tensor_meta
 from .traced_calls import call_factory_overload, factory_overload
 
-__all__ = ["Wrapping", "Crossing", "Wrap", "Unwrap", "Inner", "is_wrapper", "take_apart", "gradients_cross"]
+__all__ = ["Wrapping", "Fixed", "Crossing", "Wrap", "Unwrap", "Inner", "is_wrapper", "take_apart", "gradients_cross"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """What stands among the inner tensors of a wrapper and is none: the mesh of a DTensor."""
+
+    value: Any
 
 
 @dataclass(frozen=True, eq=False)
 class Wrapping:
     """How a wrapper is made of its inner tensors: what `__tensor_flatten__` said. `inner` has a Wrapping where an inner
-    tensor is a wrapper itself.
+    tensor is a wrapper itself, and None for a plain tensor.
     """
 
     cls: type
     names: tuple[str, ...]
     context: Any
-    inner: tuple["Wrapping | None", ...]
+    inner: tuple["Wrapping | Fixed | None", ...]
 
 
 @dataclass(eq=False)
@@ -59,20 +66,21 @@ def take_apart(t: torch.Tensor) -> tuple[Wrapping, tuple, list[torch.Tensor]]:
             raise NotImplementedError("a plain tensor stands where one of a wrapper subclass did, which is not traced")
         t = t.tt_wrapper
     names, context = t.__tensor_flatten__()  # type: ignore[attr-defined]
-    inner: list[Wrapping | None] = []
+    inner: list[Wrapping | Fixed | None] = []
     sizes: list[Any] = []
     plain: list[torch.Tensor] = []
     for name in names:
         part = getattr(t, name)
-        if not is_wrapper(part):
-            inner.append(None)
-            sizes.append(None)
-            plain.append(part)
+        if is_wrapper(part):
+            wrapping, own, parts = take_apart(part)
+            inner.append(wrapping)
+            sizes.append(own)
+            plain += parts
             continue
-        wrapping, own, parts = take_apart(part)
-        inner.append(wrapping)
-        sizes.append(own)
-        plain += parts
+        is_plain = isinstance(part, torch.Tensor)
+        inner.append(None if is_plain else Fixed(part))
+        sizes.append(None)
+        plain += [part] if is_plain else []
     return (
         Wrapping(type(t), tuple(names), context, tuple(inner)),
         (tuple(t.shape), tuple(t.stride()), tuple(sizes)),
@@ -90,10 +98,12 @@ def put_together(wrapping: Wrapping, sizes: tuple, plain: Sequence[torch.Tensor]
 
 def _made(wrapping: Wrapping, sizes: tuple, plain: Iterator[torch.Tensor]) -> torch.Tensor:
     size, stride, own = sizes
-    parts = {
-        name: next(plain) if inner is None else _made(inner, of_inner, plain)
-        for name, inner, of_inner in zip(wrapping.names, wrapping.inner, own, strict=True)
-    }
+    parts = {}
+    for name, inner, of_inner in zip(wrapping.names, wrapping.inner, own, strict=True):
+        if inner is None:
+            parts[name] = next(plain)
+        else:
+            parts[name] = inner.value if isinstance(inner, Fixed) else _made(inner, of_inner, plain)
     if all(type(n) is int for n in size):
         size = torch.Size(size)
     return wrapping.cls.__tensor_unflatten__(parts, wrapping.context, size, stride)  # type: ignore[attr-defined]
@@ -102,7 +112,9 @@ def _made(wrapping: Wrapping, sizes: tuple, plain: Iterator[torch.Tensor]) -> to
 def _sizes_of_gradient(sizes: tuple, wrapping: Wrapping, plain: Sequence[torch.Tensor]) -> tuple:
     """The sizes of a wrapper whose parts may be laid out in another way than those that it is the gradient of."""
     alike = next((t for t in plain if tuple(t.shape) == tuple(sizes[0])), None)
-    own = tuple(s if i is None else _sizes_of_gradient(s, i, plain) for s, i in zip(sizes[2], wrapping.inner))
+    own = tuple(
+        _sizes_of_gradient(s, i, plain) if isinstance(i, Wrapping) else s for s, i in zip(sizes[2], wrapping.inner)
+    )
     return sizes[0], sizes[1] if alike is None else tuple(alike.stride()), own
 
 

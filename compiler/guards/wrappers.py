@@ -103,10 +103,15 @@ class WrapperCheck:
     __name__ = "wrapper"
 
     def __init__(self, t: Any, shape: tuple, stride: tuple | str):
-        names, context = t.__tensor_flatten__()
-        self.names, self.context = tuple(names), snapshot(context)
+        self.names, self.context = self._context(t)
         self.facts = self._facts(t)
         self.shape, self.stride = shape, stride
+
+    def _context(self, t: Any) -> tuple[tuple, Any]:
+        """The names of what is inside, and a snapshot of the context and of what inside is no tensor."""
+        names, context = t.__tensor_flatten__()
+        others = [x for x in (getattr(t, name) for name in names) if not isinstance(x, torch.Tensor)]
+        return tuple(names), snapshot((context, others))
 
     def _facts(self, t: Any) -> tuple:
         return t.dtype, t.device, t.layout, t.requires_grad, t.is_conj(), t.is_neg(), t.dim(), has_tangent(t)
@@ -121,8 +126,7 @@ class WrapperCheck:
     def _holds(self, t: Any) -> bool:
         if self._facts(t) != self.facts:
             return False
-        names, context = t.__tensor_flatten__()
-        if tuple(names) != self.names or snapshot(context) != self.context:
+        if self._context(t) != (self.names, self.context):
             return False
         for size, wanted in zip(t.shape, self.shape):
             if size != (wanted if type(wanted) is int else getattr(t, wanted[0]).shape[wanted[1]]):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...graph.tensor import TraceTensor, from_meta, tensor_meta
-from ...graph.wrappers import Crossing, Inner, Unwrap, Wrap, Wrapping, is_wrapper, take_apart
+from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is_wrapper, take_apart
 from ...guards import source as S
 from ...guards.source import Source
 from ...guards.wrappers import InnerTensor, Unguardable, WrapperCheck
@@ -101,7 +101,7 @@ class _Loading:
         world.guard(source, "TYPE", type(t), "class of the tensor")
         rely_on_class(world.machine, type(t))
         names, context = t.__tensor_flatten__()
-        inner: list[Wrapping | None] = []
+        inner: list[Wrapping | Fixed | None] = []
         own: list[Any] = []
         shapes: dict[str, tuple] = {}
         for name in names:
@@ -110,6 +110,8 @@ class _Loading:
             if is_wrapper(part):
                 wrapping, sizes, _ = self._inside(part, reached)
                 shapes[name] = sizes[:2]
+            elif not isinstance(part, torch.Tensor):
+                wrapping, sizes = Fixed(part), None  # the check compares it, as it does the context
             else:
                 if type(part) not in PLAIN_TENSORS:
                     raise Unguardable(f"goes with an inner tensor of class {type(part).__name__}")
