@@ -54,6 +54,7 @@ class TraceTensor(torch.Tensor, Traced):
 
     tt_env: ShapeEnv | None
     tt_wrapper: torch.Tensor | None = None  # what it stands for, of a wrapper subclass (wrappers.py)
+    tt_differentiable = False  # a wrapper from outside that requires grad: to eager a leaf, or a result of its own
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -347,6 +348,8 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
     for t in _flat(targets):
         if t is not None:
             known_values.forget(t.tt_storage)
+            if state.tracing_wrapper:
+                state.written_inside.append(t)
     fresh: list = []
     names = {info.arg_names[i] for i in info.writes} if info.kind == "out" else ()
     margs = [_plain(a) for i, a in enumerate(args) if info.kind != "out" or i not in info.writes]

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
+from ..guards.snapshots import snapshot
 from .captured import CapturedGraph
 from .meta.core import state
 from .opinfo import op_info
 from .tensor import TraceTensor, from_meta, holds_outer, tensor_meta
 from .traced_calls import call_factory_overload, factory_overload
 
-__all__ = ["Wrapping", "Fixed", "Crossing", "Wrap", "Unwrap", "Inner", "is_wrapper", "take_apart", "gradients_cross"]
+__all__ = ["Wrapping", "Fixed", "Crossing", "Wrap", "Unwrap", "Inner", "is_wrapper", "take_apart", "gradients_cross", "written_inside"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,10 +137,8 @@ def _map(change: Callable[[Any], Any], value: Any) -> Any:
 
 def run_by_class(op: Any, args: tuple, kwargs: dict) -> Any:
     """An operator on tensors that stand for wrappers, by the `__torch_dispatch__` of their classes."""
-    info = op_info(op)
-    written = [args[i] if i < len(args) else kwargs.get(info.arg_names[i]) for i in info.writes]
-    if holds_outer(written):
-        raise NotImplementedError(f"{op} writes into a tensor of a wrapper subclass, which is not traced")
+    written = _written(op, args, kwargs)
+    before = [take_apart(t)[2] for t in written]
     outers: dict[int, TraceTensor] = {}
     classes: list[type] = []
 
@@ -155,17 +154,62 @@ def run_by_class(op: Any, args: tuple, kwargs: dict) -> Any:
 
     args, kwargs = _map(instance, args), _map(instance, kwargs)
     with _tracing(), _Factories():
-        for cls in classes:
-            result = cls.__torch_dispatch__(op, tuple(classes), args, kwargs)
-            if result is not NotImplemented:
-                return _map(lambda value: _outer(value, outers), result)
+        try:
+            result = _ask(classes, op, args, kwargs)
+        except (TypeError, RuntimeError) as e:
+            if "unhashable type: non-nested SymInt" not in str(e):
+                raise
+            # the class keeps what it knows in a table of sizes: once more with the sizes fixed, by guards
+            result = _ask(classes, op, _map(_of_fixed_sizes, args), _map(_of_fixed_sizes, kwargs))
+    for t, plain in zip(written, before):
+        if any(p is not q for p, q in zip(plain, take_apart(t)[2])):
+            raise NotImplementedError(f"{op} exchanges the inner tensors of a wrapper, which is not traced")
+    return _map(lambda value: _outer(value, outers), result)
+
+
+def _written(op: Any, args: tuple, kwargs: dict) -> list[TraceTensor]:
+    """The wrappers that an operator writes to, by its schema. Only their inner tensors' elements may be written."""
+    info = op_info(op)
+    given = [args[i] if i < len(args) else kwargs.get(info.arg_names[i]) for i in info.writes]
+    written = [t for x in given for t in (x if isinstance(x, (list, tuple)) else (x,)) if holds_outer((t,))]
+    if written and info.kind == "metadata" or any(t.tt_differentiable for t in written):
+        raise NotImplementedError(f"{op} writes to a tensor of a wrapper subclass in a way that is not traced")
+    return written
+
+
+def written_inside() -> list[TraceTensor]:
+    """What the code of wrapper classes has written to since this was last asked."""
+    written, state.written_inside = state.written_inside or [], []
+    return written
+
+
+def _ask(classes: list[type], op: Any, args: tuple, kwargs: dict) -> Any:
+    for cls in classes:
+        result = cls.__torch_dispatch__(op, tuple(classes), args, kwargs)
+        if result is not NotImplemented:
+            return result
     raise TypeError(f"no implementation found for {op} on types that implement __torch_dispatch__: {classes}")
+
+
+def _of_fixed_sizes(value: Any) -> Any:
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if type(value) is TraceTensor and value.tt_env is not None:
+        for n in (*value.shape, *value.stride()):
+            int(n)
+        return torch.ops.aten.alias.default(value)
+    if is_wrapper(value):
+        wrapping, sizes, plain = take_apart(value)
+        return _made(wrapping, _map(_of_fixed_sizes, sizes), iter(_map(_of_fixed_sizes, plain)))
+    return value
 
 
 class _tracing:
     """Operators of a class's own code are traced."""
 
     def __enter__(self) -> None:
+        if state.written_inside is None:
+            state.written_inside = []
         self.before, state.tracing_wrapper = state.tracing_wrapper, True
 
     def __exit__(self, *exc: Any) -> None:
@@ -197,10 +241,41 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
+        if not ctx.traced:
+            gradient = _as_traced(gradient, ctx.crossing.wrapping)
         wrapping, _, plain = take_apart(gradient)
         if ctx.traced:
             ctx.crossing.gradient = wrapping
+        elif gradient.requires_grad:  # of a backward pass that is differentiated in its turn
+            plain = _Leave.apply(Crossing(wrapping), gradient)
         return (None, None, *plain)
+
+
+def _as_traced(gradient: Any, wrapping: Wrapping) -> torch.Tensor:
+    """A gradient from outside in the form that the graph was made for: that of the result that it belongs to."""
+    found = take_apart(gradient)[0] if type(gradient) is wrapping.cls else None
+    if found is not None and _alike(found, wrapping):
+        return gradient
+    coerce = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
+    coerced = coerce(wrapping.context) if coerce is not None and found is not None else None
+    if coerced is None:
+        raise RuntimeError(
+            f"the gradient of a {wrapping.cls.__name__} is a {type(gradient).__name__}"
+            f"{' of another flatten context' if found is not None else ''}; the compiled backward takes it as the result"
+            " that it belongs to. Compile less, so that the loss is computed inside, or give a gradient of that form."
+        )
+    return coerced
+
+
+def _alike(a: Wrapping, b: Wrapping) -> bool:
+    if a.cls is not b.cls or a.names != b.names or snapshot(a.context) != snapshot(b.context):
+        return False
+    for x, y in zip(a.inner, b.inner):
+        if type(x) is not type(y):
+            return False
+        if isinstance(x, Wrapping) and not _alike(x, y):
+            return False
+    return True
 
 
 class _Leave(torch.autograd.Function):
@@ -213,7 +288,10 @@ class _Leave(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
         wrapping = ctx.crossing.gradient or ctx.crossing.wrapping
-        return None, put_together(wrapping, _sizes_of_gradient(ctx.sizes, wrapping, gradients), gradients)
+        sizes = _sizes_of_gradient(ctx.sizes, wrapping, gradients)
+        if torch.is_grad_enabled() and any(g.requires_grad for g in gradients):
+            return None, _Enter.apply(Crossing(wrapping), sizes, *gradients)
+        return None, put_together(wrapping, sizes, gradients)
 
 
 class _Call:
@@ -238,7 +316,10 @@ class Wrap(_Call):
         if not self.requires_grad or not any(t.requires_grad for t in plain):
             return put_together(self.crossing.wrapping, sizes, plain)
         with torch.enable_grad():  # it requires grad in whatever mode it comes
-            return _Enter.apply(self.crossing, sizes, *plain)
+            made = _Enter.apply(self.crossing, sizes, *plain)
+        if type(made) is TraceTensor:
+            made.tt_differentiable = True
+        return made
 
 
 class Unwrap(_Call):

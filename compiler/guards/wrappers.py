@@ -1,83 +1,20 @@
 """What a guard asks of a tensor of a wrapper subclass, apart from its type and the tensors inside.
 
 Those have guards of their own. Here are the outer tensor's properties and the *flatten context*: whatever
-`__tensor_flatten__` gives beside the names of the inner tensors. A context is compared by a snapshot of it, because the
-object itself may be changed by its owner. What has no equality is compared by identity and by its fields.
+`__tensor_flatten__` gives beside the names of the inner tensors.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
-import types
 from typing import Any
 
 import torch
 
+from .snapshots import snapshot
 from .tensors import has_tangent
 
-__all__ = ["Unguardable", "WrapperCheck", "InnerTensor", "snapshot"]
-
-_MOST_DEPTH = 12
-_ATOMS = (type(None), bool, int, str, bytes, type(...))
-_FIXED = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    enum.Enum,
-    torch.dtype,
-    torch.layout,
-    torch.memory_format,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-)
-
-
-class Unguardable(Exception):
-    """A flatten context holds something that can be compared neither by equality nor by its fields."""
-
-
-class _Same:
-    """An object that is itself only."""
-
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: Any):
-        self.obj = obj
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Same and other.obj is self.obj
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def snapshot(value: Any, depth: int = 0) -> Any:
-    """What tells this value from others, and stays as it is now. Raises Unguardable."""
-    cls = type(value)
-    if cls in _ATOMS:
-        return cls, value
-    if cls in (float, complex):
-        return cls, repr(value)  # -0.0 is not 0.0, and nan is itself
-    if isinstance(value, _FIXED):
-        return _Same(value)
-    if depth > _MOST_DEPTH:
-        raise Unguardable(f"is nested more than {_MOST_DEPTH} deep, or holds itself")
-    if isinstance(value, torch.Tensor):
-        raise Unguardable("holds a tensor")
-    if isinstance(value, (list, tuple)):
-        return cls, [snapshot(v, depth + 1) for v in value]
-    if cls is dict:
-        return cls, [(snapshot(k, depth + 1), snapshot(v, depth + 1)) for k, v in value.items()]
-    if dataclasses.is_dataclass(value):
-        return cls, [snapshot(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value)]
-    if cls.__eq__ is not object.__eq__ and cls.__hash__ not in (None, object.__hash__):
-        return cls, value  # what is hashed by its value does not change
-    fields = getattr(value, "__dict__", None)
-    if cls.__eq__ is object.__eq__ and isinstance(fields, dict):
-        return _Same(value), snapshot(fields, depth + 1)
-    raise Unguardable(f"holds a {cls.__module__}.{cls.__qualname__}, of which nothing tells whether it has changed")
-
+__all__ = ["WrapperCheck", "InnerTensor"]
 
 @dataclasses.dataclass(frozen=True)
 class InnerTensor:

@@ -260,6 +260,8 @@ class EntryWriter:
         return any(type(t) is TraceTensor and t.tt_storage is v.tt_storage for t in self.machine.world.tensors.values())
 
     def _output(self, v: Any) -> str:
+        if type(v) is TraceTensor and v.tt_wrapper is not None:
+            raise Unrebuildable(v, "the value of a tensor of a wrapper subclass")
         node = self.machine.graph.arg(v)
         name = self._output_names.get(node)
         if name is None:

@@ -26,6 +26,7 @@ from .tensor_calls import METADATA_METHODS, METHODS, call_method
 from .tensor_subclasses import Subclassed, holds_subclassed, is_like_tensor, refusal
 from .wrapper_values import as_program_sees, finish, inner_attribute, is_of_wrapper, is_wrapper_class, make_wrapper
 from ...graph.tensor import TraceTensor
+from ...graph.wrappers import written_inside
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -404,6 +405,7 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         result = call_method(m, args[0], _PYTHON_METHODS[fn], args[1:], kwargs)
     else:
         result = m.call(fn, args, kwargs)
+    m.graph.writes_to(written_inside())
     return given.get(id(result)) or as_program_sees(m, result)
 
 

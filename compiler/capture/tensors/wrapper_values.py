@@ -18,7 +18,8 @@ from ...graph.tensor import TraceTensor, from_meta, tensor_meta
 from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is_wrapper, take_apart
 from ...guards import source as S
 from ...guards.source import Source
-from ...guards.wrappers import InnerTensor, Unguardable, WrapperCheck
+from ...guards.snapshots import Unguardable
+from ...guards.wrappers import InnerTensor, WrapperCheck
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
@@ -153,6 +154,8 @@ def refuse(t: Any, source: Source) -> None:
         reason = "which looks up attributes in its own way"
     elif t.is_conj() or t.is_neg():
         reason = "a conjugate or negative view"
+    elif type(t).__module__ == "torch.distributed._functional_collectives":
+        reason = "whose collective may be under way"
     if reason:
         raise Skip(f"the tensor `{source.name()}` is a {type(t).__name__}, {reason}; the frame runs as it is")
 
@@ -269,6 +272,8 @@ def write_wrapper(w: EntryWriter, s: Subclassed) -> str:
     outer = s.plain
     if outer.requires_grad and not all(t.dtype.is_floating_point for t in plain):
         raise Unrebuildable(s, f"a {s.tensor_class.__name__} that requires grad over tensors of integers")
+    if outer.requires_grad and not _gradient_is_alike(outer.tt_wrapper):
+        raise Unrebuildable(s, f"a {s.tensor_class.__name__} whose gradient will be of another form")
     unwrap = Unwrap(Crossing(wrapping))
     parts = m.native(unwrap, outer)
     m.graph.record("call_function", unwrap, (outer,), {}, parts)
@@ -279,6 +284,15 @@ def write_wrapper(w: EntryWriter, s: Subclassed) -> str:
     for key, value in s.__dict__.items():  # what the program set or read: the same objects
         w.line(f"{name}.__dict__[{key!r}] = {w.value(value)}")
     return name
+
+
+def _gradient_is_alike(t: Any) -> bool:
+    """Whether the gradient of a result comes in the result's own form, as far as its class says."""
+    coerce = getattr(t, "__coerce_tangent_metadata__", None)
+    try:
+        return coerce is None or coerce() is t
+    except Exception:  # it computes: of tensors without data it can't
+        return False
 
 
 def _text(w: EntryWriter, sizes: Any) -> str:

@@ -114,6 +114,7 @@ class _State(threading.local):
     recorder: Any = None
     by_class: Any = None  # runs operators on wrappers (graph/wrappers.py), once there has been one
     tracing_wrapper = False  # inside of a wrapper class's own code
+    written_inside: Any = None  # what that code writes to, once there has been a wrapper
 
 
 state = _State()
