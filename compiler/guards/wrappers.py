@@ -16,6 +16,8 @@ from .tensors import has_tangent
 
 __all__ = ["WrapperCheck", "InnerTensor"]
 
+_FACTS = ("dtype", "device", "layout", "requires_grad", "conj", "neg", "the number of dimensions", "tangent")
+
 @dataclasses.dataclass(frozen=True)
 class InnerTensor:
     """Asks a wrapper for one of its inner tensors that is no plain attribute."""
@@ -54,20 +56,29 @@ class WrapperCheck:
         return t.dtype, t.device, t.layout, t.requires_grad, t.is_conj(), t.is_neg(), t.dim(), has_tangent(t)
 
     def __call__(self, t: Any) -> bool:
+        return not self.difference(t)
+
+    def difference(self, t: Any) -> str:
+        """What differs first, in words; "" where nothing does."""
         try:
             with torch._C.DisableTorchFunctionSubclass():
-                return self._holds(t)
-        except Exception:  # of the class's own: the tensor is not like that one
-            return False
+                return self._difference(t)
+        except Exception as e:  # of the class's own code
+            return f"__tensor_flatten__, which raises {type(e).__name__}"
 
-    def _holds(self, t: Any) -> bool:
-        if self._facts(t) != self.facts:
-            return False
-        if self._context(t) != (self.names, self.context):
-            return False
+    def _difference(self, t: Any) -> str:
+        for what, found, wanted in zip(_FACTS, self._facts(t), self.facts):
+            if found != wanted:
+                return what
+        names, context = self._context(t)
+        if names != self.names:
+            return "the names of the inner tensors"
+        if context != self.context:
+            return "the flatten context"
         for size, wanted in zip(t.shape, self.shape):
             if size != (wanted if type(wanted) is int else getattr(t, wanted[0]).shape[wanted[1]]):
-                return False
+                return "shape"
         if self.stride == "contiguous":
-            return t.is_contiguous()
-        return t.stride() == (self.stride if type(self.stride) is tuple else getattr(t, self.stride).stride())
+            return "" if t.is_contiguous() else "stride"
+        same = t.stride() == (self.stride if type(self.stride) is tuple else getattr(t, self.stride).stride())
+        return "" if same else "stride"
