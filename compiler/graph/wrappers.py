@@ -24,7 +24,18 @@ from .opinfo import op_info
 from .tensor import TraceTensor, from_meta, holds_outer, tensor_meta
 from .traced_calls import call_factory_overload, factory_overload
 
-__all__ = ["Wrapping", "Fixed", "Crossing", "Wrap", "Unwrap", "Inner", "is_wrapper", "take_apart", "gradients_cross", "written_inside"]
+__all__ = [
+    "Wrapping",
+    "Fixed",
+    "Crossing",
+    "Wrap",
+    "Unwrap",
+    "Inner",
+    "is_wrapper",
+    "take_apart",
+    "written_inside",
+    "gradients_cross",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,10 +270,10 @@ def _as_traced(gradient: Any, wrapping: Wrapping) -> torch.Tensor:
     coerce = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
     coerced = coerce(wrapping.context) if coerce is not None and found is not None else None
     if coerced is None:
+        other = " of another flatten context" if found is not None else ""
         raise RuntimeError(
-            f"the gradient of a {wrapping.cls.__name__} is a {type(gradient).__name__}"
-            f"{' of another flatten context' if found is not None else ''}; the compiled backward takes it as the result"
-            " that it belongs to. Compile less, so that the loss is computed inside, or give a gradient of that form."
+            f"the gradient of a {wrapping.cls.__name__} is a {type(gradient).__name__}{other}. The compiled backward takes"
+            " one of the form that the result has: compute the loss inside of the compiled part, or give such a gradient."
         )
     return coerced
 

@@ -501,3 +501,231 @@ def test_an_operator_of_a_class_that_disables_torch_function():
     x = torch.randn(3).as_subclass(Quiet)
     got, want = tcompile.compile(lambda x: x + 1)(x), x.as_subclass(torch.Tensor) + 1
     assert torch.equal(got, want)
+
+
+# --- writes, and backward passes of every kind
+def inplace(x):
+    y = x * 2
+    y.add_(1).mul_(3)
+    y[0] = 5.0
+    return y
+
+
+def argument(x):
+    x.add_(1)
+    y = x * 2
+    x.mul_(y)
+    return y
+
+
+def view_of_argument(x):
+    x.view(-1)[1:].add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize("f", [inplace, argument, view_of_argument])
+def test_writes(f):
+    def run(f):
+        torch.manual_seed(0)
+        x = two(3, 4)
+        return f(x), x
+
+    same(run(tcompile.compile(f, fullgraph=True)), run(f))
+
+
+def test_writes_into_what_shares_an_inner_tensor():
+    def f(x, a):
+        x.add_(1)
+        return a * 2
+
+    x, y = two(3), two(3)
+    compiled = tcompile.compile(f)
+    for given in (x.b, x.a, torch.randn(3)):
+        y.a, y.b = x.a.clone(), x.b.clone()
+        other = y.a if given is x.a else y.b if given is x.b else given.clone()
+        same((compiled(x, given), x), (f(y, other), y))
+
+
+def test_a_leaf_that_requires_grad_is_written():
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        tcompile.compile(lambda x: x.add_(1))(two(3).requires_grad_())
+
+
+class Swapping(TwoTensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.add_.Tensor:
+            args[0].a = args[0].a + args[1]
+            return args[0]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_inner_tensors_are_exchanged_by_the_class():
+    def f(x):
+        x.add_(1)
+        return x * 2
+
+    def run(f):
+        x = Swapping(torch.ones(3), torch.ones(3))
+        return f(x), x
+
+    same(run(tcompile.compile(f)), run(f))
+
+
+class Observing(TwoTensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.mul.Tensor:
+            args[0].b.add_(1)
+            return args[0].a * args[1]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_the_class_counts_in_an_inner_tensor():
+    f = lambda x: x * 2 + x.b  # noqa: E731
+
+    def run(f):
+        x = Observing(torch.ones(3), torch.ones(3))
+        return f(x), f(x), x
+
+    same(run(tcompile.compile(f, fullgraph=True)), run(f))
+
+
+def test_random_operators():
+    f = lambda x: F.dropout(x) + torch.rand_like(x)  # noqa: E731
+    runs = []
+    for g in (tcompile.compile(f, fullgraph=True), f):
+        torch.manual_seed(1)
+        runs.append(g(TwoTensor(torch.ones(3), torch.ones(3))))
+    same(*runs)
+
+
+def test_gradients_of_gradients():
+    def run(f):
+        torch.manual_seed(0)
+        x = two(3, 4).requires_grad_()
+        (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        (g * g).sum().backward()
+        return g.detach(), x.grad
+
+    f = lambda x: x.sin() * x  # noqa: E731
+    same(run(tcompile.compile(f)), run(f))
+
+
+def test_one_result_of_two_has_a_gradient():
+    def run(f):
+        torch.manual_seed(0)
+        x = two(3, 4).requires_grad_()
+        a, b = f(x * 3)
+        b.sum().backward(retain_graph=True)
+        b.sum().backward()
+        return x.grad
+
+    f = lambda x: (x * 2, x.sin())  # noqa: E731
+    same(run(tcompile.compile(f, fullgraph=True)), run(f))
+
+
+def test_a_gradient_of_another_context():
+    class Marked(TwoTensor):
+        mark = 0
+
+        def __tensor_flatten__(self):
+            return ["a", "b"], self.mark
+
+        @classmethod
+        def __tensor_unflatten__(cls, inner, context, outer_size, outer_stride):
+            made = cls(inner["a"], inner["b"], outer_size, outer_stride)
+            made.mark = context
+            return made
+
+    x = Marked(torch.randn(3), torch.randn(3)).requires_grad_()
+    y = tcompile.compile(lambda x: x * 2, fullgraph=True)(x)
+    wrong = Marked(torch.ones(3), torch.ones(3))
+    wrong.mark = 7
+    with pytest.raises(RuntimeError, match="another flatten context"):
+        y.backward(wrong)
+
+
+def test_values_are_read():
+    f = lambda x: x + 1 if x.sum() > 0 else x - 1  # noqa: E731
+    for sign in (1, -1):
+        x = TwoTensor(torch.ones(3) * sign, torch.ones(3) * sign)
+        same(tcompile.compile(f)(x), f(x))
+        assert tcompile.compile(lambda x: x.sum().item())(x) == 3 * sign
+
+
+# --- classes as they are written
+def doubled(func, args, kwargs):
+    return args[0].x * 2
+
+
+TABLE = {torch.ops.aten.add.Tensor: doubled}
+
+
+class ByTable(Scaled):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return TABLE[func](func, args, kwargs)
+
+
+def test_a_table_of_operators(monkeypatch):
+    f = lambda x: x + 1  # noqa: E731
+    compiled, x = tcompile.compile(f, fullgraph=True), ByTable(torch.ones(3), 1.0)
+    same(compiled(x), f(x))
+    assert not compilations(compiled, x)
+    monkeypatch.setitem(TABLE, torch.ops.aten.add.Tensor, lambda func, args, kwargs: args[0].x * 5)
+    same(compiled(x), f(x))
+    monkeypatch.setitem(TABLE, torch.ops.aten.mul.Tensor, doubled)
+    same(compiled(x), f(x))
+
+
+class ByFunction(torch.Tensor):
+    """`__torch_function__` does the linear layer, `__torch_dispatch__` the rest: the way of torchao."""
+
+    __new__, __init__ = Int8.__new__, Int8.__init__
+    __tensor_flatten__, full = Int8.__tensor_flatten__, Int8.full
+    __tensor_unflatten__, __torch_dispatch__ = (
+        classmethod(Int8.__dict__[name].__func__) for name in ("__tensor_unflatten__", "__torch_dispatch__")
+    )
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is F.linear:
+            x, w, bias = args
+            return (x @ w.bits.t().to(x.dtype)) * w.scale.t() + bias
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def test_torch_function_and_torch_dispatch():
+    layer = nn.Linear(8, 4)
+    w = Int8.of(layer.weight.detach())
+    layer.weight = nn.Parameter(ByFunction(w.bits, w.scale), requires_grad=False)
+    with torch.no_grad():
+        whole(layer, (torch.randn(3, 8),))
+
+
+def test_torchao():
+    quantization = pytest.importorskip("torchao.quantization")
+    for config in (quantization.Int8WeightOnlyConfig(), quantization.Int8DynamicActivationInt8WeightConfig()):
+        m = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 32)).eval()
+        quantization.quantize_(m, config)
+        with torch.no_grad():
+            whole(m, (torch.randn(3, 64),), (torch.randn(5, 64),))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_other_backends(backend):
+    f = lambda x, w: (x @ w).tanh()  # noqa: E731
+    x, w = two(3, 4), two(4, 4)
+    same(gradients(tcompile.compile(f, backend=backend, fullgraph=True), x, w), gradients(f, x, w))
+
+
+def test_the_reason_of_a_recompile():
+    f, x = lambda x: x + 1, torch.randn(3)  # noqa: E731
+    compiled = tcompile.compile(f)
+    with tcompile.record() as recorded:
+        compiled(Scaled(x, 2.0))
+        compiled(Scaled(x, 3.0))
+    (recompile,) = recorded.report().recompiles
+    assert "flatten context" in str(recompile)

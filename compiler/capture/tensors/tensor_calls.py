@@ -461,7 +461,8 @@ def _writes_itself(name: str) -> bool:
 
 def _read(m: Machine, obj: TraceTensor, name: str) -> Any:
     """A method that needs data: a number that the graph gives, or a break."""
-    if obj.tt_wrapper is None and name in tensor_reads.METHODS and (number := tensor_reads.METHODS[name](m, obj)) is not NotImplemented:
+    read = tensor_reads.METHODS.get(name) if obj.tt_wrapper is None else None
+    if read is not None and (number := read(m, obj)) is not NotImplemented:
         return number
     raise Break(_BREAK_METHODS[name])
 
