@@ -272,8 +272,8 @@ def _as_traced(gradient: Any, wrapping: Wrapping) -> torch.Tensor:
     if coerced is None:
         other = " of another flatten context" if found is not None else ""
         raise RuntimeError(
-            f"the gradient of a {wrapping.cls.__name__} is a {type(gradient).__name__}{other}. The compiled backward takes"
-            " one of the form that the result has: compute the loss inside of the compiled part, or give such a gradient."
+            f"the gradient of a {wrapping.cls.__name__} is a {type(gradient).__name__}{other}. The compiled backward"
+            " takes one of the form that the result has: compute the loss inside of the compiled part, or give that."
         )
     return coerced
 

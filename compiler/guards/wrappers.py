@@ -18,6 +18,7 @@ __all__ = ["WrapperCheck", "InnerTensor"]
 
 _FACTS = ("dtype", "device", "layout", "requires_grad", "conj", "neg", "the number of dimensions", "tangent")
 
+
 @dataclasses.dataclass(frozen=True)
 class InnerTensor:
     """Asks a wrapper for one of its inner tensors that is no plain attribute."""
