@@ -20,7 +20,7 @@ from .state import read_field
 from .tensors import is_symbol, tensor_mismatch
 from .source_values import Unreachable, class_holds, const_equal, float_holds, dict_keys, length, same_code
 from .weak import present
-from .wrappers import WrapperCheck
+from .wrapper_check import WrapperCheck
 
 __all__ = ["explain_failure", "tensor_failure", "plain_failure", "predicate_failure", "brief"]
 

@@ -19,7 +19,7 @@ from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is
 from ...guards import source as S
 from ...guards.source import Source
 from ...guards.snapshots import Unguardable
-from ...guards.wrappers import InnerTensor, WrapperCheck
+from ...guards.wrapper_check import InnerTensor, WrapperCheck
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
