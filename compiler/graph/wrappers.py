@@ -334,14 +334,14 @@ class Wrap(_Call):
 
 
 class Unwrap(_Call):
-    """The inner tensors of a wrapper: wrapper -> tuple of them, through which autograd passes."""
+    """The inner tensors of a wrapper: wrapper -> tuple of them. Autograd passes through, unless they are only read."""
 
-    def __init__(self, crossing: Crossing):
+    def __init__(self, crossing: Crossing, differentiable: bool = True):
         super().__init__(f"unwrap_{crossing.wrapping.cls.__name__}")
-        self.crossing = crossing
+        self.crossing, self.differentiable = crossing, differentiable
 
     def __call__(self, t: torch.Tensor) -> tuple:
-        if not t.requires_grad:
+        if not t.requires_grad or not self.differentiable:
             return tuple(take_apart(t)[2])
         with torch.enable_grad():
             return _Leave.apply(self.crossing, t)
@@ -362,6 +362,9 @@ class Inner(_Call):
 def gradients_cross(captured: CapturedGraph) -> bool:
     """Whether gradients of wrappers enter or leave a graph: parts of them are of use only where all of it is traced."""
     return any(
-        isinstance(n.target, Wrap) and n.target.requires_grad or isinstance(n.target, Unwrap)
+        isinstance(n.target, Wrap)
+        and n.target.requires_grad
+        or isinstance(n.target, Unwrap)
+        and n.target.differentiable
         for n in captured.graph_module.graph.nodes
     )

@@ -9,6 +9,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 import tcompile
@@ -729,3 +730,53 @@ def test_the_reason_of_a_recompile():
         compiled(Scaled(x, 3.0))
     (recompile,) = recorded.report().recompiles
     assert "flatten context" in str(recompile)
+
+
+def test_the_gradient_of_a_plain_tensor_is_a_wrapper():
+    def run(f):
+        torch.manual_seed(0)
+        x = torch.randn(3, 4, requires_grad=True)
+        y = f(x, two(4, 4))
+        y.sum().backward()
+        return y.detach(), x.grad
+
+    f = lambda x, w: x.sin() @ w  # noqa: E731
+    same(run(tcompile.compile(f)), run(f))
+
+
+def test_a_wrapper_is_put_into_another_one():
+    f = lambda x: (TwoTensor(x, x + 1).sin(), (x * 2).a.b)  # noqa: E731
+    whole(f, (TwoTensor(two(3), two(3)),))
+    whole(lambda x: TwoTensor(x * 2, TwoTensor(x, x)) + 1, (torch.randn(3),))
+    whole(lambda x: TwoTensor(x.exp(), x + 1) * 2, (two(3),))
+
+
+def test_a_model_with_wrappers_in_a_checkpoint():
+    m, x = mlp(), torch.randn(5, 64)
+    f = lambda x: torch.utils.checkpoint.checkpoint(m, x, use_reentrant=False)  # noqa: E731
+    grads = []
+    for g in (f, tcompile.compile(f, fullgraph=True)):
+        m.zero_grad()
+        g(x).square().sum().backward()
+        grads.append([p.grad for p in m.parameters()])
+    same(*grads)
+
+
+def test_training_in_one_function():
+    def run(compile):
+        torch.manual_seed(0)
+        m = nn.Linear(4, 3)
+        m.weight, m.bias = nn.Parameter(two(3, 4)), nn.Parameter(two(3))
+        optimizer = torch.optim.SGD(m.parameters(), 0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = m(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        f = tcompile.compile(step) if compile else step
+        return [f(torch.ones(2, 4)) for _ in range(3)], m.weight.detach()
+
+    same(run(True), run(False))

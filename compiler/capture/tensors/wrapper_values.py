@@ -220,6 +220,7 @@ def finish(m: Machine, s: Subclassed) -> None:
                 raise Break("unsupported", f"a {s.tensor_class.__name__} holds a {value.tensor_class.__name__}")
             if value.unfinished is not None:
                 finish(m, value)
+            read_inside(m, value.plain)
             value = value.plain.tt_wrapper
         instance.__dict__[name] = m.deep_plain(value)
     wrapping, sizes, plain = m.native(take_apart, instance)
@@ -227,6 +228,15 @@ def finish(m: Machine, s: Subclassed) -> None:
     s.plain = m.graph.record("call_function", wrap, (sizes, *plain), {}, m.native(wrap, sizes, *plain))
     s.unfinished = None
     m.graph.calls -= 1
+
+
+def read_inside(m: Machine, outer: TraceTensor) -> None:
+    """Make the tensors inside of a wrapper values of the graph, for another one that holds it."""
+    wrapping, _, plain = take_apart(outer)
+    if any(m.graph.find(id(t)) is None for t in plain):
+        read = Unwrap(Crossing(wrapping), differentiable=False)
+        m.graph.record("call_function", read, (outer,), {}, tuple(plain))
+        m.graph.calls -= 1
 
 
 # --- results
