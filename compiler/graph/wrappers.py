@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from ..guards.snapshots import snapshot
+from ..guards.snapshots import copied, snapshot
 from .captured import CapturedGraph
 from .meta.core import state
 from .opinfo import op_info
@@ -94,7 +94,7 @@ def take_apart(t: torch.Tensor) -> tuple[Wrapping, tuple, list[torch.Tensor]]:
         sizes.append(None)
         plain += [part] if is_plain else []
     return (
-        Wrapping(type(t), tuple(names), context, tuple(inner)),
+        Wrapping(type(t), tuple(names), copied(context), tuple(inner)),
         (tuple(t.shape), tuple(t.stride()), tuple(sizes)),
         plain,
     )
@@ -118,7 +118,7 @@ def _made(wrapping: Wrapping, sizes: tuple, plain: Iterator[torch.Tensor]) -> to
             parts[name] = inner.value if isinstance(inner, Fixed) else _made(inner, of_inner, plain)
     if all(type(n) is int for n in size):
         size = torch.Size(size)
-    return wrapping.cls.__tensor_unflatten__(parts, wrapping.context, size, stride)  # type: ignore[attr-defined]
+    return wrapping.cls.__tensor_unflatten__(parts, copied(wrapping.context), size, stride)  # type: ignore[attr-defined]
 
 
 def _sizes_of_gradient(sizes: tuple, wrapping: Wrapping, plain: Sequence[torch.Tensor]) -> tuple:

@@ -6,6 +6,7 @@ container or a dataclass by its parts, and any other object by identity and by i
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import types
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Unguardable", "snapshot"]
+__all__ = ["Unguardable", "snapshot", "copied"]
 
 _MOST_DEPTH = 12
 _ATOMS = (type(None), bool, int, str, bytes, type(...))
@@ -74,3 +75,22 @@ def snapshot(value: Any, depth: int = 0) -> Any:
     if cls.__eq__ is object.__eq__ and isinstance(fields, dict):
         return _Same(value), snapshot(fields, depth + 1)
     raise Unguardable(f"holds a {cls.__module__}.{cls.__qualname__}, of which nothing tells whether it has changed")
+
+
+def copied(value: Any) -> Any:
+    """The same value, of which nothing that a snapshot compares by its parts is the owner's own object."""
+    cls = type(value)
+    if cls is tuple:
+        return tuple(map(copied, value))
+    if isinstance(value, list):
+        made = copy.copy(value)
+        made[:] = map(copied, value)
+        return made
+    if cls is dict:
+        return {k: copied(v) for k, v in value.items()}
+    if dataclasses.is_dataclass(cls) and not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        made = copy.copy(value)
+        for field in dataclasses.fields(cls):
+            object.__setattr__(made, field.name, copied(getattr(value, field.name)))
+        return made
+    return value

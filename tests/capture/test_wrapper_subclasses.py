@@ -780,3 +780,32 @@ def test_training_in_one_function():
         return [f(torch.ones(2, 4)) for _ in range(3)], m.weight.detach()
 
     same(run(True), run(False))
+
+
+def test_a_write_beside_a_wrapper_that_requires_grad():
+    def f(x, count):
+        count.add_(1)
+        return x * 2 + count
+
+    def run(f, shared):
+        torch.manual_seed(0)
+        x, count = two(3).requires_grad_(), torch.zeros(3)
+        y = f(x, x.a if shared else count)
+        y.sum().backward()
+        return y.detach(), x.a, count, x.grad
+
+    compiled = tcompile.compile(f)
+    for shared in (False, True, False):
+        same(run(compiled, shared), run(f, shared))
+
+
+def test_a_context_changed_after_another_tensor_was_captured():
+    f = lambda x: x + 1  # noqa: E731
+    compiled, x = tcompile.compile(f, fullgraph=True), torch.randn(3)
+    first, second = Scaled(x, Equal(2.0)), Scaled(x, Equal(2.0))
+    same(compiled(first).x, f(first).x)
+    first.scale.factor = 5.0
+    got = compiled(second)
+    same(got, f(second))
+    got.scale.factor = 9.0
+    same(compiled(second), Scaled((x + 1) * second.scale.factor, second.scale))

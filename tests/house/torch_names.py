@@ -185,7 +185,7 @@ ROWS = (
         "tree_flatten(tree) tree_unflatten(leaves, treespec) tree_map(func, tree) tree_leaves(tree) tree_structure(tree)",
         "nested arguments and results",
     ),
-    Row("torch.utils._python_dispatch", "TorchDispatchMode", "whether a mode watches a call, and factories in class code"),
+    Row("torch.utils._python_dispatch", "TorchDispatchMode", "whether a mode watches a call; wrappers' factories"),
     Row("torch.utils._python_dispatch", "is_traceable_wrapper_subclass", "wrapper subclasses, which are captured"),
     Row("torch._functorch.vmap", "_broadcast_to_and_flatten(tree, treespec)", "the in_dims of vmap"),
     Row("torch._decomp", "decomposition_table", "operators without a rule of ours"),

@@ -112,6 +112,7 @@ class World:
         self.scalars: dict[Source, TraceTensor] = {}  # their inputs of the graph
         self.originals: set[int] = set()  # ids of modules that were reached through what compile() made of them
         self.draws: list[Source] = []  # random numbers, in the order in which the entry draws them
+        self.guarded_as: dict[Source, Source] = {}  # where the graph gets an inner tensor -> where guards find it
         self.subclassed: dict[int, Subclassed] = {}  # id of a tensor of a class of the program's -> its stand-in
         self.arrays: dict[int, Array] = {}  # id of a numpy array from outside -> its stand-in
         self.demanded: dict[

@@ -18,7 +18,7 @@ from ...graph.tensor import TraceTensor, from_meta, tensor_meta
 from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is_wrapper, take_apart
 from ...guards import source as S
 from ...guards.source import Source
-from ...guards.snapshots import Unguardable
+from ...guards.snapshots import Unguardable, copied
 from ...guards.wrapper_check import InnerTensor, WrapperCheck
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
@@ -127,7 +127,7 @@ class _Loading:
         world.guard(
             S.asked(source, WrapperCheck(t, from_inner, strides)), "ID", True, "outer properties and flatten context"
         )
-        return Wrapping(type(t), tuple(names), context, tuple(inner)), (shape, stride, tuple(own)), None
+        return Wrapping(type(t), tuple(names), copied(context), tuple(inner)), (shape, stride, tuple(own)), None
 
     def _input(self, part: torch.Tensor, source: Source) -> TraceTensor:
         """The stand-in for an inner tensor. Where the wrapper requires grad, gradients pass through the input."""
@@ -139,6 +139,7 @@ class _Loading:
         spec = world.spec(alias, trace)
         reached = S.item(self.unwrap, len(self.plain))
         world.register(alias, reached)
+        world.guarded_as[reached] = source
         world.tensors[id(alias)], world.reals[id(trace)] = trace, alias
         world.machine.graph.add_input(alias, trace, reached, spec, False)
         world.guard(source, "TENSOR", dataclasses.replace(spec, type=type(part), requires_grad=part.requires_grad))
