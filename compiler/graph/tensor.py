@@ -53,7 +53,7 @@ class TraceTensor(torch.Tensor, Traced):
     Set `_is_param = True` on one that stands for an nn.Parameter: isinstance(t, nn.Parameter) is then true."""
 
     tt_env: ShapeEnv | None
-    tt_wrapper: torch.Tensor | None = None  # what it stands for, of a wrapper subclass (wrappers.py)
+    tt_wrapper: torch.Tensor | None = None  # what it stands for, of a wrapper subclass (wrappers/)
     tt_differentiable = False  # a wrapper from outside that requires grad: to eager a leaf, or a result of its own
 
     __torch_function__ = torch._C._disabled_torch_function_impl

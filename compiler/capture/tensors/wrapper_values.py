@@ -1,6 +1,6 @@
 """Tensors of wrapper subclasses in the program: from outside, as results, and as what the entry gives back.
 
-The program sees a Subclassed, whose plain tensor stands for the wrapper in the graph (graph/wrappers.py). One from
+The program sees a Subclassed, whose plain tensor stands for the wrapper in the graph (graph/wrappers). One from
 outside reaches the graph by its inner tensors. They are inputs with guards of their own, and a `Wrap` node puts them
 together. The entry makes results of a graph's inner tensors again, by the class's `__tensor_unflatten__`.
 """
