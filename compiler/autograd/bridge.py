@@ -16,12 +16,14 @@ import torch
 
 from .. import events, stages
 from ..capture.breaks.failing import undone
+from ..capture.entry.result import SkipFrame
 from ..graph.captured import CapturedGraph
 from ..config import Options
 from ..errors import InternalError, TCompileError
 from ..graph.aten import AtenGraph
 from ..graph.aten_interpreter import interpret
 from ..graph.tensor import DataDependentError
+from ..graph.wrappers import gradients_cross
 from ..native import autograd_node, native
 from ..runtime.dispatch import disabled
 from .changed import refuse_changed, remember
@@ -81,6 +83,10 @@ def compile_with_grad(
             events.emit("aten", graph_module=aten, name=captured.name)
             return _with_views(compile_aten(aten, opts), only.plan)
     except (CannotTrace, DataDependentError, NotImplementedError) as why:
+        if gradients_cross(captured):
+            raise SkipFrame(
+                f"the gradients of a tensor of a wrapper subclass can't be traced: {why}; the frame runs as it is"
+            ) from None
         events.emit(
             "fallback",
             what=f"gradients of {captured.name}",

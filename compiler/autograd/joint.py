@@ -21,7 +21,7 @@ from ..graph.higher_order import has_backward
 from ..graph.history import BACKWARD
 from ..graph.meta.core import contiguous_strides
 from ..graph.record import run_nodes
-from ..graph.tensor import TraceTensor, from_meta, recording, tensor_meta
+from ..graph.tensor import TraceTensor, from_meta, holds_outer, recording, tensor_meta
 from ..graph.to_aten import finish
 from ..symbolic.places import disjoint
 from ..graph.torch_modes import autocast_off
@@ -147,6 +147,8 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         kept = [(j, i, g) for j, (i, g) in enumerate(zip(grad_inputs, grads)) if g is not None]
         if any(g.layout is not torch.strided for _, _, g in kept):
             raise CannotTrace("a gradient is sparse")
+        if holds_outer([g for _, _, g in kept]):
+            raise CannotTrace("the gradient of a plain tensor is a tensor of a wrapper subclass")
         extra = [NewValue(plan.write_of[d]) if d in plan.write_of else plan.tensors[d] for d in plan.extra]
         n_out = len(result) + len(extra)
         joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)

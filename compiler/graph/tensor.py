@@ -53,6 +53,8 @@ class TraceTensor(torch.Tensor, Traced):
     Set `_is_param = True` on one that stands for an nn.Parameter: isinstance(t, nn.Parameter) is then true."""
 
     tt_env: ShapeEnv | None
+    tt_wrapper: torch.Tensor | None = None  # what it stands for, of a wrapper subclass (wrappers/)
+    tt_differentiable = False  # a wrapper from outside that requires grad: to eager a leaf, or a result of its own
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -86,7 +88,7 @@ class TraceTensor(torch.Tensor, Traced):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, classes: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        return dispatch_operator(func, args, kwargs or {})
+        return _rule_entry(cls, func, classes, args, kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"TraceTensor({self.tt_meta})"
@@ -144,6 +146,8 @@ _symbolic_keys: Any = None  # dispatch keys of tensors of symbolic sizes, beyond
 
 
 def _rule_entry(cls: type, op: Any, classes: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+    if len(classes) > 1 and state.tracing_wrapper:
+        return NotImplemented  # it is for the class of a wrapper inside of a wrapper to say
     return dispatch_operator(op, args, kwargs or {})
 
 
@@ -233,10 +237,24 @@ def _find_env(args: Iterable[Any]) -> ShapeEnv | None:
     return None
 
 
+def holds_outer(values: Iterable[Any]) -> bool:
+    """Whether one of an operator's arguments stands for a wrapper."""
+    for value in values:
+        c = value.__class__
+        if c is TraceTensor:
+            if value.tt_wrapper is not None:
+                return True
+        elif (c is list or c is tuple) and holds_outer(value):
+            return True
+    return False
+
+
 def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any:
     question = _METADATA.get(op)
     if question is not None:
         return question(args[0])
+    if state.by_class is not None and (holds_outer(args) or kwargs and holds_outer(kwargs.values())):
+        return state.by_class(op, args, kwargs)
     instead = _INSTEAD.get(op)
     if instead is not None:
         return instead(*args, **kwargs)
@@ -332,6 +350,8 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
     for t in _flat(targets):
         if t is not None:
             known_values.forget(t.tt_storage)
+            if state.tracing_wrapper:
+                state.written_inside.append(t)
     fresh: list = []
     names = {info.arg_names[i] for i in info.writes} if info.kind == "out" else ()
     margs = [_plain(a) for i, a in enumerate(args) if info.kind != "out" or i not in info.writes]

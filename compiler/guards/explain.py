@@ -20,6 +20,7 @@ from .state import read_field
 from .tensors import is_symbol, tensor_mismatch
 from .source_values import Unreachable, class_holds, const_equal, float_holds, dict_keys, length, same_code
 from .weak import present
+from .wrapper_check import WrapperCheck
 
 __all__ = ["explain_failure", "tensor_failure", "plain_failure", "predicate_failure", "brief"]
 
@@ -102,6 +103,8 @@ def explain_failure(
     if guard.kind in ("ALIAS", "NO_ALIAS", "NO_OVERLAP"):
         return _relation(guard, func, args)
     try:
+        if guard.source.kind == "asked" and isinstance(guard.source.key, WrapperCheck):
+            return _wrapper(guard, evaluate_source(guard.source.base, func, args))
         value = evaluate_source(guard.source, func, args)
     except Unreachable:
         return GuardFailure(
@@ -115,6 +118,21 @@ def explain_failure(
     if guard.kind == "TENSOR":
         return _tensor(guard, name, value, bindings)
     return plain_failure(guard, name, value)
+
+
+def _wrapper(guard: Guard, value: Any) -> GuardFailure:
+    """Outer properties of a wrapper subclass, and its flatten context."""
+    name, what = guard.source.base.name(), guard.source.key.difference(value)  # type: ignore[union-attr]
+    return GuardFailure(
+        guard,
+        None,
+        what,
+        f"{what} of `{name}` as before",
+        f"another {what.removeprefix('the ')} of the {type(value).__name__} `{name}`",
+        "each flatten context has an entry of its own; keep numbers that change often in a tensor inside"
+        if "context" in what
+        else "pass tensors that are alike at every call",
+    )
 
 
 def _symbols(guard: Guard) -> list[Any]:

@@ -42,6 +42,8 @@ __all__ = [
     "array_text",
     "plain",
     "plain_text",
+    "unwrapped",
+    "unwrapped_text",
     "drawn",
     "asked",
     "asked_text",
@@ -103,6 +105,8 @@ class Source:
     array     src    None            a tensor over the memory of the numpy array at base. Never guarded
     plain     src    None            the tensor at base, of a class of the program's, as a plain tensor over its memory.
                                      Never guarded
+    unwrapped src    callable        the tensors inside of the wrapper at base, as a tuple, through which gradients pass
+                                     (`graph.wrappers.Unwrap`). Never guarded
     """
 
     __slots__ = ("kind", "base", "held", "_hash", "__weakref__")
@@ -178,6 +182,7 @@ class Source:
             "scalar": b,
             "array": b,
             "plain": b,
+            "unwrapped": b,
         }[k]
 
     def code(self, fn: str = "__fn", consts: dict[str, Any] | None = None) -> str:
@@ -223,6 +228,8 @@ class Source:
             return array_text(b, lambda obj: _const_name(obj, consts))
         if k == "plain":
             return plain_text(b, lambda obj: _const_name(obj, consts))
+        if k == "unwrapped":
+            return unwrapped_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "asked":
             return asked_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "optimized":
@@ -301,6 +308,11 @@ def array_text(base: str, name: Callable[[Any], str]) -> str:
 def plain_text(base: str, name: Callable[[Any], str]) -> str:
     """The Python text of a `plain` step; `name` gives the name of an object that the text needs."""
     return f"{name(torch.Tensor.as_subclass)}({base}, {name(torch.Tensor)})"
+
+
+def unwrapped_text(base: str, key: Any, name: Callable[[Any], str]) -> str:
+    """The Python text of an `unwrapped` step; `name` gives the name of an object that the text needs."""
+    return f"{name(key)}({base})"
 
 
 def _operand_name(operand: Any) -> str:
@@ -432,3 +444,7 @@ def plain(base: Source) -> Source:
 
 def array(base: Source) -> Source:
     return make_source("array", base, None)
+
+
+def unwrapped(base: Source, by: Any) -> Source:
+    return make_source("unwrapped", base, by)

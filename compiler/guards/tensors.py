@@ -18,7 +18,7 @@ import torch.autograd.forward_ad as forward_ad
 from ..symbolic.expr import is_unbacked
 from .guard import TensorSpec
 
-__all__ = ["tensor_mismatch", "key_template", "KeyTemplate", "is_symbol"]
+__all__ = ["tensor_mismatch", "has_tangent", "key_template", "KeyTemplate", "is_symbol"]
 
 _keys = torch._C._dispatch_keys
 
@@ -60,7 +60,7 @@ def key_template(dtype: torch.dtype, device: torch.device, layout: torch.layout)
     return KeyTemplate(dtype, device, layout)
 
 
-def _has_tangent(t: torch.Tensor) -> bool:
+def has_tangent(t: torch.Tensor) -> bool:
     level = forward_ad._current_level
     return level >= 0 and torch._VF._unpack_dual(t, level=level)[1] is not None
 
@@ -113,7 +113,7 @@ def _keys_mismatch(value: torch.Tensor, spec: TensorSpec) -> _Mismatch | None:
 def _autograd_mismatch(value: torch.Tensor, spec: TensorSpec) -> _Mismatch | None:
     if value.requires_grad is not bool(spec.requires_grad):
         return "requires_grad", spec.requires_grad, value.requires_grad
-    if _has_tangent(value):
+    if has_tangent(value):
         return "tangent", "no forward-mode tangent", "a forward-mode dual tensor"
     return None
 

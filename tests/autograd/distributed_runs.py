@@ -132,7 +132,45 @@ def fully_shard(wrap: Callable, net: Net, device: torch.device) -> list:
     return train(wrap(net), net.parameters(), device)
 
 
-CASES = (ddp_around, ddp_inside, ddp_unused, ddp_no_sync, ddp_hook, ddp_step, fsdp, fully_shard)
+def sharded_product(wrap: Callable, net: Net, device: torch.device) -> list:
+    """DTensors as arguments: the graph has the local tensors."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    f = wrap(lambda x, w: torch.relu(x @ w) + 1)
+    out = []
+    for k in range(STEPS):
+        whole = (torch.randn(4 + k, 8, device=device), torch.randn(8, 6, device=device))
+        x, w = (
+            distribute_tensor(t, mesh, [place]).requires_grad_() for t, place in zip(whole, (Replicate(), Shard(1)))
+        )
+        y = f(x, w)
+        y.sum().full_tensor().backward()
+        out += [y.detach(), x.grad, w.grad]
+    return [t.full_tensor() for t in out]
+
+
+def tensor_parallel(wrap: Callable, net: Net, device: torch.device) -> list:
+    from torch.distributed.tensor import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    parallelize_module(net, mesh, {"a": ColwiseParallel(), "b": RowwiseParallel()})
+    return train(wrap(net), net.parameters(), device)
+
+
+CASES = (
+    ddp_around,
+    ddp_inside,
+    ddp_unused,
+    ddp_no_sync,
+    ddp_hook,
+    ddp_step,
+    fsdp,
+    fully_shard,
+    sharded_product,
+    tensor_parallel,
+)
 
 
 def compare(case: Callable, device: torch.device) -> dict[str, Any]:

@@ -35,9 +35,14 @@ def run_cases(backend: str) -> dict[str, dict]:
 
 def check_case(row: dict) -> None:
     assert row["same"], f"differs from eager by {row['worst']}"
-    if row["case"] in ("ddp_around", "ddp_inside", "fully_shard"):  # (what one case compiled may serve the next)
+    if row["case"] in (
+        "ddp_around",
+        "ddp_inside",
+        "fully_shard",
+        "sharded_product",
+    ):  # (what one case compiled may serve the next)
         assert row["kernels"], "the model was not compiled"
-    if row["case"] == "ddp_inside":
+    if row["case"] in ("ddp_inside", "sharded_product"):
         assert not row["breaks"], row["breaks"]
 
 

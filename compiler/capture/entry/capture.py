@@ -620,7 +620,10 @@ class _Attempt:
                             None,
                             "NO_OVERLAP",
                             tuple(
-                                i.source.base if i.source.kind in ("plain", "array") else i.source for i, _ in together
+                                i.source.base
+                                if i.source.kind in ("plain", "array")
+                                else world.guarded_as.get(i.source, i.source)
+                                for i, _ in together
                             ),
                             None,
                             None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import torch
 
 from ...guards.source import Source, asked_text, plain_text, array_text, calc_text, optimizer_state_text, scalar_text
+from ...guards.source import unwrapped_text
 from ...guards.weak import Weak
 from ...base.quoting import identifier, is_plain_name
 from ...symbolic.expr import Expr
@@ -157,6 +158,8 @@ class EntryWriter:
             return array_text(base, self.constant)
         if kind == "plain":
             return plain_text(base, self.constant)
+        if kind == "unwrapped":
+            return unwrapped_text(base, key, self.constant)
         if kind == "asked":
             return asked_text(base, key, self.constant)
         if kind == "optimized":
@@ -257,6 +260,8 @@ class EntryWriter:
         return any(type(t) is TraceTensor and t.tt_storage is v.tt_storage for t in self.machine.world.tensors.values())
 
     def _output(self, v: Any) -> str:
+        if type(v) is TraceTensor and v.tt_wrapper is not None:
+            raise Unrebuildable(v, "the value of a tensor of a wrapper subclass")
         node = self.machine.graph.arg(v)
         name = self._output_names.get(node)
         if name is None:

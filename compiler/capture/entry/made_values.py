@@ -29,6 +29,7 @@ from ..machine.signals import Break, Unrebuildable
 from ..machine.stack_values import BOUND_NATIVE, IMMUTABLE, MISSING, is_numpy_constant, native_owner
 from ..numbers.late_text import LateText
 from ..tensors.tensor_subclasses import Subclassed
+from ..tensors.wrapper_values import is_of_wrapper, write_wrapper
 
 if TYPE_CHECKING:
     from .entry_source import EntryWriter
@@ -148,6 +149,8 @@ def _array(w: EntryWriter, v: Array) -> str:
 
 
 def _subclassed(w: EntryWriter, v: Subclassed) -> str:
+    if is_of_wrapper(v):
+        return write_wrapper(w, v)
     name = w.assign(v, f"{w.constant(torch.Tensor.as_subclass)}({w.value(v.plain)}, {_class(w, v.tensor_class)})")
     for key, x in v.__dict__.items():
         w.line(f"{name}.__dict__[{key!r}] = {w.value(x)}")

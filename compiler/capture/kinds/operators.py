@@ -480,7 +480,7 @@ def truth(m: Machine, value: Any) -> bool:
         return bool(own_length(m, method, value))
     if m.world.is_outside(value) and base_of(value) is not None:
         return bool(containers.length(m, value))
-    if isinstance(value, InlineGenerator):
+    if isinstance(value, InlineGenerator) or not hasattr(t, "__bool__") and not hasattr(t, "__len__"):
         return True
     return m.native(bool, m.world.pin(value))
 

@@ -30,6 +30,7 @@ from ...marks import demanded_dims, dynamic_dims, static_dims, unbacked_dims
 from ...symbolic.expr import ge
 from ...graph.history import is_refused
 from ...graph.tensor import TraceTensor, trace_tensor_like
+from ...graph.wrappers import is_wrapper
 from ..kinds import choices
 from ..arrays.array_value import Array, array_class, array_like
 from ..library.backward_reads import refuse_read
@@ -43,6 +44,7 @@ from ..numbers.scalars import float_symbol
 from .signals import Break, Skip
 from .stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, SINGLETONS, is_numpy_constant, native_owner
 from ..tensors.tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
+from ..tensors.wrapper_values import load_wrapper
 
 __all__ = ["World"]
 
@@ -110,6 +112,7 @@ class World:
         self.scalars: dict[Source, TraceTensor] = {}  # their inputs of the graph
         self.originals: set[int] = set()  # ids of modules that were reached through what compile() made of them
         self.draws: list[Source] = []  # random numbers, in the order in which the entry draws them
+        self.guarded_as: dict[Source, Source] = {}  # where the graph gets an inner tensor -> where guards find it
         self.subclassed: dict[int, Subclassed] = {}  # id of a tensor of a class of the program's -> its stand-in
         self.arrays: dict[int, Array] = {}  # id of a numpy array from outside -> its stand-in
         self.demanded: dict[
@@ -331,8 +334,8 @@ class World:
             return known
         if type(real) not in PLAIN_TENSORS:
             return self._load_subclassed(real, source)
-        trace = self._stand_in(real, source)
-        spec = self._spec(real, trace)
+        trace = self.stand_in(real, source)
+        spec = self.spec(real, trace)
         self._input(real, trace, source, spec)
         self.guard(source, "TENSOR", spec)
         return trace
@@ -344,6 +347,8 @@ class World:
             if (first := self.sources[id(known)]) is not source:
                 self.guard(source, "ALIAS", first, "same tensor")
             return known
+        if is_wrapper(real):
+            return load_wrapper(self, real, source)
         reason = refusal(type(real))
         if reason:
             raise Skip(
@@ -351,8 +356,8 @@ class World:
                 " it is"
             )
         alias = plain_alias(real)
-        trace = self._stand_in(alias, source)
-        spec = self._spec(alias, trace)
+        trace = self.stand_in(alias, source)
+        spec = self.spec(alias, trace)
         self.register(real, source)
         self._input(alias, trace, S.plain(source), spec)
         self.guard(source, "TENSOR", dataclasses.replace(spec, type=type(real)))
@@ -360,7 +365,7 @@ class World:
         made = self.subclassed[id(real)] = self.register(Subclassed(type(real), trace, real.__dict__), source)
         return made
 
-    def _stand_in(self, real: torch.Tensor, source: Source) -> TraceTensor:
+    def stand_in(self, real: torch.Tensor, source: Source) -> TraceTensor:
         """The metadata of a tensor at `source`, with symbols where its sizes may vary."""
         check_supported(real, source)
         static = self._is_static(real, source)
@@ -413,7 +418,7 @@ class World:
         self.demanded.update({(source, d): bounds for d, bounds in demanded_dims(real).items()})
         return tuple(sorted({*named} - static_dims(real)))
 
-    def _spec(self, real: torch.Tensor, trace: torch.Tensor) -> TensorSpec:
+    def spec(self, real: torch.Tensor, trace: torch.Tensor) -> TensorSpec:
         to_expr = self.env.to_expr
         shape = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.shape)
         stride = tuple(to_expr(d) if isinstance(d, torch.SymInt) else int(d) for d in trace.stride())
@@ -505,7 +510,10 @@ class World:
         if type(value) is Array:
             return isinstance(array_like(value), classes)
         if type(value) is Subclassed:
-            return isinstance(_EMPTY.as_subclass(value.tensor_class), classes)
+            probe = _EMPTY.as_subclass(value.tensor_class)
+            if value.__dict__.get("_is_param"):
+                probe._is_param = True  # type: ignore[attr-defined]
+            return isinstance(probe, classes)
         return isinstance(
             _GENERATOR if type(value) is InlineGenerator else "" if type(value) is LateText else value, classes
         )

@@ -8,6 +8,7 @@ torch.Tensor.__torch_function__, which most classes end in), the operator runs o
 
 from __future__ import annotations
 
+import functools
 import math
 import types
 from typing import TYPE_CHECKING, Any, Callable
@@ -21,9 +22,11 @@ from ..machine.generators import natively
 from ..kinds.inline_policy import is_leaf_function, is_of_torch, is_trusted_module
 from ..kinds.lookups import MISSING, class_attribute
 from ..machine.signals import Break, Raised
-from .tensor_calls import METHODS, call_method
+from .tensor_calls import METADATA_METHODS, METHODS, call_method
 from .tensor_subclasses import Subclassed, holds_subclassed, is_like_tensor, refusal
+from .wrapper_values import as_program_sees, finish, inner_attribute, is_of_wrapper, is_wrapper_class, make_wrapper
 from ...graph.tensor import TraceTensor
+from ...graph.wrappers import written_inside
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -87,6 +90,7 @@ _OF_THE_OBJECT = frozenset(
     )
 )
 
+_REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _WITHOUT_HISTORY = {"is_leaf": True, "grad_fn": None, "retains_grad": False}  # of what requires no gradient
 
 
@@ -113,11 +117,14 @@ def _new(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     """torch.Tensor.__new__(cls, tensor)."""
     if cls is torch.Tensor or len(args) != 1 or kwargs or type(args[0]) not in (TraceTensor, Subclassed):
         raise Break("unsupported", f"a tensor of class {cls.__name__} is constructed from something else than a tensor")
-    return as_subclass(m, args[0] if type(args[0]) is TraceTensor else args[0].plain, cls)
+    plain = args[0] if type(args[0]) is TraceTensor else args[0].plain
+    if plain.tt_wrapper is not None:
+        raise Break("unsupported", f"a tensor of class {cls.__name__} is made of one of a wrapper subclass")
+    return as_subclass(m, plain, cls)
 
 
 def _make_subclass(m: Machine, cls: type, data: Any, require_grad: Any = False, **kwargs: Any) -> Any:
-    if type(data) is Subclassed:
+    if type(data) is Subclassed and not is_of_wrapper(data):
         data = data.plain
     if kwargs or type(data) is not TraceTensor or m.truth(require_grad):
         raise Break(
@@ -130,11 +137,12 @@ def _make_subclass(m: Machine, cls: type, data: Any, require_grad: Any = False, 
 
 FUNCTIONS[torch.Tensor.__new__] = _new
 FUNCTIONS[torch.Tensor._make_subclass] = _make_subclass
+FUNCTIONS[torch.Tensor._make_wrapper_subclass] = make_wrapper
 
 
 def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
     """cls(*args): __new__, then __init__."""
-    reason = refusal(cls)
+    reason = "" if is_wrapper_class(cls) else refusal(cls)
     if reason or isinstance(class_attribute(type(cls), "__call__"), types.FunctionType):
         raise Break(
             "unsupported",
@@ -202,6 +210,10 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
             return None
         if fn.__name__ == "as_subclass":
             s, cls = args
+            if is_of_wrapper(s):
+                raise Break(
+                    "unsupported", f"a tensor of class {s.tensor_class.__name__} is taken for one of another class"
+                )
             return s.plain if cls is torch.Tensor else as_subclass(m, s.plain, cls)
     elif t is types.BuiltinFunctionType or t is types.MethodWrapperType or fn in _NUMBERS:
         if fn in _ASK:
@@ -217,7 +229,7 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 
 def _is_torchs(fn: Any) -> bool:
     """Whether a native function is one of torch's that takes tensors, or reads or sets an attribute of a tensor."""
-    if fn is torch.Tensor._make_subclass or fn is torch.Tensor.__new__:
+    if fn in (torch.Tensor._make_subclass, torch.Tensor._make_wrapper_subclass, torch.Tensor.__new__):
         return False
     owner = getattr(fn, "__self__", None)
     accessor = (
@@ -232,7 +244,8 @@ def operate(m: Machine, fn: Callable, args: list, kwargs: dict | None = None) ->
     """An operator of Python or a function of torch, one of whose arguments is a Subclassed."""
     kwargs = kwargs or {}
     args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
-    if m.functions_off or not (_any(args, _overrides) or _any(kwargs, _overrides) or _any(args, _defines_operators)):
+    own = functools.partial(_defines_operator, names=_special_names(fn))
+    if m.functions_off or not (_any(args, _overrides) or _any(kwargs, _overrides) or _any(args, own)):
         return _plainly(m, fn, args, kwargs)
     probes: dict[int, Any] = {}
     # operators ask a subclass of the left operand's class first: a plain operand is to be of the class that all derive
@@ -258,15 +271,25 @@ def operate(m: Machine, fn: Callable, args: list, kwargs: dict | None = None) ->
             probes[id(value)] = made
         return made
 
-    return m.native(fn, *[_map(a, probe) for a in args], **{k: _map(v, probe) for k, v in kwargs.items()})
+    result = m.native(fn, *[_map(a, probe) for a in args], **{k: _map(v, probe) for k, v in kwargs.items()})
+    if isinstance(result, torch.Tensor) and type(result) is not TraceTensor:
+        raise Break("unsupported", f"{getattr(fn, '__name__', fn)} of a tensor class asks none of the class's methods")
+    return result
 
 
-def _defines_operators(value: Any) -> bool:
+def _special_names(fn: Any) -> frozenset[str]:
+    """The special methods by which an operator of Python, or a function of its, asks its operands."""
+    name = getattr(fn, "__name__", "").strip("_")
+    names = {name, f"r{name}", name.removeprefix("i"), "r" + name.removeprefix("i"), _REFLECTED.get(name, name)}
+    return frozenset(f"__{n}__" for n in names)
+
+
+def _defines_operator(value: Any, names: frozenset[str]) -> bool:
     return type(value) is Subclassed and any(
-        name.startswith("__") and name not in _LIFE and isinstance(member, types.FunctionType)
+        isinstance(vars(base).get(name), types.FunctionType)
         for base in value.tensor_class.__mro__
         if base not in _TENSOR_CLASSES and not is_trusted_module(base.__module__ or "")
-        for name, member in vars(base).items()
+        for name in names
     )
 
 
@@ -355,6 +378,8 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     def plain(value: Any) -> Any:
         if type(value) is not Subclassed:
             return value
+        if value.unfinished is not None and not (asks or name in METADATA_METHODS):
+            finish(m, value)
         given[id(value.plain)] = value
         return value.plain
 
@@ -365,6 +390,7 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         if fn is getattr
         else getattr(fn, "__name__", "")
     )
+    asks = fn is getattr or type(fn) is types.MethodWrapperType
     if name in _WITHOUT_HISTORY and type(args[0]) is Subclassed and not args[0].plain.requires_grad:
         return _WITHOUT_HISTORY[name]
     if name in _OF_THE_OBJECT:
@@ -379,7 +405,8 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         result = call_method(m, args[0], _PYTHON_METHODS[fn], args[1:], kwargs)
     else:
         result = m.call(fn, args, kwargs)
-    return given.get(id(result), result)
+    m.graph.writes_to(written_inside())
+    return given.get(id(result)) or as_program_sees(m, result)
 
 
 # --- attributes
@@ -388,7 +415,7 @@ def get_attribute(m: Machine, s: Subclassed, name: str) -> Any:
     if name == "__class__" and class_attribute(cls, name) is class_attribute(torch.Tensor, name):
         return cls
     if name == "__dict__":
-        if m.world.is_outside(s):
+        if m.world.is_outside(s) or is_of_wrapper(s):
             raise Break("tensor_attribute", "the __dict__ of a tensor from outside is read")
         return s.__dict__
     if isinstance(class_attribute(cls, "__getattribute__"), types.FunctionType):
@@ -403,6 +430,9 @@ def get_attribute(m: Machine, s: Subclassed, name: str) -> Any:
         return m.getattr(cls, name)
     if isinstance(raw, types.FunctionType) and is_trusted_module(owner.__module__ or ""):  # type: ignore[union-attr]
         return types.MethodType(raw, s)
+    if is_of_wrapper(s) and not m.world.is_outside(s) and not isinstance(raw, property):
+        if (value := inner_attribute(m, s, name)) is not NotImplemented:
+            return value
     return attributes._instance_attribute(m, s, cls, name)
 
 
@@ -418,7 +448,7 @@ def store_attribute(m: Machine, s: Subclassed, name: str, value: Any) -> None:
     raw, world = class_attribute(s.tensor_class, name), m.world
     if type(raw) is property and raw.fset is not None:
         m.call(raw.fset, [s, value])
-    elif raw is not MISSING and hasattr(type(raw), "__set__"):
+    elif raw is not MISSING and hasattr(type(raw), "__set__") or is_of_wrapper(s, finished=True):
         raise Break("tensor_attribute", f"the attribute {name} of a tensor is set")
     elif world.is_outside(s):
         world.pending.setdefault(id(s), {})[name] = value

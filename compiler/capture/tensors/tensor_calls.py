@@ -35,6 +35,7 @@ __all__ = [
     "call_method",
     "call_operator",
     "holds_tensor",
+    "METADATA_METHODS",
     "METHODS",
     "CONVERSIONS",
     "copy_constructed",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 # Properties of a tensor that its metadata decides.
-_METADATA_METHODS = frozenset(
+METADATA_METHODS = frozenset(
     (
         "size",
         "dim",
@@ -457,7 +458,7 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
         args = [*args, kwargs.pop("from"), *([kwargs.pop("to")] if "to" in kwargs else [])]
     if name in _OWN_WAYS and (result := _OWN_WAYS[name](m, obj, args, kwargs)) is not NotImplemented:
         return result
-    if name in _METADATA_METHODS:
+    if name in METADATA_METHODS:
         return _run(m, getattr(obj, name), args, kwargs)
     if _writes_itself(name):
         m.graph.writes_to(obj)
@@ -475,7 +476,8 @@ def _writes_itself(name: str) -> bool:
 
 def _read(m: Machine, obj: TraceTensor, name: str) -> Any:
     """A method that needs data: a number that the graph gives, or a break."""
-    if name in tensor_reads.METHODS and (number := tensor_reads.METHODS[name](m, obj)) is not NotImplemented:
+    read = tensor_reads.METHODS.get(name) if obj.tt_wrapper is None else None
+    if read is not None and (number := read(m, obj)) is not NotImplemented:
         return number
     raise Break(_BREAK_METHODS[name])
 

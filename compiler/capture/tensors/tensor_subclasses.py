@@ -26,16 +26,18 @@ class Subclassed:
 
     tensor_class   the class that the program sees
     plain          the same tensor as a plain one: what operators compute with where functions of subclasses are off
+    unfinished     an empty instance of a wrapper subclass, while the program gives it its inner tensors
     The instance's own attributes are those of the program's object; the __dict__ is the real one for a tensor from
     outside.
     """
 
-    __slots__ = ("tensor_class", "plain", "__dict__", "__weakref__")
+    __slots__ = ("tensor_class", "plain", "unfinished", "__dict__", "__weakref__")
     tensor_class: type
     plain: TraceTensor
+    unfinished: torch.Tensor | None
 
     def __init__(self, tensor_class: type, plain: TraceTensor, members: dict | None = None):
-        self.tensor_class, self.plain = tensor_class, plain
+        self.tensor_class, self.plain, self.unfinished = tensor_class, plain, None
         if members is not None:
             self.__dict__ = members
 

@@ -112,6 +112,9 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class _State(threading.local):
     env: ShapeEnv | None = None
     recorder: Any = None
+    by_class: Any = None  # runs operators on wrappers (graph/wrappers), once there has been one
+    tracing_wrapper = False  # inside of a wrapper class's own code
+    written_inside: Any = None  # what that code writes to, once there has been a wrapper
 
 
 state = _State()

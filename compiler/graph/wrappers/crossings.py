@@ -1,0 +1,160 @@
+"""The ways of wrappers into a graph and out of it, and how gradients pass them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...guards.snapshots import snapshot
+from ..captured import CapturedGraph
+from ..tensor import TraceTensor
+from .class_operators import outer_tensor, put_together
+from .wrapping import Wrapping, take_apart
+
+__all__ = ["Crossing", "Wrap", "Unwrap", "Inner", "gradients_cross"]
+
+
+@dataclass(eq=False)
+class Crossing:
+    """A place where a wrapper enters or leaves a graph. `gradient`: how its gradient is made, where that was traced."""
+
+    wrapping: Wrapping
+    gradient: Wrapping | None = None
+
+
+def _sizes_of_gradient(sizes: tuple, wrapping: Wrapping, plain: Sequence[torch.Tensor]) -> tuple:
+    """The sizes of a wrapper whose parts may be laid out in another way than those that it is the gradient of."""
+    alike = next((t for t in plain if tuple(t.shape) == tuple(sizes[0])), None)
+    own = tuple(
+        _sizes_of_gradient(s, i, plain) if isinstance(i, Wrapping) else s for s, i in zip(sizes[2], wrapping.inner)
+    )
+    return sizes[0], sizes[1] if alike is None else tuple(alike.stride()), own
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, crossing: Crossing, sizes: tuple, *plain: torch.Tensor) -> torch.Tensor:
+        ctx.crossing, ctx.traced = crossing, type(plain[0]) is TraceTensor
+        return put_together(crossing.wrapping, sizes, [t.detach() for t in plain])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
+        if not ctx.traced:
+            gradient = _as_traced(gradient, ctx.crossing.wrapping)
+        wrapping, _, plain = take_apart(gradient)
+        if ctx.traced:
+            ctx.crossing.gradient = wrapping
+        elif gradient.requires_grad:  # of a backward pass that is differentiated in its turn
+            plain = _Leave.apply(Crossing(wrapping), gradient)
+        return (None, None, *plain)
+
+
+def _as_traced(gradient: Any, wrapping: Wrapping) -> torch.Tensor:
+    """A gradient from outside in the form that the graph was made for: that of the result that it belongs to."""
+    found = take_apart(gradient)[0] if type(gradient) is wrapping.cls else None
+    if found is not None and _alike(found, wrapping):
+        return gradient
+    coerce = getattr(gradient, "__coerce_same_metadata_as_tangent__", None)
+    coerced = coerce(wrapping.context) if coerce is not None and found is not None else None
+    if coerced is None:
+        other = " of another flatten context" if found is not None else ""
+        raise RuntimeError(
+            f"the gradient of a {wrapping.cls.__name__} is a {type(gradient).__name__}{other}. The compiled backward"
+            " takes one of the form that the result has: compute the loss inside of the compiled part, or give that."
+        )
+    return coerced
+
+
+def _alike(a: Wrapping, b: Wrapping) -> bool:
+    if a.cls is not b.cls or a.names != b.names or snapshot(a.context) != snapshot(b.context):
+        return False
+    for x, y in zip(a.inner, b.inner):
+        if type(x) is not type(y):
+            return False
+        if isinstance(x, Wrapping) and not _alike(x, y):
+            return False
+    return True
+
+
+class _Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, crossing: Crossing, t: torch.Tensor) -> tuple:
+        wrapping, ctx.sizes, plain = take_apart(t)
+        ctx.crossing = crossing
+        return tuple(p.detach() for p in plain)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:
+        wrapping = ctx.crossing.gradient or ctx.crossing.wrapping
+        sizes = _sizes_of_gradient(ctx.sizes, wrapping, gradients)
+        if torch.is_grad_enabled() and any(g.requires_grad for g in gradients):
+            return None, _Enter.apply(Crossing(wrapping), sizes, *gradients)
+        return None, put_together(wrapping, sizes, gradients)
+
+
+class _Call:
+    """A callable that is a node of captured graphs, and a function of entries."""
+
+    def __init__(self, name: str):
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = __name__
+
+    def __deepcopy__(self, memo: dict) -> "_Call":
+        return self
+
+
+class Wrap(_Call):
+    """The wrapper over inner tensors that are given in order: (sizes, *plain) -> wrapper."""
+
+    def __init__(self, crossing: Crossing, requires_grad: bool):
+        super().__init__(f"wrap_{crossing.wrapping.cls.__name__}")
+        self.crossing, self.requires_grad = crossing, requires_grad
+
+    def __call__(self, sizes: tuple, *plain: torch.Tensor) -> torch.Tensor:
+        if not self.requires_grad or not any(t.requires_grad for t in plain):
+            return put_together(self.crossing.wrapping, sizes, plain)
+        with torch.enable_grad():  # it requires grad in whatever mode it comes
+            made = _Enter.apply(self.crossing, sizes, *plain)
+        if type(made) is TraceTensor:
+            made.tt_differentiable = True
+        return made
+
+
+class Unwrap(_Call):
+    """The inner tensors of a wrapper: wrapper -> tuple of them. Autograd passes through, unless they are only read."""
+
+    def __init__(self, crossing: Crossing, differentiable: bool = True):
+        super().__init__(f"unwrap_{crossing.wrapping.cls.__name__}")
+        self.crossing, self.differentiable = crossing, differentiable
+
+    def __call__(self, t: torch.Tensor) -> tuple:
+        if not t.requires_grad or not self.differentiable:
+            return tuple(take_apart(t)[2])
+        with torch.enable_grad():
+            return _Leave.apply(self.crossing, t)
+
+
+class Inner(_Call):
+    """An inner tensor as an attribute of a wrapper: it has no history, as in eager."""
+
+    def __init__(self, name: str):
+        super().__init__(f"inner_{name}")
+        self.name = name
+
+    def __call__(self, t: torch.Tensor) -> torch.Tensor:
+        wrapper = t.tt_wrapper if type(t) is TraceTensor else t
+        return outer_tensor(getattr(wrapper, self.name), {}) if type(t) is TraceTensor else getattr(wrapper, self.name)
+
+
+def gradients_cross(captured: CapturedGraph) -> bool:
+    """Whether gradients of wrappers enter or leave a graph: parts of them are of use only where all of it is traced."""
+    return any(
+        isinstance(n.target, Wrap)
+        and n.target.requires_grad
+        or isinstance(n.target, Unwrap)
+        and n.target.differentiable
+        for n in captured.graph_module.graph.nodes
+    )

@@ -1,0 +1,96 @@
+"""Snapshots of values whose owner may change them: what tells a value from others, and stays as it is now.
+
+The flatten context of a wrapper subclass may be any object. What has an equality of its own is compared by that, a
+container or a dataclass by its parts, and any other object by identity and by its fields.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import types
+from typing import Any
+
+import torch
+
+__all__ = ["Unguardable", "snapshot", "copied"]
+
+_MOST_DEPTH = 12
+_ATOMS = (type(None), bool, int, str, bytes, type(...))
+_FIXED = (
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    enum.Enum,
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)
+
+
+class Unguardable(Exception):
+    """A flatten context holds something that can be compared neither by equality nor by its fields."""
+
+
+class _Same:
+    """An object that is itself only."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any):
+        self.obj = obj
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Same and other.obj is self.obj
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def snapshot(value: Any, depth: int = 0) -> Any:
+    """What tells this value from others, and stays as it is now. Raises Unguardable."""
+    cls = type(value)
+    if cls in _ATOMS:
+        return cls, value
+    if cls in (float, complex):
+        return cls, repr(value)  # -0.0 is not 0.0, and nan is itself
+    if isinstance(value, _FIXED):
+        return _Same(value)
+    if depth > _MOST_DEPTH:
+        raise Unguardable(f"is nested more than {_MOST_DEPTH} deep, or holds itself")
+    if isinstance(value, torch.Tensor):
+        raise Unguardable("holds a tensor")
+    if isinstance(value, (list, tuple)):
+        return cls, [snapshot(v, depth + 1) for v in value]
+    if cls is dict:
+        return cls, [(snapshot(k, depth + 1), snapshot(v, depth + 1)) for k, v in value.items()]
+    if dataclasses.is_dataclass(value):
+        return cls, [snapshot(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value)]
+    if cls.__eq__ is not object.__eq__ and cls.__hash__ not in (None, object.__hash__):
+        return cls, value  # what is hashed by its value does not change
+    fields = getattr(value, "__dict__", None)
+    if cls.__eq__ is object.__eq__ and isinstance(fields, dict):
+        return _Same(value), snapshot(fields, depth + 1)
+    raise Unguardable(f"holds a {cls.__module__}.{cls.__qualname__}, of which nothing tells whether it has changed")
+
+
+def copied(value: Any) -> Any:
+    """The same value, of which nothing that a snapshot compares by its parts is the owner's own object."""
+    cls = type(value)
+    if cls is tuple:
+        return tuple(map(copied, value))
+    if isinstance(value, list):
+        made = copy.copy(value)
+        made[:] = map(copied, value)
+        return made
+    if cls is dict:
+        return {k: copied(v) for k, v in value.items()}
+    if dataclasses.is_dataclass(cls) and not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        made = copy.copy(value)
+        for field in dataclasses.fields(cls):
+            object.__setattr__(made, field.name, copied(getattr(value, field.name)))
+        return made
+    return value
