@@ -53,7 +53,8 @@ def train(
     them.
     """
     parameters = list(parameters)
-    optimizer = torch.optim.AdamW(parameters, 1e-2)
+    mixed = len({hasattr(p, "full_tensor") for p in parameters}) > 1  # torch's foreach operators take no such lists
+    optimizer = torch.optim.AdamW(parameters, 1e-2, foreach=False if mixed else None)
     out: list[torch.Tensor] = []
     for k in range(STEPS):
         x, y = batch(k, device)
