@@ -117,7 +117,9 @@ def stages(report: Any) -> Picture:
     rows: dict[str, list[Any]] = {}
     for st in known:
         rows.setdefault(st.name, []).append(st)
-    shapes, words, x = [], [], 4.0
+    shapes: list[Any] = []
+    words: list[Any] = []
+    x = 4.0
     for name, of in rows.items():
         mine = [st for st in of if st.by]
         by = ", ".join(dict.fromkeys(st.by.rpartition(".")[2] for st in mine)) or "tcompile"

@@ -56,7 +56,8 @@ class GuardTable:
         """One row per guard; many guards of one kind below one object (a model's parameters) become one row with a
         count.
         """
-        groups: dict[tuple, list[tuple]] = {}  # a big model has thousands: words are made only for those that are shown
+        # a big model has thousands: words are made only for those that are shown
+        groups: dict[tuple, list[tuple[int, Any, str, int, float | None]]] = {}
         places: dict[int, int] = {}
         shares = {i: self._shares(i) for i in {entry for entry, _ in self._guards}}
         for n, (entry, g) in enumerate(self._guards):

@@ -107,6 +107,7 @@ def read_lab(folder: Path) -> Lab:
         for hidden in (False, True):
             if not any(t.exercise == e.name and t.hidden is hidden for t in tests):
                 raise LabError(f"{path}: exercise {e.name!r} has no {'hidden' if hidden else 'public'} test")
+    score, speed = (next((c.source for c in cells if c.kind == kind), "") for kind in ("score", "speed"))
     lab = Lab(
         int(facts["lab"]),
         facts["name"],
@@ -117,7 +118,8 @@ def read_lab(folder: Path) -> Lab:
         list(exercises.values()),
         tests,
         "\n\n".join(c.source for c in cells if c.kind == "tests"),
-        *(next((c.source for c in cells if c.kind == kind), "") for kind in ("score", "speed")),
+        score,
+        speed,
     )
     for language in LANGUAGES:
         lab.title[language], lab.texts[language] = _read_texts(folder / f"{language}.md")
