@@ -19,6 +19,28 @@ __all__ = ["simplify", "bounds", "Ranges", "known"]
 Ranges = Mapping[str, tuple]  # name -> (lo, hi): lo <= name < hi; hi may be None
 
 
+class _Known(dict):
+    """Ranges, with what was found under them: loops over one tensor ask about the same parts again and again."""
+
+    def __init__(self, ranges: Ranges):
+        super().__init__(ranges)
+        self.simple: dict[Expr, Expr] = {}
+        self.bounds: dict[tuple[Expr, int], tuple] = {}
+        self.nonneg: dict[Expr, bool] = {}
+
+
+_MOST_KNOWN = 20_000  # expressions that are kept
+_last = _Known({})
+
+
+def _known(ranges: Ranges) -> _Known:
+    global _last
+    last = _last
+    if last != ranges or len(last.simple) + len(last.bounds) > _MOST_KNOWN:
+        last = _last = _Known(ranges)
+    return last
+
+
 def _range(name: str, ranges: Ranges) -> tuple:
     """Sizes and indices are not negative."""
     return ranges.get(name) or ((None, None) if is_signed(name) else (0, None))
@@ -51,8 +73,13 @@ def _atom_bounds(a: Expr, ranges: Ranges, depth: int) -> tuple:
         return _interval_sym(a.name, ranges, depth)
     if depth > 8:
         return None, None
-    rule, first = _BOUNDS.get(a.op, (_bounds_of_any, 0))
-    return rule([bounds(x, ranges, depth + 1) for x in a.args[first:]])
+    found = ranges.bounds.get((a, depth)) if isinstance(ranges, _Known) else None
+    if found is None:
+        rule, first = _BOUNDS.get(a.op, (_bounds_of_any, 0))
+        found = rule([bounds(x, ranges, depth + 1) for x in a.args[first:]])
+        if isinstance(ranges, _Known):
+            ranges.bounds[a, depth] = found
+    return found
 
 
 def _bounds_of_mod(of: list[tuple]) -> tuple:
@@ -153,6 +180,15 @@ def _extreme(e: Expr, ranges: Ranges, upper: bool) -> Expr:
 
 def _nonneg(e: Expr, ranges: Ranges) -> bool:
     """Whether e >= 0 is certain."""
+    if not isinstance(ranges, _Known):
+        return _is_nonneg(e, ranges)
+    found = ranges.nonneg.get(e)
+    if found is None:
+        found = ranges.nonneg[e] = _is_nonneg(e, ranges)
+    return found
+
+
+def _is_nonneg(e: Expr, ranges: Ranges) -> bool:
     lo = bounds(e, ranges)[0]
     if lo is not None:
         if lo >= 0:
@@ -245,7 +281,8 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
     """e with what the ranges decide removed; symbols without a range are non-negative."""
     if e.is_const or e.op == "sym":
         return e
-    return _simplify(e, ranges, {})
+    ranges = _known(ranges)
+    return _simplify(e, ranges, ranges.simple)
 
 
 def _simplify(e: Expr, ranges: Ranges, cache: dict) -> Expr:

@@ -230,3 +230,15 @@ def test_a_sum_that_begins_with_a_helper_is_put_in_parentheses():
     flat = ((i - 3) % n) * m + j
     assert (flat // (n * m)).c() in [f"(tc_mod(i - 3, n) * m + j) / ({p})" for p in ("n * m", "m * n")]
     assert (((i - 3) % n) // m).c() == "tc_mod(i - 3, n) / m"
+
+
+def test_what_is_known_of_a_part_is_known_under_its_ranges_alone():
+    """simplify() remembers what it found: other ranges, also in the same dictionary, are asked anew."""
+    i = E.symbol("i")
+    part = i // 8 + i % 8
+    ranges = {"i": (0, 8)}
+    assert E.simplify(part, ranges) is i
+    ranges["i"] = (0, 80)
+    assert E.simplify(part, ranges) is part
+    assert E.simplify(part * 2 + i // 8, {"i": (0, 8)}) is i * 2
+    assert E.simplify(part, ranges) is part
