@@ -137,6 +137,7 @@ class Machine:
         ):
             table.clear()
         self.handled = None
+        self.parameter_names = ParameterNames({})
         self.passes.freed.clear()
         self.graph.examples = []
         location = self.env.location
