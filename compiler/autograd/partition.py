@@ -261,7 +261,6 @@ def _recomputable(n: torch.fx.Node) -> bool:
         or t._schema.name
         in (
             "aten::_to_copy",
-            "aten::constant_pad_nd",
             "aten::clone",
             "aten::full",
             "aten::expand",
