@@ -265,7 +265,9 @@ def test_mutated_inputs():
     (out,) = compiled(s)(t)
     assert out is t and t.equal(want) and t._version > version
     v = flat("v", 10)
-    s = Schedule([View(v, x), Launch(add_constant(10, 1.0), [x], [v])], [x], [OutputSpec("input", 0)], written=[0])
+    s = Schedule(
+        [View(v, x), Launch(add_constant(10, 1.0), [x], [v])], [x], [OutputSpec("input", 0)], written=[0], counted=[0]
+    )
     version = t._version
     compiled(s)(t)
     assert t.equal(want + 1) and t._version > version
