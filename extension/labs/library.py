@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import shutil
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -66,27 +66,20 @@ def _digest() -> str:
     return code.hexdigest()
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time builds the labs of a checkout: graders and tests start several at once."""
-    import fcntl  # a checkout is built on Linux and macOS alone
-
-    folder.mkdir(exist_ok=True)
-    with open(folder / "labs.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 @lru_cache(maxsize=1)
 def _folders() -> tuple[Path, Path | None]:
     """The folders of what students have and of what instructors have."""
     if (ROOT / "pyproject.toml").exists() and SOURCES.is_dir():
-        out, digest = ROOT / "build" / "labs", _digest()
-        stamp = out / "digest"
-        with _alone(ROOT / "build"):
-            if not stamp.exists() or stamp.read_text() != digest:
-                build_all(SOURCES, out)
-                stamp.write_text(digest)
+        out = ROOT / "build" / "labs" / _digest()[:16]
+        if not out.exists():
+            mine = out.with_name(
+                f"{out.name}.{os.getpid()}"
+            )  # several processes may come at once: the first one's stays
+            build_all(SOURCES, mine)
+            try:
+                mine.rename(out)
+            except OSError:
+                shutil.rmtree(mine)
         return out / "student", out / "instructor"
     spec = importlib.util.find_spec("tcompile_instructor")
     instructor = Path(spec.origin).parent / "labs" if spec and spec.origin else None

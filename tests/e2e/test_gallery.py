@@ -101,7 +101,7 @@ def test_the_picture_of_calls_has_the_same_facts_as_text() -> None:
     from tcompile.labs.pictures import timeline
 
     picture = timeline({"a < b": [True, False, True], "c": [True, False, False]}, (16, 24, 1))
-    assert repr(picture) == "a < b: 2 compilations (16, 1)\nc: 1 compilations (16)"
+    assert repr(picture) == "a < b: compilations: 2 (calls 16, 1)\nc: compilations: 1 (calls 16)"
     assert picture.svg.count("<rect") == 2 + 6 and "a &lt; b, 24: served" in picture.svg
 
 

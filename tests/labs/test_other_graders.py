@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tcompile.labs.library import find
+
 ROOT = Path(__file__).resolve().parents[2]
 EXTRA = os.environ.get("TCOMPILE_LABS_GRADERS", "")
 pytestmark = pytest.mark.skipif(not EXTRA, reason="make labs-graders installs both and runs it")
@@ -46,7 +48,7 @@ def answered(data: dict, answers: dict[str, str]) -> dict:
 
 
 def solutions() -> dict[str, str]:
-    path = next((ROOT / "build" / "labs" / "instructor").glob("01_*")) / "solution.en.ipynb"
+    path = find(1).instructor / "solution.en.ipynb"
     cells = json.loads(path.read_text())["cells"]
     facts = [(c["metadata"].get("tcompile_lab", {}), c["source"]) for c in cells]
     return {f["name"]: text for f, text in facts if f.get("kind") == "exercise"}

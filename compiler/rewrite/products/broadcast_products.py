@@ -46,9 +46,9 @@ def broadcast_products(a: AtenGraph) -> None:
             out = call_like(a.graph, n, aten.view.default, product, [batch, rows, columns])
             if order == "swapped":
                 out = call_like(a.graph, n, aten.permute.default, out, SWAPPED)
-                if n in results:  # views that are handed out count in the layout of the result
-                    out = call_like(a.graph, n, aten.clone.default, out)
-                    out.meta["val"] = n.meta["val"]
+            if n in results:  # it is nobody's view, and views of it count in its layout
+                out = call_like(a.graph, n, aten.clone.default, out)
+                out.meta["val"] = n.meta["val"]
         n.replace_all_uses_with(out)
         a.graph.erase_node(n)
 
