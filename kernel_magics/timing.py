@@ -556,7 +556,7 @@ def _put_back(t: torch.Tensor, version: int | None, value: torch.Tensor) -> None
     if version is None:
         with torch.inference_mode():
             t.copy_(value)
-    elif t._version != version:
+    elif t._version != version or not torch.equal(t, value):  # (not each write moves a version)
         with torch.no_grad():
             t.copy_(value)
         torch._C._autograd._unsafe_set_version_counter((t,), (version,))

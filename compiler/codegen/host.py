@@ -17,10 +17,11 @@ from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule,
 from ..lowering.ir import Buffer
 from ..lowering.lowered import Param
 from ..base.quoting import comment, identifier
+from ..base import unseen_writes
 from ..symbolic.expr import Expr, as_expr
 from .generated import HostPlan
 
-__all__ = ["host_plan", "direct_function", "as_planned", "changed", "copy_uncounted", "is_whole", "view_of"]
+__all__ = ["host_plan", "direct_function", "as_planned", "changed", "is_whole", "view_of"]
 
 # Operators whose torch function takes the same positional arguments and has less overhead than the OpOverload.
 _DIRECT = {
@@ -86,12 +87,17 @@ class _HostPrinter:
         for n, (i, buffer) in enumerate(s.mutations):
             if n == 1 and self.writing is None:
                 self.writing = len(self.text)
-            copied = f"{self.inputs[i]}.data" if i in s.uncounted else self.inputs[i]
-            self._line(f"{copied}.copy_({self._buffer(buffer)})")
+            target, source = self.inputs[i], self._buffer(buffer)
+            if i in s.uncounted:
+                self._line(f"{self._global('copy_unseen', unseen_writes.copy_unseen)}({target}, {source})")
+            else:
+                self._line(f"{target}.copy_({source})")
         if s.counted:
             self.names["increment_version"] = torch.autograd.graph.increment_version
             for i in s.counted:
                 self._line(f"increment_version({self.inputs[i]})")
+        if s.uncounted:
+            self._line(f"{self._global('note_unseen', unseen_writes.note)}()")
         outputs = [self._output(o) for o in s.outputs]
         for k, n in s.changed_results().items():
             outputs[k] = f"{self._global('changed', changed)}({outputs[k]}, {n})"
@@ -392,11 +398,6 @@ def changed(t: torch.Tensor, n: int) -> torch.Tensor:
     """A result that the program has changed n times after making it: its version says so."""
     torch.autograd.graph.increment_version([t] * n)
     return t
-
-
-def copy_uncounted(t: torch.Tensor, value: torch.Tensor) -> None:
-    """Write to a tensor as through its `data`: its version stays."""
-    t.data.copy_(value)
 
 
 def as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:

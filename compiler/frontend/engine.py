@@ -51,7 +51,7 @@ from .recompile import FrameState, is_full, learn, make_room, unmet
 from ..guards.state import read_field
 from .cell_work import CellWork
 from .guard_filter import filtered
-from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects
+from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects, unseen_writes
 from ..base.labels import label
 from ..runtime import frame_hook
 from ..runtime.stock_hook import hide
@@ -436,7 +436,11 @@ class Engine:
                 call.held_by(result.namespace, "graph_0")
             calls.append(
                 GraphCall(
-                    result.graph.name, result.graph.graph_module.forward, compiled, tuple(result.graph.example_inputs)
+                    result.graph.name,
+                    result.graph.graph_module.forward,
+                    compiled,
+                    tuple(result.graph.example_inputs),
+                    unseen_writes(result.graph.graph_module.graph),
                 )
             )
         self._filter_guards(result, func, args)

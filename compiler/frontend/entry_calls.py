@@ -80,12 +80,13 @@ class CallState:
 class GraphCall:
     """One compiled graph with its inputs, for timing the graph alone. `eager` and `compiled` take `inputs`. Made before
     the graph runs for the first time: an input whose version is another one later may be one that the graph writes
-    to."""
+    to. `unseen`: positions of those that it may write to without a version that tells."""
 
     name: str
     eager: Callable[..., Any]
     compiled: Callable[..., Any]
     inputs: tuple
+    unseen: frozenset[int] = frozenset()
     versions: tuple = ()
     number: int | None = None  # of the graph in the report that tells of this run
 
@@ -96,9 +97,36 @@ class GraphCall:
         """The inputs that somebody has written to since, or that cannot tell."""
         return [
             x
-            for x, v in zip(self.inputs, self.versions)
-            if isinstance(x, torch.Tensor) and (v is None or _version(x) != v)
+            for k, (x, v) in enumerate(zip(self.inputs, self.versions))
+            if isinstance(x, torch.Tensor) and (v is None or k in self.unseen or _version(x) != v)
         ]
+
+
+_NORMS = frozenset(("batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"))
+
+
+def unseen_writes(graph: torch.fx.Graph) -> frozenset[int]:
+    """Positions of the inputs that a graph of torch's calls may write to without a change of version: the running
+    statistics of norms, and what it takes the `data` of. More may be among them than are written."""
+    reached: list[torch.fx.Node] = []
+    for n in graph.nodes:
+        if n.target is getattr and n.args[1] == "data":
+            reached.append(n.args[0])
+        elif _called(n.target) in _NORMS:
+            given = (*n.args[1:], *(v for k, v in n.kwargs.items() if k != "input"))
+            reached += [x for x in given if isinstance(x, torch.fx.Node)]
+    seen: set[torch.fx.Node] = set()
+    while reached:
+        n = reached.pop()
+        if n not in seen:
+            seen.add(n)
+            reached += n.all_input_nodes
+    return frozenset(k for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder") if n in seen)
+
+
+def _called(target: Any) -> str:
+    packet = getattr(target, "overloadpacket", target)
+    return getattr(packet, "__name__", "")
 
 
 def _version(x: Any) -> int | None:

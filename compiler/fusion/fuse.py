@@ -65,8 +65,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         launches = horizontal(launches, lowered, wishes, limits.nests)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}
-    # once at least: what puts inputs back after timing asks their versions
-    changes = {i: max(1, lowered.writes.get(i, 1)) for i in sorted({*written, *copied})}
+    changes = {i: lowered.writes.get(i, 1) for i in sorted({*written, *copied})}
     counted = [i for i, n in changes.items() for _ in range(n - (i in copied))]  # a copy counts by itself
     return Schedule(
         plan,
@@ -80,7 +79,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         list(dict.fromkeys(unfused)),
         written,
         counted,
-        [i for i, n in changes.items() if i in copied and n == 0],
+        [i for i, n in changes.items() if n == 0],
     )
 
 

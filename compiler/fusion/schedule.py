@@ -82,7 +82,7 @@ class Schedule:
     unfused: list[tuple[str, str, str]] = field(default_factory=list)  # (node, node, reason): every refusal to fuse
     written: list[int] = field(default_factory=list)  # inputs that kernels write in place (by a View of them)
     counted: list[int] = field(default_factory=list)  # inputs whose versions grow by one for each time they are listed
-    uncounted: list[int] = field(default_factory=list)  # inputs that are copied to without a change of version
+    uncounted: list[int] = field(default_factory=list)  # inputs that are written without a change of version
 
     def changed_results(self) -> dict[int, int]:
         """Positions of results whose memory the program has changed after making it -> how often. One for each piece of

@@ -7,8 +7,8 @@ takes them as inputs.
 
 The parameters stay inputs of the compiled function. At each call their identity, address and version are compared with
 those that the kept results were made from, and where one differs (an optimizer's step, load_state_dict, `p.data = ...`)
-the results are made anew. What torch itself gives no sign of, writes into `p.data`, goes unseen until `refresh`: frozen
-parameters are taken to be constant.
+the results are made anew; also where compiled code has written something that torch gives no sign of. Such writes by
+eager code (into `p.data`, and to running statistics in training) go unseen until `refresh`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
+from ..base.unseen_writes import so_far
 from .captured import GraphInput
 from ..symbolic.expr import Expr
 from .aten import AtenGraph
@@ -233,18 +234,25 @@ class Frozen:
         self.first, self.rest = first, rest
         self.positions = [i for i, n in enumerate(first.placeholders) if n.users]
         self.seen: list[tuple] = []
+        self.unseen = 0  # writes of compiled code, when the kept results were made
         self.kept: tuple = ()
 
     def __call__(self, *inputs: Any) -> tuple:
         seen = self.seen
-        if not seen or any(
-            inputs[i] is not t or t.data_ptr() != at or _version(t) != v for i, (t, at, v) in zip(self.positions, seen)
+        if (
+            not seen
+            or self.unseen != so_far()
+            or any(
+                inputs[i] is not t or t.data_ptr() != at or _version(t) != v
+                for i, (t, at, v) in zip(self.positions, seen)
+            )
         ):
             self.refresh(inputs)
         return self.rest(*inputs, *self.kept)
 
     def refresh(self, inputs: tuple) -> None:
         """Make the kept results of the parameters as they are now."""
+        self.unseen = so_far()
         with torch.no_grad():
             self.kept = interpret(self.first, inputs)
         self.seen = [(inputs[i], inputs[i].data_ptr(), _version(inputs[i])) for i in self.positions]

@@ -14,8 +14,9 @@ from typing import Any, Callable
 
 import torch
 
+from ..base import unseen_writes
 from ..codegen.generated import Generated
-from ..codegen.host import as_planned, changed, copy_uncounted, direct_function, is_whole, view_of
+from ..codegen.host import as_planned, changed, direct_function, is_whole, view_of
 from ..fusion.memory.memory_plan import nbytes
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, View
 from ..lowering.ir import Buffer
@@ -325,11 +326,13 @@ class _ProgramBuilder:
             if n == 1:
                 steps.append((STEP_WRITING,))
             places += [-1] * (len(steps) - len(places)) + [WRITE_BACK]
-            copy = copy_uncounted if i in s.uncounted else torch.Tensor.copy_
+            copy = unseen_writes.copy_unseen if i in s.uncounted else torch.Tensor.copy_
             steps.append((STEP_CALL, (copy, ((ARG_INPUT, i), self._arg(b)), (), (), False)))
         if s.counted:
             counted = tuple((ARG_INPUT, i) for i in s.counted)
             steps.append((STEP_CALL, (torch.autograd.graph.increment_version, ((ARG_TUPLE, counted),), (), (), False)))
+        if s.uncounted:
+            steps.append((STEP_CALL, (unseen_writes.note, (), (), (), False)))
         raised = s.changed_results()
         outputs = tuple(self._output(o, raised.get(k, 0)) for k, o in enumerate(s.outputs))
         scratch = self._place_the_varying()

@@ -306,6 +306,21 @@ def test_timing_leaves_everything_as_the_cell_left_it(shell):
     torch.testing.assert_close([value, torch.rand(2)], expected)
 
 
+@pytest.mark.parametrize("backend", ["tcompile", "eager", "aot_eager"])
+def test_timing_puts_back_what_moves_no_version(shell, backend):
+    """Running statistics, and what is written through `data`: also of a module that the cell reaches by an attribute."""
+    eager(
+        shell,
+        "from types import SimpleNamespace\nnet, xb = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)\n"
+        "held, p = SimpleNamespace(net=net), torch.ones(3, requires_grad=True)",
+    )
+    _, report = run(shell, "v = held.net(xb)\np.data.mul_(2.0)", f"time=50ms backend={backend}")
+    assert report.speedups.over("eager") is not None, report.speedups.reason
+    net, xb, p = (shell.user_ns[n] for n in ("net", "xb", "p"))
+    torch.testing.assert_close(net[1].running_mean, 0.1 * net[0](xb).detach().mean(0))
+    assert net[1].num_batches_tracked == 1 and p.tolist() == [2.0, 2.0, 2.0]
+
+
 def test_a_cell_run_again_with_another_engine_to_compare_is_timed(shell):
     shell.user_ns["x"] = torch.randn(64)
     _, first = run(shell, "v = torch.cos(x) * 3 - 1", "time=50ms")

@@ -85,6 +85,19 @@ def test_changed_parameters_are_seen(change):
             torch.testing.assert_close(f(x), m(x))
 
 
+def test_running_statistics_that_compiled_code_has_written_are_seen():
+    """They move no version."""
+    m = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    x = torch.randn(2, 3, 8, 8)
+    frozen, train = tcompile.compile(m, options={"freezing": True}), tcompile.compile(m)
+    with torch.no_grad():
+        for _ in range(3):
+            m.eval()
+            torch.testing.assert_close(frozen(x), m(x))
+            m.train()
+            train(x)
+
+
 def test_training_is_left_alone():
     m, x = network().train(), torch.randn(2, 3, 8, 8)
     f = frozen(m)

@@ -110,18 +110,12 @@ def of_a_written_input(x):
     return x.view(-1)
 
 
-# What puts a cell's inputs back after timing finds them by their versions, so that each write counts.
-_COUNTED = pytest.mark.xfail(reason="a write that eager does not count moves the version by one", strict=True)
-
-
 @pytest.mark.parametrize(
     "f", [made_inside, through_a_view, filled, looked_at, behind_the_back, of_a_written_input, lambda x: x.exp_()]
 )
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("backend", ["tcompile", "aot_eager"])
-def test_versions_of_results(f, grad, backend, request):
-    if f is behind_the_back and backend == "tcompile":
-        request.applymarker(_COUNTED)
+def test_versions_of_results(f, grad, backend):
     compiled = tcompile.compile(f, backend=backend, fullgraph=True)
     for _ in range(2):
         seen = []
@@ -137,7 +131,6 @@ def test_versions_of_results(f, grad, backend, request):
         assert seen[0] == seen[1]
 
 
-@_COUNTED
 def test_running_statistics():
     """Torch writes them without counting, and autograd says so where a number disagrees."""
     nets = [torch.nn.BatchNorm1d(3) for _ in range(2)]

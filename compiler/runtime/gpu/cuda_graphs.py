@@ -27,7 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import events
 from ...ops import philox
-from ...base import forks
+from ...base import forks, unseen_writes
 from ...codegen.host import changed, view_of
 from ...fusion.schedule import Extern, Launch, Schedule
 from ...lowering.ir import Buffer
@@ -223,6 +223,8 @@ class CudaGraphs:
             out = _with_views(out, inputs, g.views, len(self.s.outputs))
         if self.counted:
             torch.autograd.graph.increment_version([inputs[i] for i in self.counted])
+        if self.s.uncounted:
+            unseen_writes.note()
         for k, n in self.changed.items():
             changed(out[k], n)
         return out
