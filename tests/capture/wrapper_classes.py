@@ -1,10 +1,12 @@
-"""Tensor classes by `__torch_dispatch__`, as users write them: the material of test_wrapper_subclasses.py."""
+"""Tensor classes by `__torch_dispatch__`, as users write them, and what their tests ask of them."""
 
 from __future__ import annotations
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import return_and_correct_aliasing
+
+import tcompile
 
 aten = torch.ops.aten
 
@@ -125,3 +127,56 @@ class Scaled(torch.Tensor):
         if func is aten.detach.default:
             return cls(out, scale)
         return cls(out * factor, scale) if isinstance(out, torch.Tensor) else out
+
+
+def two(*shape, **kw):
+    return TwoTensor(torch.randn(*shape, **kw), torch.randn(*shape, **kw))
+
+
+def same(got, want):
+    """Equal down to the inner tensors, classes included."""
+    assert type(got) is type(want)
+    if isinstance(want, (list, tuple)):
+        assert len(got) == len(want)
+        for g, w in zip(got, want):
+            same(g, w)
+        return
+    if not isinstance(want, torch.Tensor):
+        assert got == want
+        return
+    assert (got.shape, got.dtype, got.requires_grad) == (want.shape, want.dtype, want.requires_grad)
+    if hasattr(want, "__tensor_flatten__"):
+        (names, context), (wanted, of_want) = got.__tensor_flatten__(), want.__tensor_flatten__()
+        assert (names, context) == (wanted, of_want) and got.stride() == want.stride()
+        for name in names:
+            same(getattr(got, name), getattr(want, name))
+        return
+    torch.testing.assert_close(got, want)
+
+
+def whole(fn, *calls):
+    """fn is one graph, and gives what eager gives for each of the calls; the report."""
+    compiled = tcompile.compile(fn, fullgraph=True)
+    for args in calls:
+        same(compiled(*args), fn(*args))
+    return compiled
+
+
+def report_of(fn, *args):
+    report = tcompile.explain(fn)(*args)
+    assert not report.graph_breaks and not report.fallbacks
+    return report
+
+
+def compilations(compiled, *args):
+    """How many entries are made for a call."""
+    with tcompile.record() as recorded:
+        compiled(*args)
+    return len(recorded.report().entries)
+
+
+def gradients(f, *args):
+    leaves = [a.detach().requires_grad_() for a in args]
+    out = f(*leaves)
+    out.sum().backward()
+    return [out.detach(), *[t.grad for t in leaves]]

@@ -308,10 +308,11 @@ def test_timing_leaves_everything_as_the_cell_left_it(shell):
 
 @pytest.mark.parametrize("backend", ["tcompile", "eager", "aot_eager"])
 def test_timing_puts_back_what_moves_no_version(shell, backend):
-    """Running statistics, and what is written through `data`: also of a module that the cell reaches by an attribute."""
+    """Running statistics, and what is written through `data`: also where an attribute leads to the module."""
     eager(
         shell,
-        "from types import SimpleNamespace\nnet, xb = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)\n"
+        "from types import SimpleNamespace\n"
+        "net, xb = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(8, 4)\n"
         "held, p = SimpleNamespace(net=net), torch.ones(3, requires_grad=True)",
     )
     _, report = run(shell, "v = held.net(xb)\np.data.mul_(2.0)", f"time=50ms backend={backend}")

@@ -1,0 +1,247 @@
+"""Tensors of wrapper subclasses under autograd: gradients, backward passes of every kind, and writes between them."""
+
+from __future__ import annotations
+
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import nn
+
+import tcompile
+
+from .wrapper_classes import TwoTensor, gradients, same, two
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w: (x @ w).tanh(),
+        lambda x, w: F.layer_norm(x, (4,)) * w.sum(),
+        lambda x, w: F.linear(x, w, w[0]).softmax(-1)[:, 1:],
+        lambda x, w: (x.exp() * w[:3]).view(-1),
+    ],
+)
+def test_gradients_of_wrappers(f):
+    x, w = two(3, 4), two(4, 4)
+    same(gradients(tcompile.compile(f, fullgraph=True), x, w), gradients(f, x, w))
+
+
+def test_gradients_with_sizes_that_vary():
+    f = lambda x, w: (x @ w).gelu() if hasattr(x, "gelu") else F.gelu(x @ w)  # noqa: E731
+    compiled = tcompile.compile(f)
+    for n in (3, 5, 6):
+        x, w = two(n, 4), two(4, 4)
+        same(gradients(compiled, x, w), gradients(f, x, w))
+
+
+def test_a_plain_input_and_a_wrapped_parameter_train():
+    def run(compile):
+        torch.manual_seed(0)
+        m = nn.Linear(4, 3)
+        m.weight = nn.Parameter(two(3, 4))
+        m.bias = nn.Parameter(two(3))
+        f = tcompile.compile(m, fullgraph=True) if compile else m
+        optimizer = torch.optim.SGD(m.parameters(), 0.1)
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = f(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return losses, m.weight.detach(), m.weight.grad
+
+    same(run(True), run(False))
+
+
+def test_hooks_and_accumulation():
+    def run(f):
+        torch.manual_seed(0)
+        x, heard = two(3, 4).requires_grad_(), []
+        x.register_hook(lambda g: heard.append(type(g)))
+        for _ in range(2):
+            f(x).sum().backward()
+        return heard, x.grad
+
+    f = lambda x: (x * x).sin()  # noqa: E731
+    same(run(tcompile.compile(f, fullgraph=True)), run(f))
+
+
+def test_no_grad_and_inference_mode():
+    f = lambda x: (x * 2).relu()  # noqa: E731
+    compiled = tcompile.compile(f, fullgraph=True)
+    x = two(3, 4).requires_grad_()
+    with torch.no_grad():
+        same(compiled(x), f(x))
+    same(compiled(x).detach(), f(x).detach())
+    with torch.inference_mode():
+        same(compiled(two(2, 2)).shape, torch.Size([2, 2]))
+
+
+def test_grad_mode_switched_inside():
+    def f(x):
+        with torch.no_grad():
+            y = x * 2
+        with torch.enable_grad():
+            z = x * 3
+        return y, z
+
+    compiled, x = tcompile.compile(f, fullgraph=True), two(3, 4).requires_grad_()
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            got, want = compiled(x), f(x)
+            assert [t.requires_grad for t in got] == [t.requires_grad for t in want]
+            same([t.detach() for t in got], [t.detach() for t in want])
+
+
+# --- writes, and backward passes of every kind
+def inplace(x):
+    y = x * 2
+    y.add_(1).mul_(3)
+    y[0] = 5.0
+    return y
+
+
+def argument(x):
+    x.add_(1)
+    y = x * 2
+    x.mul_(y)
+    return y
+
+
+def view_of_argument(x):
+    x.view(-1)[1:].add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize("f", [inplace, argument, view_of_argument])
+def test_writes(f):
+    def run(f):
+        torch.manual_seed(0)
+        x = two(3, 4)
+        return f(x), x
+
+    same(run(tcompile.compile(f, fullgraph=True)), run(f))
+
+
+def test_writes_into_what_shares_an_inner_tensor():
+    def f(x, a):
+        x.add_(1)
+        return a * 2
+
+    x, y = two(3), two(3)
+    compiled = tcompile.compile(f)
+    for given in (x.b, x.a, torch.randn(3)):
+        y.a, y.b = x.a.clone(), x.b.clone()
+        other = y.a if given is x.a else y.b if given is x.b else given.clone()
+        same((compiled(x, given), x), (f(y, other), y))
+
+
+def test_a_leaf_that_requires_grad_is_written():
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        tcompile.compile(lambda x: x.add_(1))(two(3).requires_grad_())
+
+
+class Swapping(TwoTensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.add_.Tensor:
+            args[0].a = args[0].a + args[1]
+            return args[0]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_inner_tensors_are_exchanged_by_the_class():
+    def f(x):
+        x.add_(1)
+        return x * 2
+
+    def run(f):
+        x = Swapping(torch.ones(3), torch.ones(3))
+        return f(x), x
+
+    same(run(tcompile.compile(f)), run(f))
+
+
+class Observing(TwoTensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.mul.Tensor:
+            args[0].b.add_(1)
+            return args[0].a * args[1]
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_the_class_counts_in_an_inner_tensor():
+    f = lambda x: x * 2 + x.b  # noqa: E731
+
+    def run(f):
+        x = Observing(torch.ones(3), torch.ones(3))
+        return f(x), f(x), x
+
+    same(run(tcompile.compile(f, fullgraph=True)), run(f))
+
+
+def test_random_operators():
+    f = lambda x: F.dropout(x) + torch.rand_like(x)  # noqa: E731
+    runs = []
+    for g in (tcompile.compile(f, fullgraph=True), f):
+        torch.manual_seed(1)
+        runs.append(g(TwoTensor(torch.ones(3), torch.ones(3))))
+    same(*runs)
+
+
+def test_gradients_of_gradients():
+    def run(f):
+        torch.manual_seed(0)
+        x = two(3, 4).requires_grad_()
+        (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        (g * g).sum().backward()
+        return g.detach(), x.grad
+
+    f = lambda x: x.sin() * x  # noqa: E731
+    same(run(tcompile.compile(f)), run(f))
+
+
+def test_one_result_of_two_has_a_gradient():
+    def run(f):
+        torch.manual_seed(0)
+        x = two(3, 4).requires_grad_()
+        a, b = f(x * 3)
+        b.sum().backward(retain_graph=True)
+        b.sum().backward()
+        return x.grad
+
+    f = lambda x: (x * 2, x.sin())  # noqa: E731
+    same(run(tcompile.compile(f, fullgraph=True)), run(f))
+
+
+def test_a_gradient_of_another_context():
+    class Marked(TwoTensor):
+        mark = 0
+
+        def __tensor_flatten__(self):
+            return ["a", "b"], self.mark
+
+        @classmethod
+        def __tensor_unflatten__(cls, inner, context, outer_size, outer_stride):
+            made = cls(inner["a"], inner["b"], outer_size, outer_stride)
+            made.mark = context
+            return made
+
+    x = Marked(torch.randn(3), torch.randn(3)).requires_grad_()
+    y = tcompile.compile(lambda x: x * 2, fullgraph=True)(x)
+    wrong = Marked(torch.ones(3), torch.ones(3))
+    wrong.mark = 7
+    with pytest.raises(RuntimeError, match="another flatten context"):
+        y.backward(wrong)
+
+
+def test_values_are_read():
+    f = lambda x: x + 1 if x.sum() > 0 else x - 1  # noqa: E731
+    for sign in (1, -1):
+        x = TwoTensor(torch.ones(3) * sign, torch.ones(3) * sign)
+        same(tcompile.compile(f)(x), f(x))
+        assert tcompile.compile(lambda x: x.sum().item())(x) == 3 * sign
