@@ -11,7 +11,7 @@ import torch
 from ..errors import VerifyError
 from ..symbolic.expr import Expr, as_expr
 from .ir import REDUCE_OPS, SCAN_OPS, STORE_MODES, Buffer, LoopNest, Value, walk
-from .primitives import PRIMS
+from .primitives import BOOL_RESULT, PRIMS
 from .lowered import Extern, LoweredGraph, View
 
 __all__ = [
@@ -24,22 +24,6 @@ __all__ = [
     "index_range",
     "require",
 ]
-
-_BOOL = {
-    "isnan",
-    "isinf",
-    "signbit",
-    "logical_not",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-}
 
 
 def require(ok: bool, message: str) -> None:
@@ -60,7 +44,10 @@ def verify_values(roots: Iterable[Value], where: str) -> list[Value]:
                 require(args[0].dtype == torch.bool, f"{where}: the condition of {v!r} is {args[0].dtype}")
                 args = args[1:]
             require(len({a.dtype for a in args}) == 1, f"{where}: operands of {v!r} differ: {[a.dtype for a in args]}")
-            require(v.dtype == (torch.bool if v.op in _BOOL else args[-1].dtype), f"{where}: {v!r} has the wrong dtype")
+            require(
+                v.dtype == (torch.bool if v.op in BOOL_RESULT else args[-1].dtype),
+                f"{where}: {v!r} has the wrong dtype",
+            )
         elif v.op == "load":
             require(isinstance(v.attr[0], Buffer) and isinstance(v.attr[1], Expr), f"{where}: {v!r} is no load")
             require(v.dtype == v.attr[0].holds, f"{where}: {v!r} loads {v.attr[0].holds}")
