@@ -18,7 +18,8 @@ from .tiled.match_dropout_attention import dropout_attention
 from .groups import Limits, group_steps
 from .shared_launches import horizontal
 from .inline import buffers_read, checks_unread, inline
-from .memory.memory_plan import output_buffers, plan_memory
+from .memory.liveness import output_buffers
+from .memory.memory_plan import plan_memory
 from .memory.buffer_names import unify_names
 from .order import sink
 from .schedule import Schedule, Template
@@ -43,7 +44,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         steps = dropout_attention(without_copies(steps, needed), needed, hints)
         if drop_rounding and opts.get("epilogue_fusion", True):
             steps = without_casts(steps, needed, [b for _, b in lowered.mutations], wishes)
-        steps = sink(_sources_first(split_reductions(steps, hints)))
+        steps = sink(_sources_first(split_reductions(steps, hints)), hints)
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     needed = [*needed, *checks_unread(steps, needed)]
@@ -62,7 +63,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         else:
             launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))
     if fuse:
-        launches = horizontal(launches, lowered, wishes, limits.nests)
+        launches = horizontal(launches, lowered, hints, wishes, limits.nests)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}
     changes = {i: lowered.writes.get(i, 1) for i in sorted({*written, *copied})}

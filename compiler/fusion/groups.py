@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Iterator, Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, walk
-from ..lowering.lowered import LoweredStep
+from ..lowering.lowered import Extern, LoweredStep
 from ..lowering.rewrite import is_affine, positions, tidy
 from ..symbolic.expr import Expr, mul_all
 from .column_sums import column_sums, in_space_of
 from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
 from .forced_fusion import NO_WISHES, Wishes
+from .order import PATIENCE
 
 __all__ = ["Group", "Limits", "group_steps"]
 
@@ -48,6 +49,7 @@ class Group:
     """Nests of one kernel. `factors` is the iteration space; `level[k]` says which of its factors nest k runs over."""
 
     number: int
+    calls: int = 0  # library calls before it
     nests: list[LoopNest] = field(default_factory=list)
     levels: list[str] = field(default_factory=list)  # "full" | "outer"
     factors: list[Factor] = field(default_factory=list)
@@ -142,6 +144,7 @@ class _Grouping:
         ] = {}  # sizes -> the last group begun over them: updates of many parameters share kernels
         self.loaded: dict[int, set[Buffer]] = {}  # id of a nest -> what it reads
         self.readers_of: dict[Buffer, list[LoopNest]] = {}  # all nests that read a buffer
+        self.calls = 0  # library calls so far
 
     def run(self, steps: Sequence[LoweredStep]) -> tuple[list[Group], list[tuple[str, str, str]]]:
         for s in steps:
@@ -155,12 +158,13 @@ class _Grouping:
             else:
                 g = self.new_group()
                 g.extern = s
+                self.calls += isinstance(s, Extern)
                 for b in [s.buffer] if hasattr(s, "base") else [o for o in s.outputs if o is not None]:
                     self.made_in[b] = g
         return self.groups, self.unfused
 
     def new_group(self) -> Group:
-        g = Group(len(self.groups))
+        g = Group(len(self.groups), self.calls)
         self.groups.append(g)
         return g
 
@@ -226,9 +230,18 @@ class _Grouping:
                     seen.add(g)
                     out.append(g)
         del out[5:]
+        out = [g for g in out if not self.waits(g, nest)]
         if self.limits.wishes:
             self.wished(nest, floor, out)
         return out + self.unrelated(nest, floor, seen)
+
+    def waits(self, g: Group, nest: LoopNest) -> bool:
+        """Whether the first part of a `cat`, were it stored by that group, would have the whole's memory wait for the
+        other parts through many library calls. A CPU has memory enough, and would rather not read the part again.
+        """
+        if not nest.on_gpu or self.calls - g.calls <= PATIENCE or nest.buffer in self.made_in:
+            return False
+        return numel_hint([a.size for a in nest.domain], self.hints) < numel_hint(nest.buffer.shape, self.hints)
 
     def unrelated(self, nest: LoopNest, floor: int, seen: set[Group]) -> list[Group]:
         """Groups that share nothing with the nest, and whose kernel still costs less with it: the last one, and the

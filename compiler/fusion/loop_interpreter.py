@@ -16,7 +16,7 @@ from ..ops import mask_bits, keep_bits, philox
 from ..lowering.ir import Acc, Buffer, Kernel, Value, check_error, walk
 from ..lowering.lowered import Param
 from ..symbolic.expr import Expr, as_expr
-from .memory.memory_plan import nbytes
+from .memory.liveness import nbytes
 from .schedule import Alloc, Extern, Free, Launch, Schedule, View
 
 __all__ = ["run_schedule", "run_kernel", "evaluate"]

@@ -3,19 +3,21 @@ needed.
 
 In `silu(x @ a) * (x @ b)` the silu comes before the second product; held back until the multiplication it becomes that
 one's neighbour, and they share a kernel. What is held back keeps its inputs alive, so it is not held longer than a few
-library calls or products.
+library calls or products, unless its result needs more memory than they do: a copy of a weight, a part of a `cat`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import torch
 
 from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import Extern, LoweredStep, View
+from .domain import size_hint
 from .inline import buffers_read
+from .memory.liveness import nbytes
 
 __all__ = ["sink"]
 
@@ -43,15 +45,24 @@ def _draws_words(n: LoopNest) -> bool:
     return n.buffer.dtype is torch.int32 and any(v.op == "keep_word" for v in walk([n.value]))
 
 
-def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
+def sink(steps: Sequence[LoweredStep], hints: Mapping[str, int]) -> list[LoweredStep]:
     """The same steps in another valid order."""
     reads: list[list[Buffer]] = [buffers_loaded(s) if isinstance(s, LoopNest) else buffers_read(s) for s in steps]
     writers: dict[Buffer, list[int]] = {}
     held: deque[tuple[int, int]] = deque()  # (step, calls and products so far when it came)
+    late: list[tuple[int, int]] = []  # those that come where they are read
     done = [False] * len(steps)
     first = [False] * len(steps)  # loop nests that read nothing that another one makes
     out: list[LoweredStep] = []
     calls = 0
+
+    def lets_go(i: int) -> bool:
+        """Whether running a step early frees at least as much memory as it takes, were it the last to read."""
+        s = steps[i]
+        if isinstance(s, Extern):
+            return True
+        made = (b for b in dict.fromkeys(reads[i]) if b in writers)
+        return sum(size_hint(nbytes(b), dict(hints)) for b in made) >= size_hint(nbytes(s.buffer), dict(hints))
 
     def emit(root: int) -> None:
         """Put out a step after everything that it needs; iterative, each step once, older steps first."""
@@ -89,11 +100,16 @@ def sink(steps: Sequence[LoweredStep]) -> list[LoweredStep]:
         if isinstance(s, Extern) or isinstance(s, LoopNest) and s.product:
             calls += 1
             while held and (done[held[0][0]] or held[0][1] + PATIENCE <= calls):
-                emit(held.popleft()[0])
+                old = held.popleft()
+                if done[old[0]] or lets_go(old[0]):
+                    emit(old[0])
+                else:
+                    late.append(old)
         for b in [s.buffer] if not isinstance(s, Extern) else [b for b in s.outputs if b is not None]:
             writers.setdefault(b, []).append(i)
-    wanted = {w for i, _ in held for b in reads[i] for w in writers.get(b, ()) if w < i}
-    for i, _ in held:
+    rest = sorted([*late, *held])
+    wanted = {w for i, _ in rest for b in reads[i] for w in writers.get(b, ()) if w < i}
+    for i, _ in rest:
         if i not in wanted:  # the others come where they are read
             emit(i)
     return out

@@ -17,7 +17,7 @@ import torch
 from ..base import unseen_writes
 from ..codegen.generated import Generated
 from ..codegen.host import as_planned, changed, direct_function, is_whole, view_of
-from ..fusion.memory.memory_plan import nbytes
+from ..fusion.memory.liveness import nbytes
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, View
 from ..lowering.ir import Buffer
 from ..lowering.lowered import Param

@@ -167,3 +167,22 @@ def test_views_are_released_with_their_memory():
     made = {a.buffer for a in s.steps if type(a).__name__ == "View" and a.base.kind == "temp"}
     freed = {a.buffer for a in s.steps if isinstance(a, Free)}
     assert made <= freed
+
+
+def test_a_weight_s_copy_is_made_where_it_is_read():
+    """Ten calls before its reader a copy would lie in memory for nothing: of inputs alone, it keeps nothing alive."""
+
+    def f(x, w, v):
+        turned = v.t().contiguous()
+        for _ in range(10):
+            x = torch.relu(x @ w)
+        return x @ turned
+
+    s = check(f, torch.randn(64, 64), torch.randn(64, 64) / 8, torch.randn(640, 64), rtol=1e-4, atol=1e-4)
+    size = 64 * 64 * 4
+    assert s.peak_bytes <= 21 * size, "the last product's operands and result"
+    calls = [x for x in s.steps if not isinstance(x, (Alloc, Free))]
+    copy = next(
+        k for k, x in enumerate(calls) if isinstance(x, Launch) and any(b.shape == (64, 640) for b in x.outputs)
+    )
+    assert copy >= len(calls) - 3

@@ -12,7 +12,7 @@ from ...lowering.ir import Buffer
 from ...lowering.lowered import Extern, LoweredGraph, View
 from ...symbolic.expr import as_expr, mul_all
 from ..inline import buffers_read
-from .memory_plan import nbytes, outlive
+from .liveness import nbytes, outlive
 from ..schedule import Launch
 
 __all__ = ["unify_names"]

@@ -20,22 +20,13 @@ from ...symbolic.expr import Expr, as_expr, integer
 from ..domain import size_hint
 from ..inline import buffers_read
 from ..schedule import Alloc, Free, Launch, Step
+from .liveness import Liveness, may_alias, nbytes, result_buffers
 
 KEPT_BYTES = 1 << 20  # of a block that is kept between two uses in any case
 # calls whose results are memory of their own, which nothing else knows: kernels behind them may write over it
 _FRESH = frozenset(("aten.convolution.default", "aten.convolution_backward.default"))
 
-__all__ = ["plan_memory", "nbytes", "outlive", "may_alias", "result_buffers", "same_index", "same_layout"]
-
-
-def nbytes(b: Buffer) -> Expr:
-    """Bytes of memory that a buffer spans: to the last element that its strides reach."""
-    span = integer(1)
-    for s, st in zip(b.shape, b.stride):
-        span = span + (as_expr(s) - 1) * st
-    if any(isinstance(s, int) and s == 0 for s in b.shape):
-        return integer(0)
-    return span * b.dtype.itemsize
+__all__ = ["plan_memory", "same_index", "same_layout"]
 
 
 def plan_memory(
@@ -54,29 +45,13 @@ def _may_fail(step: Any) -> bool:
     return isinstance(step, Extern) and may_raise(str(step.op))
 
 
-class _Planner:
+class _Planner(Liveness):
     def __init__(self, steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int], updated: dict[Buffer, int]):
-        self.steps, self.lowered, self.hints, self.updated = list(steps), lowered, hints, updated
-        self.base: dict[Buffer, Buffer] = {}  # view -> what it is a view of
-        self.aliases: dict[Buffer, list[Buffer]] = {}  # output of an extern that may alias its inputs -> those
-        self.last_use: dict[Buffer, int] = {}
-        self.first: dict[Buffer, int] = {}
-
-    def root(self, b: Buffer) -> Buffer:
-        while b in self.base:
-            b = self.base[b]
-        return b
-
-    def touch(self, b: Buffer, i: int) -> None:
-        stack = [b]
-        while stack:
-            r = self.root(stack.pop())
-            self.last_use[r] = i
-            stack.extend(self.aliases.get(r, ()))
+        super().__init__(steps, lowered)
+        self.hints, self.updated = hints, updated
 
     def run(self) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
         in_place, mutations = self.mutations_in_place()
-        self.liveness()
         steps, peak = self.emit(self.choose_reuse(in_place), in_place)
         if any(isinstance(b, Buffer) and _on_gpu(b) for b in self.first):
             # torch's allocator gives memory that is dead to whoever asks next, also between two uses of one size
@@ -155,38 +130,7 @@ class _Planner:
             return s.begins_as().get(b) is x and buffers_read(s).count(x) == 1
         return same_index(s.kernel, s.inputs.index(x), s.outputs.index(b), _on_gpu(b))
 
-    # ---- when each block of memory is used
-    def liveness(self) -> None:
-        end = len(self.steps)
-        exists = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
-        for i, s in enumerate(self.steps):
-            if isinstance(s, View):
-                self.base[s.buffer] = s.base
-                self.touch(s.buffer, i)
-                if s.base not in exists:  # a library call is to write it under this view's shape
-                    self.first.setdefault(self.root(s.base), i)
-                continue
-            exists.update(b for b in s.outputs if b is not None)
-            for b in s.inputs if isinstance(s, Launch) else buffers_read(s):
-                self.touch(b, i)
-            if isinstance(s, Extern):
-                read = [self.root(b) for b in buffers_read(s)]
-                for k, b in enumerate(s.outputs):
-                    if b is not None:
-                        if may_alias(s, k):
-                            self.aliases[b] = read
-                        self.touch(b, i)
-                        self.first.setdefault(self.root(b), i)
-            else:
-                for b in s.outputs:
-                    self.touch(b, i)
-                    self.first.setdefault(self.root(b), i)
-        for b in outlive(self.lowered):
-            self.touch(b, end)
-        self.pinned = {self.root(b) for b in outlive(self.lowered)}
-        for b in list(self.pinned):
-            self.pinned.update(self.root(x) for x in self.aliases.get(b, ()))
-
+    # ---- what takes whose memory
     def choose_reuse(self, in_place: dict[Buffer, int], keep: bool = True) -> dict[Buffer, Buffer]:
         """buffer -> the dead buffer whose memory it takes. `keep`: whether large memory, too, is kept from its death
         until a buffer of its size wants it.
@@ -331,27 +275,6 @@ def _copied(x: Buffer, to: Buffer, s: Extern) -> Extern:
     return Extern(
         clone.default, (x,), {}, [to], clone.out, ("out",), f"what {s.shown_name()} writes to", s.origin, s.lines
     )
-
-
-def may_alias(s: Extern, k: int) -> bool:
-    returns = s.op._schema.returns
-    return k >= len(returns) or returns[k].alias_info is not None
-
-
-def outlive(lowered: LoweredGraph) -> list[Buffer]:
-    """Buffers whose memory is not the plan's to give away: results, what is copied into mutated inputs, inputs."""
-    return [*output_buffers(lowered), *(b for b in lowered.inputs if isinstance(b, Buffer))]
-
-
-def output_buffers(lowered: LoweredGraph) -> list[Buffer]:
-    """Buffers that outlive the steps: results and what is copied into mutated inputs."""
-    return [*(b for _, b in lowered.mutations), *result_buffers(lowered)]
-
-
-def result_buffers(lowered: LoweredGraph) -> list[Buffer]:
-    """The buffers behind the graph's results."""
-    values = (o.value[0] if isinstance(o.value, tuple) and o.value else o.value for o in lowered.outputs)
-    return [v for v in values if isinstance(v, Buffer)]
 
 
 def _is_dense(b: Buffer) -> bool:

@@ -14,7 +14,8 @@ from ...lowering.lowered import Extern, LoweredGraph, LoweredStep, View
 from ...ops.raising import KEEP_BYTES, may_raise
 from ..domain import size_hint
 from ..inline import buffers_read
-from .memory_plan import may_alias, nbytes, result_buffers, same_layout
+from .liveness import may_alias, nbytes, result_buffers
+from .memory_plan import same_layout
 
 __all__ = ["updated_inputs"]
 

@@ -1,0 +1,126 @@
+"""When each block of memory is in use over a list of steps, and how many bytes are alive at each step.
+
+Liveness is per block: a view keeps its base alive, and so does a library call's result that may lie in its arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+from ...lowering.ir import Buffer
+from ...lowering.lowered import Extern, LoweredGraph, View
+from ...symbolic.expr import Expr, as_expr, integer
+from ..domain import size_hint
+from ..inline import buffers_read
+from ..schedule import Launch
+
+__all__ = ["Liveness", "may_alias", "nbytes", "outlive", "output_buffers", "result_buffers"]
+
+
+def nbytes(b: Buffer) -> Expr:
+    """Bytes of memory that a buffer spans: to the last element that its strides reach."""
+    span = integer(1)
+    for s, st in zip(b.shape, b.stride):
+        span = span + (as_expr(s) - 1) * st
+    if any(isinstance(s, int) and s == 0 for s in b.shape):
+        return integer(0)
+    return span * b.dtype.itemsize
+
+
+def may_alias(s: Extern, k: int) -> bool:
+    returns = s.op._schema.returns
+    return k >= len(returns) or returns[k].alias_info is not None
+
+
+def outlive(lowered: LoweredGraph) -> list[Buffer]:
+    """Buffers whose memory is not the plan's to give away: results, what is copied into mutated inputs, inputs."""
+    return [*output_buffers(lowered), *(b for b in lowered.inputs if isinstance(b, Buffer))]
+
+
+def output_buffers(lowered: LoweredGraph) -> list[Buffer]:
+    """Buffers that outlive the steps: results and what is copied into mutated inputs."""
+    return [*(b for _, b in lowered.mutations), *result_buffers(lowered)]
+
+
+def result_buffers(lowered: LoweredGraph) -> list[Buffer]:
+    """The buffers behind the graph's results."""
+    values = (o.value[0] if isinstance(o.value, tuple) and o.value else o.value for o in lowered.outputs)
+    return [v for v in values if isinstance(v, Buffer)]
+
+
+class Liveness:
+    """Of a graph's steps (launches, library calls, views): where each block of memory is first and last used.
+
+    base: view -> what it is a view of. aliases: a library call's result that may lie in its arguments -> those.
+    first, last_use: block -> place of a step. pinned: blocks that outlive the steps.
+    """
+
+    def __init__(self, steps: Sequence[Any], lowered: LoweredGraph):
+        self.steps, self.lowered = list(steps), lowered
+        self.base: dict[Buffer, Buffer] = {}
+        self.aliases: dict[Buffer, list[Buffer]] = {}
+        self.last_use: dict[Buffer, int] = {}
+        self.first: dict[Buffer, int] = {}
+        self._follow()
+        for b in outlive(lowered):
+            self._touch(b, len(self.steps))
+        self.pinned = {self.root(b) for b in outlive(lowered)}
+        for b in list(self.pinned):
+            self.pinned.update(self.root(x) for x in self.aliases.get(b, ()))
+
+    def root(self, b: Buffer) -> Buffer:
+        while b in self.base:
+            b = self.base[b]
+        return b
+
+    def _touch(self, b: Buffer, i: int) -> None:
+        stack = [b]
+        while stack:
+            r = self.root(stack.pop())
+            self.last_use[r] = i
+            stack.extend(self.aliases.get(r, ()))
+
+    def _follow(self) -> None:
+        exists = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
+        for i, s in enumerate(self.steps):
+            if isinstance(s, View):
+                self.base[s.buffer] = s.base
+                self._touch(s.buffer, i)
+                if s.base not in exists:  # a library call is to write it under this view's shape
+                    self.first.setdefault(self.root(s.base), i)
+                continue
+            exists.update(b for b in s.outputs if b is not None)
+            for b in s.inputs if isinstance(s, Launch) else buffers_read(s):
+                self._touch(b, i)
+            read = [self.root(b) for b in buffers_read(s)] if isinstance(s, Extern) else []
+            for k, b in enumerate(s.outputs):
+                if b is not None:
+                    if isinstance(s, Extern) and may_alias(s, k):
+                        self.aliases[b] = read
+                    self._touch(b, i)
+                    self.first.setdefault(self.root(b), i)
+
+    def bytes_alive(self, hints: Mapping[str, int]) -> list[int]:
+        """Bytes alive while each step runs, inputs not counted. A kernel's result is taken to lie where an input of its
+        size ends.
+        """
+        inputs = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
+        change = [0] * (len(self.steps) + 1)
+        ends: dict[int, list[int]] = {}
+        size = {b: max(0, size_hint(nbytes(b), dict(hints))) for b in self.first if b not in inputs}
+        for b, n in size.items():
+            change[self.first[b]] += n
+            if b not in self.pinned and self.last_use[b] < len(self.steps):
+                change[self.last_use[b] + 1] -= n
+                ends.setdefault(self.last_use[b], []).append(n)
+        alive, total = [], 0
+        for i, s in enumerate(self.steps):
+            total += change[i]
+            alive.append(total)
+            if isinstance(s, Launch) and i in ends:
+                free = ends[i]
+                for b in s.outputs:
+                    if self.first.get(b) == i and size[b] in free:
+                        free.remove(size[b])
+                        alive[i] -= size[b]
+        return alive
