@@ -66,6 +66,10 @@ class ToolchainError(TCompileError, RuntimeError):
     """No C++ compiler, or it failed. The compiled function falls back to eager kernels, visibly."""
 
 
+class RejectedKernel(ToolchainError):
+    """A compiler of GPU code ran, and refused a generated kernel: another compilation of the same would end so too."""
+
+
 class NoToolchainError(ToolchainError):
     """There is none at all: torch's own kernels run, whatever `suppress_errors` says."""
 

@@ -18,6 +18,7 @@ import difflib
 import importlib
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from dataclasses import replace as replaced_options
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator
@@ -25,7 +26,7 @@ from typing import Any, Callable, Iterator
 from . import events
 from .base import forks
 from .config import Options
-from .errors import OptionError, VerifyError
+from .errors import OptionError, RejectedKernel, VerifyError
 
 __all__ = [
     "Stage",
@@ -217,7 +218,14 @@ def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
         generated = run("codegen", schedule, opts=opts)
         global _kernels
         _kernels += len(generated.kernels)
-        return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
+        try:
+            return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
+        except RejectedKernel as e:
+            if not opts.get("suppress_errors") or opts.get("disable_fusion"):
+                raise
+            why = str(e).splitlines()[0][:200]
+            events.emit("fallback", what="kernel", reason=f"a graph is compiled without fusion: {why}", count=1)
+            return compile_aten(aten, replaced_options(opts, given={**opts.given, "disable_fusion": True}))
 
 
 def _interpret(aten: Any, *inputs: Any) -> tuple:

@@ -9,7 +9,7 @@ library calls or products, unless its result needs more memory than they do: a c
 from __future__ import annotations
 
 from collections import deque
-from typing import Mapping, Sequence
+from typing import Container, Mapping, Sequence
 
 import torch
 
@@ -45,6 +45,19 @@ def _draws_words(n: LoopNest) -> bool:
     return n.buffer.dtype is torch.int32 and any(v.op == "keep_word" for v in walk([n.value]))
 
 
+def _is_first(n: LoopNest, reads: list[Buffer], made: Container[Buffer]) -> bool:
+    """Whether a nest reads nothing that a step makes, and is worth a place of its own."""
+    return n.reduce_op is None and not _small(n) and not any(b in made for b in reads)
+
+
+def _lets_go(s: LoweredStep, reads: list[Buffer], made: Container[Buffer], hints: Mapping[str, int]) -> bool:
+    """Whether running a step early frees at least as much memory as it takes, were it the last to read."""
+    if isinstance(s, Extern):
+        return True
+    freed = sum(size_hint(nbytes(b), dict(hints)) for b in dict.fromkeys(reads) if b in made)
+    return freed >= size_hint(nbytes(s.buffer), dict(hints))
+
+
 def sink(steps: Sequence[LoweredStep], hints: Mapping[str, int]) -> list[LoweredStep]:
     """The same steps in another valid order."""
     reads: list[list[Buffer]] = [buffers_loaded(s) if isinstance(s, LoopNest) else buffers_read(s) for s in steps]
@@ -55,14 +68,6 @@ def sink(steps: Sequence[LoweredStep], hints: Mapping[str, int]) -> list[Lowered
     first = [False] * len(steps)  # loop nests that read nothing that another one makes
     out: list[LoweredStep] = []
     calls = 0
-
-    def lets_go(i: int) -> bool:
-        """Whether running a step early frees at least as much memory as it takes, were it the last to read."""
-        s = steps[i]
-        if isinstance(s, Extern):
-            return True
-        made = (b for b in dict.fromkeys(reads[i]) if b in writers)
-        return sum(size_hint(nbytes(b), dict(hints)) for b in made) >= size_hint(nbytes(s.buffer), dict(hints))
 
     def emit(root: int) -> None:
         """Put out a step after everything that it needs; iterative, each step once, older steps first."""
@@ -91,17 +96,12 @@ def sink(steps: Sequence[LoweredStep], hints: Mapping[str, int]) -> list[Lowered
             emit(i)  # (a view of what is there: between two nests it would keep them apart)
         else:
             held.append((i, calls))
-            first[i] = (
-                isinstance(s, LoopNest)
-                and s.reduce_op is None
-                and not _small(s)
-                and not any(b in writers for b in reads[i])
-            )
+            first[i] = isinstance(s, LoopNest) and _is_first(s, reads[i], writers)
         if isinstance(s, Extern) or isinstance(s, LoopNest) and s.product:
             calls += 1
             while held and (done[held[0][0]] or held[0][1] + PATIENCE <= calls):
                 old = held.popleft()
-                if done[old[0]] or lets_go(old[0]):
+                if done[old[0]] or _lets_go(steps[old[0]], reads[old[0]], writers, hints):
                     emit(old[0])
                 else:
                     late.append(old)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from ..codegen.generated import Generated
-from ..errors import NoToolchainError, ToolchainError
+from ..errors import NoToolchainError, RejectedKernel, ToolchainError
 from .compiled_graph import CompiledGraph, announce, python_plan
 from .cpu_kernels import load_kernels, native_ready
 from .native_program import make_program
@@ -19,11 +19,13 @@ def build(generated: Generated, opts: Any, eager: Callable[..., tuple] | None = 
 
     `eager`: what runs the same graph by torch's own kernels. It serves where there is no compiler, or where one fails
     (killed, a full disk, no linker) and `suppress_errors` is on: a fallback event says so, and later calls try again.
-    Otherwise that raises ToolchainError.
+    Otherwise that raises ToolchainError; RejectedKernel, where a graph of smaller kernels may still be taken.
     """
     try:
         return _build(generated, opts, eager)
     except (ToolchainError, OSError) as e:
+        if isinstance(e, RejectedKernel) and opts.get("suppress_errors") and not opts.get("disable_fusion"):
+            raise  # (to be generated with a kernel for each operator)
         if eager is None or not (isinstance(e, NoToolchainError) or opts.get("suppress_errors")):
             raise
         waiting = Waiting(eager, lambda: _build(generated, opts, eager), e)

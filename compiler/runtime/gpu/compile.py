@@ -22,9 +22,10 @@ from ... import events
 from ...base import forks
 from ...codegen.triton.layout import GpuTarget
 from ...codegen.triton.printer import TritonSource
-from ...errors import NoToolchainError, ToolchainError
+from ...errors import NoToolchainError, RejectedKernel, ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
 from ..cache_misses import remember, why_missing
+from .reproduce_rejection import keep_reproducer
 from .workers import Worker, give, processes, take, toolchain, triton_version
 
 __all__ = ["Binary", "Part", "Job", "compile_all"]
@@ -181,9 +182,11 @@ def _compile(
                 if "errno" in answer:
                     raise OSError(answer["errno"], answer["error"])
                 if "error" in answer:
-                    raise ToolchainError(
+                    file = keep_reproducer(cache.folder, names[i], key, requests[i], answer["error"])
+                    alone = f"To see it alone: {file}\n" if file is not None else ""
+                    raise RejectedKernel(
                         f"{'NVRTC' if 'toolkit' in requests[i] else 'triton'} rejects a generated kernel:"
-                        f" {answer['error']}\n{requests[i]['text']}"
+                        f" {answer['error']}\n{alone}{requests[i]['text']}"
                     )
                 packed = work / f"{key}.so"
                 packed.write_bytes(json.dumps(answer["functions"]).encode() + b"\n" + out.read_bytes())

@@ -1,0 +1,50 @@
+"""What happens to a kernel that Triton or NVRTC refuses: it is printed in other ways until one is taken, and a file on
+disk shows the refusal alone.
+
+Where no way is taken the graph is generated once more with a kernel for each operator (stages.py), and after that runs
+by torch's own kernels. Each step counts as a fallback.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from ... import events
+from ...codegen.generated import GeneratedKernel
+from ...codegen.triton.layout import GpuTarget
+from ...errors import RejectedKernel
+from . import tune
+from .compile import Binary, Job, compile_all
+
+__all__ = ["compile_in_other_ways"]
+
+
+def compile_in_other_ways(
+    kernels: Sequence[GeneratedKernel], target: GpuTarget, opts: Any, contract: bool
+) -> list[tuple[GeneratedKernel, Binary]]:
+    """Each kernel with its binary; one that is rejected, printed in the first other way that is not. Raises
+    RejectedKernel where all are.
+    """
+    return [_first_accepted(k, target, opts, contract) for k in kernels]
+
+
+def _first_accepted(k: GeneratedKernel, target: GpuTarget, opts: Any, contract: bool) -> tuple[GeneratedKernel, Binary]:
+    refused: RejectedKernel | None = None
+    for choices, printed in tune.printed_variants(k, tune.candidates(k, target), target, opts):
+        try:
+            (binary,) = compile_all([Job(printed.source, target, contract=contract)], opts)
+        except RejectedKernel as e:
+            refused = refused or e
+            continue
+        if refused is not None:
+            way = ", ".join(f"{n}={v}" for n, v in choices.plain().items())
+            events.emit("fallback", what="kernel", reason=f"{k.name} takes {way}: {_short(refused)}", count=1)
+        return printed, binary
+    assert refused is not None
+    raise refused
+
+
+def _short(e: RejectedKernel) -> str:
+    first, *rest = str(e).splitlines()
+    where = next((line for line in rest if line.startswith("To see it alone: ")), "")
+    return f"{first[:200]}. {where}".rstrip(". ")

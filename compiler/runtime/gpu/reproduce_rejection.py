@@ -1,0 +1,49 @@
+"""A file that shows a compiler's refusal of one generated kernel by itself, without tcompile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["keep_reproducer"]
+
+_TRITON = """
+
+if __name__ == "__main__":
+    import json
+
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    JOB = json.loads({job!r})
+    for f in JOB["functions"]:
+        aligned = {{(i,): [["tt.divisibility", 16]] for i in f["aligned"]}}
+        source = ASTSource(globals()[f["name"]], f["signature"], f["constants"], aligned)
+        triton.compile(source, target=GPUTarget(*JOB["target"]), options=f["options"])
+        print(f["name"], "is compiled")
+"""
+
+
+def keep_reproducer(folder: Path, name: str, key: str, job: dict[str, Any], error: str) -> Path | None:
+    """Write the file into `folder`/rejected; None where it can't be written. `job`: what the worker was asked
+    (worker.py), `error`: its answer.
+    """
+    said = "".join(f"# {line}\n" for line in error.splitlines())
+    if job.get("language") == "cuda":
+        arch = job["target"][1]
+        text = (
+            f"// NVRTC rejects this; nvcc -arch=sm_{arch}a -cubin shows why\n{said.replace('# ', '// ')}{job['text']}"
+        )
+        ending = ".cu"
+    else:
+        described = json.dumps({k: v for k, v in job.items() if k != "text"})
+        text = f"# Triton rejects this; running the file shows why\n{said}{job['text']}{_TRITON.format(job=described)}"
+        ending = ".py"
+    path = folder / "rejected" / f"{name}-{key[:12]}{ending}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        return None
+    return path
