@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from dataclasses import replace
+from functools import partial
 from typing import Any, Callable, Iterator
 
 from IPython.core.error import UsageError
@@ -203,7 +204,7 @@ class Session:
         if cell is None:
             return None
         with self._own_lines_only(cell), self._running(cell, spec, first is None, body):
-            value = await execute_async(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options))
+            value = await execute_async(self.shell, cell, partial(self.engine.run_code, options=spec.options))
         return None if cell.silenced else value
 
     def _runner(self, spec: CellOptions, body: str) -> Callable[[Any, dict], Any]:
@@ -211,7 +212,7 @@ class Session:
             body
         ):  # `%%time` and its like run the rest of the cell themselves: there is nothing to capture in the call of them
             return eval
-        return lambda code, ns: self.engine.run_code(code, ns, spec.options)
+        return partial(self.engine.run_code, options=spec.options)
 
     def options(self, line: str, base: CellOptions | None = None) -> CellOptions:
         """Options of a line; a mistake in them is a UsageError, which IPython shows without a traceback."""
@@ -469,7 +470,7 @@ class Session:
 
         def compiled() -> None:
             with self.engine.enable(spec.options):
-                execute(self.shell, cell, lambda code, ns: self.engine.run_code(code, ns, spec.options), show=False)
+                execute(self.shell, cell, partial(self.engine.run_code, options=spec.options), show=False)
 
         place.say(f"running the cell again, {spec.repeat} times under each engine")
         return measure_cell(

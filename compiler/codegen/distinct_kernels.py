@@ -20,15 +20,20 @@ __all__ = ["generate_kernels", "kernel_cost"]
 _NOT_ARITHMETIC = frozenset(("load", "const", "param", "acc", "cast", "index", "where", "masked", "check_index"))
 
 
+_printed: dict[tuple, Any] = {}  # kernels of earlier graphs in this process
+_PRINTED_LIMIT = 2048
+
+
 def generate_kernels(
     schedule: Schedule,
     language: str,
     target: Any,
-    source_of: Callable[[Kernel, Any, str], Any],
+    print_kernel: Callable[..., Any],
     cuda: int | None = None,
+    **how: Any,
 ) -> Generated:
-    """Every distinct kernel of the schedule by `source_of(kernel, key, name)`, and the host plan: the same for each
-    language.
+    """Every distinct kernel of the schedule by `print_kernel(kernel, target, name=, **how)`, and the host plan: the
+    same for each language.
     """
     kernels: list[GeneratedKernel] = []
     position: dict[Any, int] = {}
@@ -43,7 +48,14 @@ def generate_kernels(
             at = position[key] = len(kernels)
             name = _unique(identifier(step.kernel.name[:80], "kernel"), taken)
             n_bytes, flops = kernel_cost(step.kernel)
-            source = source_of(step.kernel, key, name)
+            k = step.kernel
+            hints = tuple(sorted(k.hints.items()))
+            known = (language, target, *how.items(), key, repr(k.lines), repr(k.origins), hints, name)
+            source = _printed.get(known)
+            if source is None:
+                if len(_printed) >= _PRINTED_LIMIT:
+                    _printed.clear()
+                source = _printed[known] = print_kernel(k, target, name=name, **how)
             kernels.append(GeneratedKernel(name, step.kernel, source, n_bytes, flops))
             events.emit(
                 "kernel",

@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..fusion.schedule import Launch, Schedule
-from ..lowering.ir import Kernel
 from .cpp.extent import open_extent
-from .cpp.printer import KernelSource, print_kernel
-from .cpp.support import Target
+from .cpp.printer import print_kernel
 from .generated import Generated
 from .distinct_kernels import generate_kernels
 from .target import host_target
 
 __all__ = ["generate"]
-
-_printed: dict[tuple[str, str, Target], KernelSource] = {}  # kernels of earlier graphs in this process
-_PRINTED_LIMIT = 2048
 
 
 def generate(schedule: Schedule, opts: Any) -> Generated:
@@ -33,14 +28,4 @@ def generate(schedule: Schedule, opts: Any) -> Generated:
     for step in schedule.steps:
         if isinstance(step, Launch):
             open_extent(step)
-    return generate_kernels(schedule, "c++", target, lambda kernel, key, name: _print(kernel, key, name, target))
-
-
-def _print(kernel: Kernel, key: str, name: str, target: Target) -> KernelSource:
-    k = (key + repr(kernel.lines) + repr(kernel.origins) + repr(sorted(kernel.hints.items())), name, target)
-    source = _printed.get(k)
-    if source is None:
-        if len(_printed) >= _PRINTED_LIMIT:
-            _printed.clear()
-        source = _printed[k] = print_kernel(kernel, target, name=name)
-    return source
+    return generate_kernels(schedule, "c++", target, print_kernel)

@@ -14,7 +14,7 @@ import re
 import torch
 
 from .ir import Buffer, Kernel, LoopNest, Value, walk
-from .templates import Attention, ChainedProducts, DropoutAttention
+from .templates import Contraction, DropoutAttention
 from .lowered import LoweredGraph
 
 __all__ = ["names_of", "print_kernel", "print_lowered", "print_nest", "value_lines", "dtype_name"]
@@ -158,11 +158,7 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
     if k.template is not None:
         t = k.template
         lines += (
-            _attention_lines(t, names, indent, len(k.stages) > 1)
-            if isinstance(t, Attention)
-            else _chain_lines(t, names, indent)
-            if isinstance(t, ChainedProducts)
-            else _dropout_lines(t, names, indent)
+            _contraction_lines(t, names, indent) if isinstance(t, Contraction) else _dropout_lines(t, names, indent)
         )
     for st in k.stages:
         inner = indent
@@ -185,33 +181,29 @@ def print_kernel(k: Kernel, name: str = "kernel", origins: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _attention_lines(t: Attention, names: _Names, indent: str, of_rows: bool) -> list[str]:
-    lines = [f"{indent}for {t.keys.symbol} in {t.keys.size}:", f"{indent}  for {t.inner.symbol} in {t.inner.size}:"]
-    lines += value_lines([t.q, t.k], names, indent + "    ")
-    lines.append(f"{indent}    product = sum({names.of(t.q)} * {names.of(t.k)})")
-    lines += value_lines([t.score, t.v, *([] if t.weight is None else [t.weight])], names, indent + "  ")
-    weight = "" if t.weight is None else f"{names.of(t.weight)} * "
-    lines.append(f"{indent}  mixed = sum(softmax({names.of(t.score)}) * {weight}{names.of(t.v)}), of no keys {t.empty}")
-    if of_rows:
-        lines.append(f"{indent}  top = max({names.of(t.score)}), total = sum(exp({names.of(t.score)} - top))")
-    return lines
-
-
-def _chain_lines(t: ChainedProducts, names: _Names, indent: str) -> list[str]:
+def _contraction_lines(t: Contraction, names: _Names, indent: str) -> list[str]:
     lines = [f"{indent}for {t.keys.symbol} in {t.keys.size}:"]
-    for k, (axis, a, b) in enumerate(t.products):
+    for p in t.products:
         lines += [
-            f"{indent}  for {axis.symbol} in {axis.size}:",
-            *value_lines([a, b], names, indent + "    "),
-            f"{indent}    product{k} = sum({names.of(a)} * {names.of(b)})",
+            f"{indent}  for {p.inner.symbol} in {p.inner.size}:",
+            *value_lines([p.a, p.b], names, indent + "    "),
+            f"{indent}    {p.name} = sum({names.of(p.a)} * {names.of(p.b)})",
         ]
-    for j, (axis, factor, c) in enumerate(t.sums):
+    weights = []
+    if t.softmax is not None:
+        score = t.softmax.score
+        lines += value_lines([score], names, indent + "  ")
+        lines.append(f"{indent}  top = max({names.of(score)}), total = sum(exp({names.of(score)} - top))")
+        weights.append(f"softmax({names.of(score)})")
+    for s in t.sums:
+        factors = [] if s.factor is None else [s.factor]
         lines += [
-            *value_lines([factor], names, indent + "  "),
-            f"{indent}  for {axis.symbol} in {axis.size}:",
-            *value_lines([c], names, indent + "    "),
-            f"{indent}    sum{j} = sum({names.of(factor)} * {names.of(c)})",
+            *value_lines(factors, names, indent + "  "),
+            f"{indent}  for {s.columns.symbol} in {s.columns.size}:",
+            *value_lines([s.c], names, indent + "    "),
         ]
+        product = " * ".join([*weights, *map(names.operand, (*factors, s.c))])
+        lines.append(f"{indent}    {s.name} = sum({product})" + (f", of no keys {t.softmax.empty}" if weights else ""))
     return lines
 
 

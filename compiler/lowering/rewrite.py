@@ -23,9 +23,7 @@ from .ir import (
     walk,
 )
 
-__all__ = ["Rewriter", "tidy", "is_affine", "positions", "value_at"]
-
-_HARD = ("floordiv", "mod", "lshift", "bitand", "min", "max", "ite")
+__all__ = ["Rewriter", "is_affine", "mapped", "positions", "tidy", "value_at", "with_operands"]
 
 
 def is_affine(e: Expr) -> bool:
@@ -175,6 +173,21 @@ class Rewriter:
 
 def _widens(rounding: Value, to: torch.dtype) -> bool:
     return to.is_floating_point and torch.finfo(to).bits > torch.finfo(rounding.dtype).bits
+
+
+def mapped(root: Value, rule: Callable[[Value, tuple[Value, ...]], Value]) -> Value:
+    """The root, where `rule` says what each value becomes, of what its operands became."""
+    made: dict[int, Value] = {}
+    for v in walk([root]):
+        made[v.id] = rule(v, tuple([made[a.id] for a in v.args]))
+    return made[root.id]
+
+
+def with_operands(v: Value, args: tuple[Value, ...]) -> Value:
+    """The same operation of other values. Positions that are computed stay as they are."""
+    if v.op in ("load", "index") or all(x is y for x, y in zip(args, v.args)):
+        return v
+    return make(v.op, v.dtype, args, v.attr)
 
 
 def value_at(nest: LoopNest, e: Expr, ranges: Mapping[str, tuple]) -> Value:

@@ -1,4 +1,5 @@
-"""What one kernel computes as a whole, tile by tile, instead of by loops: attention, its gradients, chains of products.
+"""What one kernel computes as a whole, tile by tile, instead of by loops: contractions over the keys of a row
+(attention, its gradients, chains of products), and attention with dropout.
 
 Fusion finds them (fusion/tiled), and a printer has a text for each (codegen/triton/tiles). Their operands are values of
 the loop IR (ir.py), whose stages go on from their results.
@@ -11,12 +12,99 @@ from dataclasses import dataclass
 from ..symbolic.expr import Expr, add_all, as_expr, mul_all, symbol
 from .ir import Axis, Template, Value
 
-__all__ = ["Attention", "AttentionGradients", "AttentionTemplate", "ChainedProducts", "DropoutAttention", "WORD"]
+__all__ = ["AttentionGradients", "Contraction", "DropoutAttention", "InnerProduct", "Softmax", "WORD", "WeightedSum"]
+
+
+@dataclass(frozen=True)
+class InnerProduct:
+    """`name` = sum(a * b for inner): a over batch, rows and inner, b over batch, keys and inner, of one dtype."""
+
+    name: str
+    inner: Axis
+    a: Value
+    b: Value
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """What is kept of a row: the softmax of `score` (float32, over batch, rows, keys and inner products). `empty`: what
+    a row gives whose scores are all -inf, nan or 0."""
+
+    score: Value
+    empty: float
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """`name` = sum(factor * c for keys), in float32. `factor` (float32, over batch, rows, keys and inner products;
+    None: 1) is rounded to the dtype of c, which is over batch, keys and columns."""
+
+    name: str
+    columns: Axis
+    factor: Value | None
+    c: Value
 
 
 @dataclass
-class AttentionTemplate(Template):
-    """What forms of attention have in common: their axes, and queries, keys and values as loads over them."""
+class Contraction(Template):
+    """Sums over keys whose factors are made of inner products, which are never in memory. The kernel's outer axes are
+    `batch` and `rows`. It has a stage for each sum, over its columns.
+
+        for batch, rows in parallel:
+            for keys:                 product = sum(a * b for inner), for each of `products`
+            for columns of each sum:  sum(factor * c for keys), for each of `sums`
+
+    With a `softmax`, that of its score is multiplied into every factor: attention is a product, a softmax and a sum.
+    One more stage, of rows alone, may find their greatest score as "top" (-inf where there is none) and their sum of
+    exp(score - top) as "total".
+    """
+
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    keys: Axis
+    products: tuple[InnerProduct, ...]
+    sums: tuple[WeightedSum, ...]
+    softmax: Softmax | None = None
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.outer, self.keys, *(p.inner for p in self.products), *(s.columns for s in self.sums))
+
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        return (*self.batch, *self.rows)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return (*(s.name for s in self.sums), *(() if self.softmax is None else ("top", "total")))
+
+    @property
+    def flops(self) -> Expr:
+        n = add_all([as_expr(a.size) for a in (*(p.inner for p in self.products), *(s.columns for s in self.sums))])
+        return mul_all([2, *(a.size for a in (*self.outer, self.keys)), n])
+
+    def roots(self) -> list[Value]:
+        return [
+            *(v for p in self.products for v in (p.a, p.b)),
+            *([] if self.softmax is None else [self.softmax.score]),
+            *(v for s in self.sums for v in (s.factor, s.c) if v is not None),
+        ]
+
+
+WORD = symbol("w0")  # of a key: the bits of 32 keys are one word
+
+
+@dataclass
+class DropoutAttention(Template):
+    """Attention of 16-bit numbers as training runs it (ops/dropout_attention.py). q (over batch, rows, inner), k
+    (batch, keys, inner) and v (batch, keys, columns) are loads, `words` is one over batch, rows and WORD; `keep`: the
+    probability that a bit is 1.
+
+        for batch, rows in parallel:
+            p = softmax(q @ k * scale over keys that are not behind the row, where `causal`)
+            for columns:               mixed = sum(p * bit / keep * v for keys)
+            logarithm = log2(sum(exp(q @ k * scale) for keys))
+    """
 
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
@@ -26,69 +114,14 @@ class AttentionTemplate(Template):
     q: Value
     k: Value
     v: Value
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return (*self.batch, *self.rows, self.keys, self.inner, self.columns)
-
-    @property
-    def flops(self) -> Expr:
-        return mul_all(
-            [2, *(a.size for a in (*self.batch, *self.rows, self.keys)), as_expr(self.inner.size) + self.columns.size]
-        )
-
-
-@dataclass
-class Attention(AttentionTemplate):
-    """softmax(score) @ v, where scores are never in memory. The kernel's outer axes are `batch`, `rows` and `columns`;
-    its first stage finds the result as `acc` "mixed" (float32). There may be a second one, of rows alone, which finds
-    their greatest score as "top" (-inf where there is none) and their sum of exp(score - top) as "total".
-
-        for batch, rows in parallel:
-            for keys:                  product = sum(q * k for inner)
-            for columns:               mixed = sum(softmax(score) * weight * v for keys)
-
-    q (over batch, rows, inner), k (batch, keys, inner) and v (batch, keys, columns) are of one dtype; `score` is
-    float32, over batch, rows, keys and `acc` "product". `empty`: what a row gives whose scores are all -inf, nan or 0.
-    `weight` (float32, over batch, rows and keys; None: 1): a dropout's mask.
-    """
-
-    score: Value
-    empty: float
-    weight: Value | None = None
-
-    @property
-    def outer(self) -> tuple[Axis, ...]:
-        """The kernel's outer axes."""
-        return (*self.batch, *self.rows, self.columns)
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        """What the kernel's stages find, float32."""
-        return ("mixed", "top", "total")
-
-    def roots(self) -> list[Value]:
-        return [self.q, self.k, self.v, self.score, *([] if self.weight is None else [self.weight])]
-
-
-WORD = symbol("w0")  # of a key: the bits of 32 keys are one word
-
-
-@dataclass
-class DropoutAttention(AttentionTemplate):
-    """Attention of 16-bit numbers as training runs it (ops/dropout_attention.py). q, k and v are loads as in Attention,
-    `words` is one over batch, rows and WORD; `keep`: the probability that a bit is 1.
-
-        for batch, rows in parallel:
-            p = softmax(q @ k * scale over keys that are not behind the row, where `causal`)
-            for columns:               mixed = sum(p * bit / keep * v for keys)
-            logarithm = log2(sum(exp(q @ k * scale) for keys))
-    """
-
     words: Value
     keep: float
     causal: bool
     scale: float
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.batch, *self.rows, self.keys, self.inner, self.columns)
 
     @property
     def outer(self) -> tuple[Axis, ...]:
@@ -97,6 +130,12 @@ class DropoutAttention(AttentionTemplate):
     @property
     def results(self) -> tuple[str, ...]:
         return ("mixed", "logarithm")
+
+    @property
+    def flops(self) -> Expr:
+        return mul_all(
+            [2, *(a.size for a in (*self.batch, *self.rows, self.keys)), as_expr(self.inner.size) + self.columns.size]
+        )
 
     def roots(self) -> list[Value]:
         return [self.q, self.k, self.v, self.words]
@@ -125,46 +164,3 @@ class AttentionGradients(DropoutAttention):
 
     def roots(self) -> list[Value]:
         return [*super().roots(), self.grad, self.result, self.logarithm]
-
-
-@dataclass
-class ChainedProducts(Template):
-    """Sums over keys of columns times what is computed from products, which are never in memory. The kernel's outer
-    axes are `batch` and `rows`; it has a stage for each result, over its columns, which finds the sum as `acc` "sum0",
-    "sum1" ... (float32).
-
-        for batch, rows in parallel:
-            for keys:                    product<k> = sum(a * b for inner), for each of `products`
-            for columns of each result:  sum<j> = sum(factor * c for keys)
-
-    `products`: (inner axis, a over batch, rows and it, b over batch, keys and it), of 16 bits. `sums`: (columns,
-    factor, c): float32, over batch, rows, keys and `acc` "product<k>", rounded to the 16 bits of c, which is over
-    batch, keys and columns.
-    """
-
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    keys: Axis
-    products: tuple[tuple[Axis, Value, Value], ...]
-    sums: tuple[tuple[Axis, Value, Value], ...]
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        return (*self.outer, self.keys, *(p[0] for p in self.products), *(s[0] for s in self.sums))
-
-    @property
-    def outer(self) -> tuple[Axis, ...]:
-        """The kernel's outer axes."""
-        return (*self.batch, *self.rows)
-
-    @property
-    def results(self) -> tuple[str, ...]:
-        return tuple([f"sum{j}" for j in range(len(self.sums))])
-
-    @property
-    def flops(self) -> Expr:
-        n = add_all([as_expr(x[0].size) for x in (*self.products, *self.sums)])
-        return mul_all([2, *(a.size for a in (*self.outer, self.keys)), n])
-
-    def roots(self) -> list[Value]:
-        return [*(v for _, a, b in self.products for v in (a, b)), *(v for _, f, c in self.sums for v in (f, c))]

@@ -1,4 +1,5 @@
-/* Who is active: a cell, or tcompile.enable(), in the thread and context where it began and in contexts copied from it. */
+/* Who is active: a cell, or tcompile.enable(), in the thread and context where it began and in contexts copied from
+   it. */
 #include "activation.h"
 #include "dispatch.h"
 #include "hook.h"
@@ -8,7 +9,12 @@ __thread Decision tc_decision __attribute__((tls_model("initial-exec")));
 static PyObject *active_var;                /* the context variable that holds the Activation, or None */
 
 /* ---- who is active */
-typedef struct { PyObject_HEAD unsigned long thread; int alive; unsigned long long owner; PyObject *token, *callback, *work; } Activation;
+typedef struct {
+    PyObject_HEAD unsigned long thread;
+    int alive;
+    unsigned long long owner;
+    PyObject *token, *callback, *work;
+} Activation;
 static PyTypeObject Activation_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Activation",
@@ -47,14 +53,16 @@ int tc_decide(PyThreadState *ts)
 PyObject *tc_present_callback(PyObject *otherwise)
 {
     PyObject *a = NULL, *f = otherwise;
-    if (PyContextVar_Get(active_var, Py_None, &a) == 0 && a && Py_TYPE(a) == &Activation_Type && ((Activation *)a)->callback)
+    if (PyContextVar_Get(active_var, Py_None, &a) == 0 && a && Py_TYPE(a) == &Activation_Type &&
+        ((Activation *)a)->callback)
         f = ((Activation *)a)->callback;
     Py_XINCREF(f);
     Py_XDECREF(a);
     return f;
 }
 
-/* Whose entries serve the frames shown to a callback: the `number` of the object whose method it is; 0 for other callables. */
+/* Whose entries serve the frames shown to a callback: the `number` of the object whose method it is; 0 for other
+   callables. */
 static unsigned long long owner_of(PyObject *f)
 {
     PyObject *number = PyMethod_Check(f) ? PyObject_GetAttrString(PyMethod_GET_SELF(f), "number") : NULL;
@@ -102,7 +110,8 @@ static void deactivate(Activation *a)
     }
 }
 
-/* Capturing: the context manager that installs and activates. In C, so that no interrupt comes in the middle of either end. */
+/* Capturing: the context manager that installs and activates. In C, so that no interrupt comes in the middle of either
+   end. */
 typedef struct { PyObject_HEAD PyObject *callback, *work; Activation *activation; } Capturing;
 static PyObject *callbacks;                         /* list of those in force, innermost last */
 
@@ -193,9 +202,10 @@ static PyMethodDef capturing_methods[] = {
 static PyTypeObject Capturing_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Capturing",
-    .tp_doc = "Capturing(callback, types=None): a context manager, in whose block this thread and context (and contexts copied from it) "
-              "show their frames. callback(code, func, args) is asked where no entry serves a frame; it gives an Entry to run, RUN_ORIGINAL, "
-              "or the frame's result. With `types`, only about frames that have one of them among their parameters, or that have entries.",
+    .tp_doc = "Capturing(callback, types=None): a context manager, in whose block this thread and context (and "
+              "contexts copied from it) show their frames. callback(code, func, args) is asked where no entry serves a "
+              "frame; it gives an Entry to run, RUN_ORIGINAL, or the frame's result. With `types`, only about frames "
+              "that have one of them among their parameters, or that have entries.",
     .tp_basicsize = sizeof(Capturing),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = capturing_new,
@@ -229,7 +239,8 @@ int tc_init_activation(PyObject *module)
     Activation_Type.tp_dealloc = (destructor)activation_dealloc;
     active_var = PyContextVar_New("tcompile_active", Py_None);
     callbacks = PyList_New(0);
-    if (active_var == NULL || callbacks == NULL || PyType_Ready(&Activation_Type) < 0 || PyModule_AddType(module, &Capturing_Type) < 0)
+    if (active_var == NULL || callbacks == NULL || PyType_Ready(&Activation_Type) < 0 ||
+        PyModule_AddType(module, &Capturing_Type) < 0)
         return -1;
     return PyModule_AddFunctions(module, functions);
 }

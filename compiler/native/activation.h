@@ -3,10 +3,17 @@
 #define TCOMPILE_ACTIVATION_H
 #include "native.h"
 
-HIDDEN extern unsigned int tc_epoch;        /* moves with each (de)activation: a thread's decision is good for one epoch */
+HIDDEN extern unsigned int tc_epoch; /* moves with each (de)activation: a thread's decision is good for one epoch */
 
 /* `work` is borrowed: an activation outlives its epoch's decisions, since ending it starts another epoch. */
-typedef struct { PyThreadState *ts; uint64_t context; unsigned int epoch; int active; PyObject *work; unsigned long long owner; } Decision;
+typedef struct {
+    PyThreadState *ts;
+    uint64_t context;
+    unsigned int epoch;
+    int active;
+    PyObject *work;
+    unsigned long long owner;
+} Decision;
 HIDDEN extern __thread Decision tc_decision __attribute__((tls_model("initial-exec")));
 
 /* Decide anew, in tc_decision. */

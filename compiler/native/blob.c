@@ -1,5 +1,6 @@
-/* Memory that somebody else owns, as a tensor: the owner lives as long as the tensor's storage does, whoever holds it. torch's own way in is
-   DLPack, a plain C structure: torch.from_dlpack(blob(...)) is a tensor of bytes. And how often storages are held, many at once. */
+/* Memory that somebody else owns, as a tensor: the owner lives as long as the tensor's storage does, whoever holds it.
+   torch's own way in is DLPack, a plain C structure: torch.from_dlpack(blob(...)) is a tensor of bytes. And how often
+   storages are held, many at once. */
 #include "native.h"
 
 #include <stdlib.h>
@@ -59,15 +60,19 @@ static PyObject *blob(PyObject *module, PyObject *args)
         return PyErr_NoMemory();
     b->shape = bytes;
     b->stride = 1;
-    b->managed = (Managed){{(void *)(uintptr_t)address, {type, index}, 1, {DLPACK_UNSIGNED, 8, 1}, &b->shape, &b->stride, 0}, Py_NewRef(owner), let_go};
+    b->managed = (Managed){
+        {(void *)(uintptr_t)address, {type, index}, 1, {DLPACK_UNSIGNED, 8, 1}, &b->shape, &b->stride, 0},
+        Py_NewRef(owner),
+        let_go};
     PyObject *capsule = PyCapsule_New(&b->managed, "dltensor", capsule_gone);
     if (!capsule)
         let_go(&b->managed);
     return capsule;
 }
 
-/* storage_uses(addresses as int64) -> int: the sum of what torch._C._storage_Use_Count says of each. A storage is an intrusive_ptr_target: behind the
-   pointer to its virtual functions lies the count of references, in 32 bits. (The caller has tried that this torch has it there.) */
+/* storage_uses(addresses as int64) -> int: the sum of what torch._C._storage_Use_Count says of each. A storage is an
+   intrusive_ptr_target: behind the pointer to its virtual functions lies the count of references, in 32 bits. (The
+   caller has tried that this torch has it there.) */
 static PyObject *storage_uses(PyObject *module, PyObject *arg)
 {
     Py_buffer view;
@@ -84,9 +89,11 @@ static PyObject *storage_uses(PyObject *module, PyObject *arg)
 }
 
 static PyMethodDef methods[] = {
-    {"storage_uses", storage_uses, METH_O, "storage_uses(array of int64) -> how often the storages at these addresses are held, in sum."},
+    {"storage_uses", storage_uses, METH_O,
+     "storage_uses(array of int64) -> how often the storages at these addresses are held, in sum."},
     {"blob", blob, METH_VARARGS,
-     "blob(address, bytes, device type, index, owner) -> DLPack capsule of a tensor of bytes over memory that `owner` keeps. Device types: 1 CPU, 2 CUDA."},
+     "blob(address, bytes, device type, index, owner) -> DLPack capsule of a tensor of bytes over memory that `owner` "
+     "keeps. Device types: 1 CPU, 2 CUDA."},
     {NULL},
 };
 

@@ -1,10 +1,11 @@
-/* A call of a compiled graph with gradients: what compiler/autograd/bridge.py describes, for graphs whose results need nothing but to be put in
-   order after the autograd.Function has run.
+/* A call of a compiled graph with gradients: what compiler/autograd/bridge.py describes, for graphs whose results need
+   nothing but to be put in order after the autograd.Function has run.
 
-   GradForward is the `forward` of the Function's class: it runs the compiled forward graph and gives torch what is to be saved. GradCall is what
-   the entry calls: it applies the Function and puts the results in order. What does not require grad does not go through torch at all: the
-   forward leaves it with the call that is going on in this thread. Where the results are of several independent parts (compiler/autograd/parts.py),
-   the call runs the graph and applies the Function of each part, whose GradForward finds the results there. */
+   GradForward is the `forward` of the Function's class: it runs the compiled forward graph and gives torch what is to
+   be saved. GradCall is what the entry calls: it applies the Function and puts the results in order. What does not
+   require grad does not go through torch at all: the forward leaves it with the call that is going on in this thread.
+   Where the results are of several independent parts (compiler/autograd/parts.py), the call runs the graph and applies
+   the Function of each part, whose GradForward finds the results there. */
 #include "native.h"
 
 enum { GIVE_RESULT, GIVE_DIFF, GIVE_INPUT };           /* as in compiler/autograd/bridge.py */
@@ -29,7 +30,7 @@ typedef struct {
     int *saved;                    /* inputs that are kept */
     int *kept;                     /* results that are kept */
     int *hidden;                   /* results that are views of memory nobody else can reach: to autograd no views */
-    int *remembered;               /* inputs that double backward would ask for: 2 * input, + 1 where the reference is not weak */
+    int *remembered; /* inputs that double backward would ask for: 2 * input, + 1 where the reference is not weak */
 } ForwardObject;
 
 typedef struct {
@@ -81,7 +82,8 @@ static PyObject *remember(PyObject *input, int strong)
         PyErr_Clear();
         return Py_NewRef(input);
     }
-    PyObject *ref = strong ? Py_NewRef(input) : PyWeakref_NewRef(input, NULL), *pair = ref ? PyTuple_Pack(2, ref, version) : NULL;
+    PyObject *ref = strong ? Py_NewRef(input) : PyWeakref_NewRef(input, NULL),
+             *pair = ref ? PyTuple_Pack(2, ref, version) : NULL;
     Py_XDECREF(ref);
     Py_DECREF(version);
     return pair;
@@ -97,7 +99,8 @@ static int save(ForwardObject *f, PyObject *ctx, const Call *call)
     for (int i = 0; i < f->n_kept; i++)
         PyTuple_SET_ITEM(kept, f->n_saved + i, Py_NewRef(PyTuple_GET_ITEM(call->results, f->kept[i])));
     /* a lone result has a tangent whenever backward is called; of several, those without one stay None */
-    int failed = PyObject_SetAttr(ctx, s_to_save, kept) < 0 || (f->n_at > 1 && PyObject_SetAttr(ctx, s_materialize, Py_False) < 0);
+    int failed = PyObject_SetAttr(ctx, s_to_save, kept) < 0 ||
+                 (f->n_at > 1 && PyObject_SetAttr(ctx, s_materialize, Py_False) < 0);
     Py_DECREF(kept);
     if (!failed && f->n_remembered) {
         PyObject *list = PyTuple_New(f->n_remembered);
@@ -239,7 +242,8 @@ static void forward_dealloc(PyObject *self)
 static PyTypeObject Forward_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.GradForward",
-    .tp_doc = "GradForward(graph, rest, n_outputs, at, saved_inputs, kept_results, hidden_views, remembered): the forward of an autograd.Function.",
+    .tp_doc = "GradForward(graph, rest, n_outputs, at, saved_inputs, kept_results, hidden_views, remembered): the "
+              "forward of an autograd.Function.",
     .tp_basicsize = sizeof(ForwardObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = forward_new,
@@ -299,7 +303,8 @@ static int apply_part(const struct PartCall *p, Call *call, PyObject **diff)
 /* Run the graph without gradients: of several parts, each is differentiable by its own Function. */
 static int run_for_parts(CallObject *c, Call *call)
 {
-    PyObject *outer = PyObject_CallNoArgs(grad_enabled), *off = outer ? PyObject_CallOneArg(set_grad_enabled, Py_False) : NULL;
+    PyObject *outer = PyObject_CallNoArgs(grad_enabled),
+             *off = outer ? PyObject_CallOneArg(set_grad_enabled, Py_False) : NULL;
     if (!off) {
         Py_XDECREF(outer);
         return -1;
@@ -343,7 +348,10 @@ static PyObject *call_call(PyObject *self, PyObject *const *args, size_t nargsf,
     out = PyTuple_New(c->n_results);
     for (int i = 0; out && i < c->n_results; i++) {
         int kind = c->recipe[2 * i], at = c->recipe[2 * i + 1];
-        PyTuple_SET_ITEM(out, i, Py_NewRef(kind == GIVE_DIFF ? diff[at] : kind == GIVE_INPUT ? args[at] : PyTuple_GET_ITEM(call.results, at)));
+        PyTuple_SET_ITEM(out, i,
+                         Py_NewRef(kind == GIVE_DIFF    ? diff[at]
+                                   : kind == GIVE_INPUT ? args[at]
+                                                        : PyTuple_GET_ITEM(call.results, at)));
     }
 done:
     for (int i = 0; i < c->n_diff; i++)
@@ -362,7 +370,8 @@ static int read_part(struct PartCall *p, PyObject *item, int n_inputs, int n_dif
         return -1;
     p->apply = Py_NewRef(apply);
     p->forward = (ForwardObject *)Py_NewRef(forward);
-    if ((inputs != Py_None && !(p->inputs = read_ints(inputs, &p->n_inputs))) || !(p->outputs = read_ints(outputs, &p->n_outputs)))
+    if ((inputs != Py_None && !(p->inputs = read_ints(inputs, &p->n_inputs))) ||
+        !(p->outputs = read_ints(outputs, &p->n_outputs)))
         return -1;
     for (int i = 0; i < p->n_inputs; i++)
         if (p->inputs[i] < 0 || p->inputs[i] >= n_inputs)
@@ -379,7 +388,8 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *parts, *recipe;
     int n_inputs, n_diff;
-    if ((kwargs && PyDict_GET_SIZE(kwargs)) || !PyArg_ParseTuple(args, "O!iiO", &PyTuple_Type, &parts, &n_inputs, &n_diff, &recipe))
+    if ((kwargs && PyDict_GET_SIZE(kwargs)) ||
+        !PyArg_ParseTuple(args, "O!iiO", &PyTuple_Type, &parts, &n_inputs, &n_diff, &recipe))
         return NULL;
     CallObject *c = (CallObject *)type->tp_alloc(type, 0);
     if (!c)
@@ -447,8 +457,8 @@ static void call_dealloc(PyObject *self)
 static PyTypeObject Call_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.GradCall",
-    .tp_doc = "GradCall(parts, n_inputs, n_differentiable, recipe): a compiled graph with gradients; call(*inputs) -> tuple. parts: (apply, forward, "
-              "inputs or None, outputs) each.",
+    .tp_doc = "GradCall(parts, n_inputs, n_differentiable, recipe): a compiled graph with gradients; call(*inputs) -> "
+              "tuple. parts: (apply, forward, inputs or None, outputs) each.",
     .tp_basicsize = sizeof(CallObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = call_new,
@@ -461,9 +471,11 @@ static PyTypeObject Call_Type = {
 
 int tc_init_bridge(PyObject *module)
 {
-    const struct { PyObject **where; const char *text; } names[] = {
-        {&s_to_save, "to_save"}, {&s_materialize, "materialize_grads"}, {&s_rest, "rest"}, {&s_remembered, "remembered"},
-        {&s_version, "_version"}, {&s_final, "_tcompile_final"}, {&s_detach, "detach"}};
+    const struct { PyObject **where; const char *text;
+    } names[] = {{&s_to_save, "to_save"},  {&s_materialize, "materialize_grads"},
+                 {&s_rest, "rest"},        {&s_remembered, "remembered"},
+                 {&s_version, "_version"}, {&s_final, "_tcompile_final"},
+                 {&s_detach, "detach"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!*names[i].where && !(*names[i].where = PyUnicode_InternFromString(names[i].text)))
             return -1;

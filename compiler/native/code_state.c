@@ -88,7 +88,8 @@ static PyObject *is_skipped(PyObject *self, PyObject *code)
     return PyBool_FromLong(IS_CACHE(state) ? ((CodeCache *)state)->skip_all : state == SKIP);
 }
 
-/* code_cache(code, create=True, owner=0): the CodeCache of a set of options, which lives as long as the code object does */
+/* code_cache(code, create=True, owner=0): the CodeCache of a set of options, which lives as long as the code object
+   does */
 static PyObject *code_cache(PyObject *self, PyObject *args)
 {
     PyObject *code;
@@ -143,7 +144,8 @@ static PyObject *forget_code(PyObject *self, PyObject *args)
     long long owner = -1;
     void *state = NULL;
     (void)self;
-    if (!PyArg_ParseTuple(args, "O|L:forget_code", &code, &owner) || !is_code(code) || GetExtra(code, tc_extra_index, &state) < 0)
+    if (!PyArg_ParseTuple(args, "O|L:forget_code", &code, &owner) || !is_code(code) ||
+        GetExtra(code, tc_extra_index, &state) < 0)
         return NULL;
     if (state == SKIP && owner < 0 && SetExtra(code, tc_extra_index, NULL) < 0)
         return NULL;
@@ -191,8 +193,11 @@ static PyMethodDef functions[] = {
     {"skip_code", skip_code, METH_O, "Pass frames of this code over from now on."},
     {"unskip_code", unskip_code, METH_O, "Undo skip_code."},
     {"is_skipped", is_skipped, METH_O, "Whether frames of this code are passed over."},
-    {"code_cache", code_cache, METH_VARARGS, "code_cache(code, create=True, owner=0): the CodeCache of a code object for one set of options, or None."},
-    {"forget_code", forget_code, METH_VARARGS, "forget_code(code, owner=-1): drop the entries of a code object, and its skip mark; those of one set of options, or of all."},
+    {"code_cache", code_cache, METH_VARARGS,
+     "code_cache(code, create=True, owner=0): the CodeCache of a code object for one set of options, or None."},
+    {"forget_code", forget_code, METH_VARARGS,
+     "forget_code(code, owner=-1): drop the entries of a code object, and its skip mark; those of one set of options, "
+     "or of all."},
     {NULL, NULL, 0, NULL},
 };
 

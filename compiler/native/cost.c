@@ -1,4 +1,5 @@
-/* What guards cost: the steps of a guard program, timed one by one for a call that they hold for (compiler/guards/guard_cost.py). */
+/* What guards cost: the steps of a guard program, timed one by one for a call that they hold for
+   (compiler/guards/guard_cost.py). */
 #include "run.h"
 #include <time.h>
 

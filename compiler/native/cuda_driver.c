@@ -1,7 +1,8 @@
 /* The GPU through CUDA's driver: finding it, device memory, loading modules.
 
-   Nothing is linked: the driver is found by dlopen when cuda_setup() is called, torch's C functions (aoti_torch_*) in the
-   libraries that torch has loaded. Where something is missing, cuda_setup() says what, and the module works without a GPU. */
+   Nothing is linked: the driver is found by dlopen when cuda_setup() is called, torch's C functions (aoti_torch_*) in
+   the libraries that torch has loaded. Where something is missing, cuda_setup() says what, and the module works without
+   a GPU. */
 #include "cuda_driver.h"
 
 #include <dlfcn.h>
@@ -109,8 +110,8 @@ static PyObject *cuda_setup(PyObject *module, PyObject *allocate)
     Py_RETURN_NONE;
 }
 
-/* cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes), ...), in the current context. The module
-   stays loaded: work that uses it may be in flight, or captured in a graph. */
+/* cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes), ...), in the current context.
+   The module stays loaded: work that uses it may be in flight, or captured in a graph. */
 static PyObject *cuda_load(PyObject *module, PyObject *args)
 {
     Py_buffer binary;
@@ -128,8 +129,10 @@ static PyObject *cuda_load(PyObject *module, PyObject *args)
         int shared, registers = 0, local = 0;
         CUfunction f;
         PyObject *item = NULL;
-        if (PyArg_ParseTuple(PyTuple_GET_ITEM(wanted, i), "si", &name, &shared) && !tc_cu_failed(tc_cu.module_function(&f, m, name), name) &&
-            !(shared > 48 * 1024 && tc_cu_failed(tc_cu.function_set(f, ATTR_MAX_DYNAMIC_SHARED, shared), "cuFuncSetAttribute")) &&
+        if (PyArg_ParseTuple(PyTuple_GET_ITEM(wanted, i), "si", &name, &shared) &&
+            !tc_cu_failed(tc_cu.module_function(&f, m, name), name) &&
+            !(shared > 48 * 1024 &&
+              tc_cu_failed(tc_cu.function_set(f, ATTR_MAX_DYNAMIC_SHARED, shared), "cuFuncSetAttribute")) &&
             !tc_cu_failed(tc_cu.function_get(&registers, ATTR_REGISTERS, f), "cuFuncGetAttribute") &&
             !tc_cu_failed(tc_cu.function_get(&local, ATTR_LOCAL_BYTES, f), "cuFuncGetAttribute"))
             item = Py_BuildValue("Kii", (unsigned long long)(uintptr_t)f, registers, local);
@@ -144,9 +147,10 @@ static PyObject *cuda_load(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"cuda_setup", cuda_setup, METH_O,
-     "cuda_setup(allocate) -> None, or why kernels can't be launched. allocate(shape, stride, dtype code, device) is torch's allocation, "
-     "asked where the fast one failed."},
-    {"cuda_load", cuda_load, METH_VARARGS, "cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes), ...)."},
+     "cuda_setup(allocate) -> None, or why kernels can't be launched. allocate(shape, stride, dtype code, device) is "
+     "torch's allocation, asked where the fast one failed."},
+    {"cuda_load", cuda_load, METH_VARARGS,
+     "cuda_load(binary, ((name, shared bytes), ...)) -> ((handle, registers, local bytes), ...)."},
     {NULL},
 };
 
@@ -166,7 +170,8 @@ void *tc_cuda_context(void)
 
 int tc_init_cuda(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, methods) < 0 || tc_init_cuda_kernel(module) < 0 || tc_init_cuda_static(module) < 0)
+    if (PyModule_AddFunctions(module, methods) < 0 || tc_init_cuda_kernel(module) < 0 ||
+        tc_init_cuda_static(module) < 0)
         return -1;
     return 0;
 }

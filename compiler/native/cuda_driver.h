@@ -1,4 +1,5 @@
-/* CUDA's driver, found at run time (cuda_driver.c), for the kernels (cuda_kernel.c) and CUDA graphs (cuda_static.c) that use it. */
+/* CUDA's driver, found at run time (cuda_driver.c), for the kernels (cuda_kernel.c) and CUDA graphs (cuda_static.c)
+   that use it. */
 #ifndef TCOMPILE_CUDA_DRIVER_H
 #define TCOMPILE_CUDA_DRIVER_H
 #include "launcher.h"
@@ -12,7 +13,8 @@ typedef struct {
     CUresult (*module_function)(CUfunction *, CUmodule, const char *);
     CUresult (*function_set)(CUfunction, int, int);
     CUresult (*function_get)(int *, int, CUfunction);
-    CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+    CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                       void **, void **);
     CUresult (*launch_with)(const void *, CUfunction, void **, void **);      /* NULL: this driver has none */
     CUresult (*error_string)(CUresult, const char **);
     CUresult (*context)(CUcontext *);
@@ -20,7 +22,8 @@ typedef struct {
     CUresult (*pop)(CUcontext *);
     CUresult (*is_capturing)(CUstream, int *);
     CUresult (*copy)(uint64_t, uint64_t, size_t, CUstream);
-    CUresult (*tile_map)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, int, int);
+    CUresult (*tile_map)(void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *,
+                         const uint32_t *, int, int, int, int);
     int (*stream)(int32_t, void **);
 } CudaDriver;
 HIDDEN extern CudaDriver tc_cu;

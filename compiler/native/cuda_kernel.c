@@ -1,4 +1,5 @@
-/* CudaKernel: one generated kernel on one device. kernel(*tensors, *sizes, *scalars) enqueues it on torch's current stream. */
+/* CudaKernel: one generated kernel on one device. kernel(*tensors, *sizes, *scalars) enqueues it on torch's current
+   stream. */
 #include "cuda_driver.h"
 
 #include "expressions.h"
@@ -6,7 +7,9 @@
 #include <stdlib.h>
 
 enum { MAX_FUNCTIONS = 16, MAX_ARGS = 512 };
-enum { INT32_LIMIT = 0x7ff00000 };          /* what 32-bit indices are asked to hold stays below it: blocks reach beyond the end */
+enum {
+    INT32_LIMIT = 0x7ff00000
+};          /* what 32-bit indices are asked to hold stays below it: blocks reach beyond the end */
 
 typedef struct {
     CUfunction function;
@@ -17,7 +20,8 @@ typedef struct {
 
 typedef union { void *p; int64_t l; int32_t i; double d; float f; } Arg;
 
-/* How the copy engine walks through a buffer (CUtensorMap): an argument of the kernel, made anew when the buffer's address changes. */
+/* How the copy engine walks through a buffer (CUtensorMap): an argument of the kernel, made anew when the buffer's
+   address changes. */
 typedef struct {
     _Alignas(64) char map[128];
     int buffer, type;
@@ -34,8 +38,9 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *name;
     int n_limits;
-    ExprProgram **limits, **grid;          /* over the sizes, where there are any: what 32-bit indices must hold; grids, scratch offsets, scratch bytes */
-    PyObject *unaligned;                   /* makes the kernel that serves where a pointer is not a multiple of 16, or None */
+    ExprProgram **limits, **grid; /* over the sizes, where there are any: what 32-bit indices must hold; grids, scratch
+                                     offsets, scratch bytes */
+    PyObject *unaligned; /* makes the kernel that serves where a pointer is not a multiple of 16, or None */
     PyObject *wide;                        /* makes the kernel that serves where a limit is passed, or None */
     PyObject *made[2];                     /* those two, once made */
     CUcontext context;
@@ -95,7 +100,9 @@ static int make_walks(CudaKernelObject *k, void *const *buffer)
             continue;
         uint64_t dims[2] = {w->length, w->lines};
         w->address = NULL;
-        if (tc_cu_failed(tc_cu.tile_map(w->map, w->type, 2, address, dims, &w->stride, w->box, one, 0, SWIZZLE_128B, PROMOTE_128B, 0), "cuTensorMapEncodeTiled"))
+        if (tc_cu_failed(tc_cu.tile_map(w->map, w->type, 2, address, dims, &w->stride, w->box, one, 0, SWIZZLE_128B,
+                                        PROMOTE_128B, 0),
+                         "cuTensorMapEncodeTiled"))
             return -1;
         w->address = address;
     }
@@ -121,8 +128,7 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
             scalar[i].d = param[i - k->n_sizes].f;
         else if (kind == 'f')
             scalar[i].f = (float)param[i - k->n_sizes].f;
-        else
-            scalar[i].l = i < k->n_sizes ? size[i] : param[i - k->n_sizes].i;      /* (32 bits are the first of the 64) */
+        else scalar[i].l = i < k->n_sizes ? size[i] : param[i - k->n_sizes].i; /* (32 bits are the first of the 64) */
     }
     for (int i = total - MAX_WALKS; i < total; i++)
         arg[i].p = NULL;                                 /* Triton's scratch for descriptors and for profiles: unused */
@@ -156,7 +162,9 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         for (int i = 0; i < k->n_scratch; i++)
             arg[k->n_buffers + i].p = (char *)base + offset[i];
     }
-    if (UNLIKELY(k->n_walks && make_walks(k, buffer)))   /* last: what allocates may let another thread in, whose walks these are then */
+    if (UNLIKELY(
+            k->n_walks &&
+            make_walks(k, buffer))) /* last: what allocates may let another thread in, whose walks these are then */
         goto done;
     for (int i = 0; i < total; i++)
         pointer[i] = &arg[i];
@@ -168,13 +176,15 @@ static int launch(PyObject *self, void *const *buffer, const int64_t *size, cons
         if (grid <= 0)
             continue;
         if (UNLIKELY(grid > 0x7fffffff)) {
-            PyErr_Format(PyExc_RuntimeError, "%U needs %lld programs, and a launch holds 2^31 - 1", k->name, (long long)grid);
+            PyErr_Format(PyExc_RuntimeError, "%U needs %lld programs, and a launch holds 2^31 - 1", k->name,
+                         (long long)grid);
             goto done;
         }
         LaunchAttribute early = {STARTS_EARLY, 0, 1, {0}};
         LaunchConfig config = {{(unsigned)grid, 1, 1}, {p->threads, 1, 1}, p->shared, stream, &early, 1};
-        CUresult status = p->waits && tc_cu.launch_with ? tc_cu.launch_with(&config, p->function, pointer, NULL) :
-                          tc_cu.launch(p->function, (unsigned)grid, 1, 1, p->threads, 1, 1, p->shared, stream, pointer, NULL);
+        CUresult status = p->waits && tc_cu.launch_with ? tc_cu.launch_with(&config, p->function, pointer, NULL)
+                                                        : tc_cu.launch(p->function, (unsigned)grid, 1, 1, p->threads, 1,
+                                                                       1, p->shared, stream, pointer, NULL);
         if (UNLIKELY(tc_cu_failed(status, PyUnicode_AsUTF8(k->name))))
             goto done;
     }
@@ -229,7 +239,8 @@ static int read_walks(CudaKernelObject *k, PyObject *walks)
         Walk *w = &k->walks[i];
         unsigned long long length, lines, stride;
         long long offset;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(walks, i), "iiLKKKII", &w->buffer, &w->type, &offset, &length, &lines, &stride, &w->box[0], &w->box[1]))
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(walks, i), "iiLKKKII", &w->buffer, &w->type, &offset, &length, &lines,
+                              &stride, &w->box[0], &w->box[1]))
             return -1;
         if (w->buffer < 0 || w->buffer >= k->n_buffers) {
             PyErr_SetString(PyExc_ValueError, "a walk goes through a buffer that is not there");
@@ -243,20 +254,23 @@ static int read_walks(CudaKernelObject *k, PyObject *walks)
 
 static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "device", "functions", "n_buffers", "n_sizes", "kinds", "offsets", "grid", "limits", "unaligned", "wide", "walks", NULL};
+    static char *names[] = {"name", "device", "functions", "n_buffers", "n_sizes", "kinds", "offsets",
+                            "grid", "limits", "unaligned", "wide",      "walks",   NULL};
     PyObject *name, *functions, *offsets, *grid, *limits, *unaligned, *wide, *walks;
     int device, n_buffers, n_sizes;
     const char *kinds;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UiO!iisO!O!O!OOO!", names, &name, &device, &PyTuple_Type, &functions, &n_buffers, &n_sizes,
-                                     &kinds, &PyTuple_Type, &offsets, &PyTuple_Type, &grid, &PyTuple_Type, &limits, &unaligned, &wide, &PyTuple_Type, &walks))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UiO!iisO!O!O!OOO!", names, &name, &device, &PyTuple_Type,
+                                     &functions, &n_buffers, &n_sizes, &kinds, &PyTuple_Type, &offsets, &PyTuple_Type,
+                                     &grid, &PyTuple_Type, &limits, &unaligned, &wide, &PyTuple_Type, &walks))
         return NULL;
     Py_ssize_t n = PyTuple_GET_SIZE(functions), n_offsets = PyTuple_GET_SIZE(offsets);
     if (!tc_cu.ready) {
         PyErr_SetString(PyExc_RuntimeError, "cuda_setup() was not called, or failed");
         return NULL;
     }
-    if (n < 1 || n > MAX_FUNCTIONS || n_offsets < 1 || n_sizes > (int)strlen(kinds) || (PyTuple_GET_SIZE(grid) && PyTuple_GET_SIZE(grid) != n + n_offsets) ||
-         n_buffers + n_offsets + (int)strlen(kinds) + MAX_WALKS > MAX_ARGS || PyTuple_GET_SIZE(walks) > MAX_WALKS) {
+    if (n < 1 || n > MAX_FUNCTIONS || n_offsets < 1 || n_sizes > (int)strlen(kinds) ||
+        (PyTuple_GET_SIZE(grid) && PyTuple_GET_SIZE(grid) != n + n_offsets) ||
+        n_buffers + n_offsets + (int)strlen(kinds) + MAX_WALKS > MAX_ARGS || PyTuple_GET_SIZE(walks) > MAX_WALKS) {
         PyErr_SetString(PyExc_ValueError, "a kernel's description is not consistent");
         return NULL;
     }
@@ -293,7 +307,8 @@ static PyObject *cuda_kernel_new(PyTypeObject *type, PyObject *args, PyObject *k
     if (PyTuple_GET_SIZE(walks) && read_walks(k, walks) < 0)
         goto fail;
     if (PyTuple_GET_SIZE(grid)) {
-        if (read_expressions(limits, n_sizes, (int)PyTuple_GET_SIZE(limits), &k->limits) < 0 || read_expressions(grid, n_sizes, (int)PyTuple_GET_SIZE(grid), &k->grid) < 0)
+        if (read_expressions(limits, n_sizes, (int)PyTuple_GET_SIZE(limits), &k->limits) < 0 ||
+            read_expressions(grid, n_sizes, (int)PyTuple_GET_SIZE(grid), &k->grid) < 0)
             goto fail;
         k->n_limits = (int)PyTuple_GET_SIZE(limits);
     }
@@ -353,15 +368,17 @@ static void cuda_kernel_dealloc(PyObject *self)
 static PyObject *cuda_kernel_repr(PyObject *self)
 {
     CudaKernelObject *k = (CudaKernelObject *)self;
-    return PyUnicode_FromFormat("<kernel %U on cuda:%d: %d tensors, %d sizes, %d launches>", k->name, k->device, k->n_buffers, k->n_sizes,
-                                k->n_functions);
+    return PyUnicode_FromFormat("<kernel %U on cuda:%d: %d tensors, %d sizes, %d launches>", k->name, k->device,
+                                k->n_buffers, k->n_sizes, k->n_functions);
 }
 
 static PyTypeObject CudaKernel_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.CudaKernel",
-    .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, limits, unaligned, wide, walks)\n\n"
-              "A generated kernel in the current context; functions are (handle, threads, shared bytes, programs, whether it waits for the kernel before), one launch each.\n"
+    .tp_doc = "CudaKernel(name, device, functions, n_buffers, n_sizes, kinds, offsets, grid, limits, unaligned, wide, "
+              "walks)\n\n"
+              "A generated kernel in the current context; functions are (handle, threads, shared bytes, programs, "
+              "whether it waits for the kernel before), one launch each.\n"
               "kernel(*tensors, *sizes, *scalars) enqueues it. See compiler/runtime/gpu/gpu_kernels.py.",
     .tp_basicsize = sizeof(CudaKernelObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

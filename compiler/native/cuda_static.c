@@ -32,7 +32,7 @@ typedef struct {
 } StaticInput;
 
 typedef struct {
-    int kind, index;                       /* OUT_COPY: of dims; OUT_INPUT: of the input; OUT_OBJECT, OUT_VIEW: of the object */
+    int kind, index; /* OUT_COPY: of dims; OUT_INPUT: of the input; OUT_OBJECT, OUT_VIEW: of the object */
     uint64_t address;
     int64_t bytes;
     int ndim, dtype;
@@ -60,7 +60,8 @@ static PyObject *static_load(PyObject *self, PyObject *inputs)
     }
     for (int i = 0; i < s->n_inputs; i++) {
         StaticInput *in = &s->inputs[i];
-        AtenTensor t = in->index < PyTuple_GET_SIZE(inputs) ? tc_launcher_tensor(PyTuple_GET_ITEM(inputs, in->index)) : NULL;
+        AtenTensor t = in->index < PyTuple_GET_SIZE(inputs) ? tc_launcher_tensor(PyTuple_GET_ITEM(inputs, in->index))
+                                                            : NULL;
         void *p = NULL;
         if (UNLIKELY(!t || tc_torch_api.data_ptr(t, &p))) {
             if (!PyErr_Occurred())
@@ -78,7 +79,8 @@ static PyObject *static_load(PyObject *self, PyObject *inputs)
     }
     for (int i = 0; i < s->n_inputs; i++) {
         StaticInput *in = &s->inputs[i];
-        if (in->bytes > 0 && from[i] != in->address && tc_cu_failed(tc_cu.copy(in->address, from[i], (size_t)in->bytes, stream), "cuMemcpyDtoDAsync"))
+        if (in->bytes > 0 && from[i] != in->address &&
+            tc_cu_failed(tc_cu.copy(in->address, from[i], (size_t)in->bytes, stream), "cuMemcpyDtoDAsync"))
             return NULL;
     }
     return PyLong_FromLong(-1);
@@ -89,8 +91,8 @@ static PyObject *view_of(PyObject *like)
 {
     AtenTensor t = tc_launcher_tensor(like), view;
     int64_t ndim, *shape, *stride;
-    if (UNLIKELY(!t || tc_torch_api.ndim(t, &ndim) || tc_torch_api.sizes(t, &shape) || tc_torch_api.strides(t, &stride) ||
-                 tc_torch_api.reinterpret(t, ndim, shape, stride, 0, &view)))
+    if (UNLIKELY(!t || tc_torch_api.ndim(t, &ndim) || tc_torch_api.sizes(t, &shape) ||
+                 tc_torch_api.strides(t, &stride) || tc_torch_api.reinterpret(t, ndim, shape, stride, 0, &view)))
         return NULL;
     return tc_launcher_wrap(view);
 }
@@ -113,7 +115,10 @@ static PyObject *static_results(PyObject *self, PyObject *inputs)
             void *p = NULL;
             value = device_tensor(o->ndim, dims, dims + o->ndim, o->dtype, s->device);
             AtenTensor t = value ? tc_launcher_tensor(value) : NULL;
-            if (value && o->bytes > 0 && (!t || tc_torch_api.data_ptr(t, &p) || tc_cu_failed(tc_cu.copy((uint64_t)(uintptr_t)p, o->address, (size_t)o->bytes, stream), "cuMemcpyDtoDAsync")))
+            if (value && o->bytes > 0 &&
+                (!t || tc_torch_api.data_ptr(t, &p) ||
+                 tc_cu_failed(tc_cu.copy((uint64_t)(uintptr_t)p, o->address, (size_t)o->bytes, stream),
+                              "cuMemcpyDtoDAsync")))
                 Py_CLEAR(value);
         } else if (o->kind == OUT_INPUT) {
             value = Py_XNewRef(PyTuple_GetItem(inputs, o->index));
@@ -138,7 +143,8 @@ static PyObject *static_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     static char *names[] = {"device", "inputs", "outputs", "objects", NULL};
     PyObject *inputs, *outputs, *objects;
     int device;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!", names, &device, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type, &objects))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO!O!O!", names, &device, &PyTuple_Type, &inputs, &PyTuple_Type,
+                                     &outputs, &PyTuple_Type, &objects))
         return NULL;
     if (!tc_cu.ready) {
         PyErr_SetString(PyExc_RuntimeError, "cuda_setup() was not called, or failed");
@@ -153,7 +159,9 @@ static PyObject *static_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     s->outputs = calloc(PyTuple_GET_SIZE(outputs) + 1, sizeof(StaticOutput));
     Py_ssize_t room = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); i++) {
-        PyObject *shape = PyTuple_GET_SIZE(PyTuple_GET_ITEM(outputs, i)) == 6 ? PyTuple_GET_ITEM(PyTuple_GET_ITEM(outputs, i), 3) : NULL;
+        PyObject *shape = PyTuple_GET_SIZE(PyTuple_GET_ITEM(outputs, i)) == 6
+                              ? PyTuple_GET_ITEM(PyTuple_GET_ITEM(outputs, i), 3)
+                              : NULL;
         room += shape && PyTuple_CheckExact(shape) ? 2 * PyTuple_GET_SIZE(shape) : 0;
     }
     s->dims = calloc(room + 1, sizeof(int64_t));
@@ -176,8 +184,8 @@ static PyObject *static_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         PyObject *shape, *stride;
         unsigned long long address;
         long long bytes;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(outputs, s->n_outputs), "iLKO!O!i", &o->kind, &bytes, &address, &PyTuple_Type, &shape, &PyTuple_Type,
-                              &stride, &o->dtype))
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(outputs, s->n_outputs), "iLKO!O!i", &o->kind, &bytes, &address,
+                              &PyTuple_Type, &shape, &PyTuple_Type, &stride, &o->dtype))
             goto fail;
         o->address = address;
         if (o->kind == OUT_COPY) {
@@ -212,8 +220,10 @@ static void static_dealloc(PyObject *self)
 }
 
 static PyMethodDef static_methods[] = {
-    {"load", static_load, METH_O, "load(inputs) -> -1 after copying what has to be copied, or the number of an input that is at another address."},
-    {"results", static_results, METH_O, "results(inputs) -> tuple: copies of the graph's results, and views of those that stay."},
+    {"load", static_load, METH_O,
+     "load(inputs) -> -1 after copying what has to be copied, or the number of an input that is at another address."},
+    {"results", static_results, METH_O,
+     "results(inputs) -> tuple: copies of the graph's results, and views of those that stay."},
     {NULL},
 };
 
@@ -221,8 +231,10 @@ static PyTypeObject Static_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.CudaStatic",
     .tp_doc = "CudaStatic(device, inputs, outputs, objects)\n\n"
-              "inputs: (index, address, bytes to copy there, or -1 where the input must be there); outputs: (0, bytes, address, shape, stride,\n"
-              "dtype code) for a copy (0 bytes: only the memory is made), (1, input, 0, (), (), 0), (2, object, 0, (), (), 0), and (3, object, 0, (), (), 0)\n"
+              "inputs: (index, address, bytes to copy there, or -1 where the input must be there); outputs: (0, bytes, "
+              "address, shape, stride,\n"
+              "dtype code) for a copy (0 bytes: only the memory is made), (1, input, 0, (), (), 0), (2, object, 0, (), "
+              "(), 0), and (3, object, 0, (), (), 0)\n"
               "for a view of a tensor. See compiler/runtime/gpu/cuda_graphs.py.",
     .tp_basicsize = sizeof(StaticObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,

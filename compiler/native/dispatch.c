@@ -208,8 +208,8 @@ static Entry *lookup(CodeCache *c, PyObject *func, PyObject *const *args, Py_ssi
     return NULL;
 }
 
-/* Whether torch.compiler.set_stance("force_eager") holds: then no entry serves. The module that knows is looked for where modules were
-   imported since the last call; what it says is asked where it says it by another object. */
+/* Whether torch.compiler.set_stance("force_eager") holds: then no entry serves. The module that knows is looked for
+   where modules were imported since the last call; what it says is asked where it says it by another object. */
 static int forced_eager(void)
 {
     static Py_ssize_t n_modules;
@@ -329,7 +329,8 @@ static Py_ssize_t cache_length(CodeCache *c)
 
 static PyMethodDef cache_methods[] = {
     {"lookup", (PyCFunction)(void (*)(void))cache_lookup, METH_FASTCALL,
-     "lookup(func, args) -> Entry | None: the entry whose guards hold; after a miss `last_failures` says which did not."},
+     "lookup(func, args) -> Entry | None: the entry whose guards hold; after a miss `last_failures` says which did "
+     "not."},
     {"add", (PyCFunction)cache_add, METH_O, "Put an entry in front."},
     {"remove", (PyCFunction)cache_remove, METH_O, "Take an entry out. Raises ValueError where it is not there."},
     {"clear", (PyCFunction)cache_clear_method, METH_NOARGS, "Drop all entries."},
@@ -339,7 +340,8 @@ static PyMemberDef cache_members[] = {
     {"last_failures", T_OBJECT, offsetof(CodeCache, last_failures), READONLY,
      "[(entry, index of its first guard that failed)] of the last miss"},
     {"skip", T_BOOL, offsetof(CodeCache, skip), 0, "the frame hook passes frames of this code over"},
-    {"rest", T_UINT, offsetof(CodeCache, rest), 0, "frames that the frame hook passes on, where there is no entry, before it asks again"},
+    {"rest", T_UINT, offsetof(CodeCache, rest), 0,
+     "frames that the frame hook passes on, where there is no entry, before it asks again"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyGetSetDef cache_getset[] = {

@@ -24,10 +24,11 @@ static int same_name(PyObject *a, PyObject *b)
     return a == b || (PyUnicode_CheckExact(a) && PyUnicode_CheckExact(b) && PyUnicode_Compare(a, b) == 0);
 }
 
-/* Fill `locals` (borrowed references) as CPython fills a frame's parameters. What the caller does not hold goes to `held`, new references: the *args
-   tuple, the **kwargs dict, and defaults, which a guard may let others exchange. Returns 0: bound; 1: these arguments do not fit, let the function
-   itself say so; -1: an exception is set. */
-static int bind(Dispatcher *d, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **locals, PyObject **held, Py_ssize_t *n_held)
+/* Fill `locals` (borrowed references) as CPython fills a frame's parameters. What the caller does not hold goes to
+   `held`, new references: the *args tuple, the **kwargs dict, and defaults, which a guard may let others exchange.
+   Returns 0: bound; 1: these arguments do not fit, let the function itself say so; -1: an exception is set. */
+static int bind(Dispatcher *d, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, PyObject **locals,
+                PyObject **held, Py_ssize_t *n_held)
 {
     Py_ssize_t n_named = d->n_pos + d->n_kwonly, given = nargs < d->n_pos ? nargs : d->n_pos;
     memcpy(locals, args, (size_t)given * sizeof *locals);
@@ -119,7 +120,8 @@ static PyObject *dispatch(PyObject *self, PyObject *const *args, size_t nargsf, 
     if (UNLIKELY(((PyFunctionObject *)d->func)->func_code != (PyObject *)d->code))
         return PyObject_Vectorcall(d->func, args, nargsf, kwnames);
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-    PyObject *inline_locals[2 * INLINE_LOCALS + 3], **buffer = inline_locals, *result = NULL;      /* and as many to hold, and the tuple of defaults */
+    PyObject *inline_locals[2 * INLINE_LOCALS + 3], **buffer = inline_locals,
+                                                    *result = NULL; /* and as many to hold, and the tuple of defaults */
     if (d->n_locals > INLINE_LOCALS &&
         (buffer = PyMem_Malloc((size_t)(2 * d->n_locals + 3) * sizeof *buffer)) == NULL)
         return PyErr_NoMemory();
@@ -161,8 +163,8 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
 {
     static char *names[] = {"func", "cache", "miss", NULL};
     PyObject *func, *cache, *miss;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O:Dispatcher", names, &PyFunction_Type, &func, &tc_CodeCache_Type,
-                                     &cache, &miss))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O:Dispatcher", names, &PyFunction_Type, &func,
+                                     &tc_CodeCache_Type, &cache, &miss))
         return NULL;
     PyObject *varnames = PyObject_GetAttrString(PyFunction_GET_CODE(func), "co_varnames");
     if (varnames == NULL)
@@ -248,7 +250,8 @@ static PyObject *dispatcher_doc(Dispatcher *d, void *name)
     return PyObject_GetAttrString(d->func, name);
 }
 
-/* torch.fx.symbolic_trace takes nothing but functions and modules: while it traces, a compiled function says that it is a function. */
+/* torch.fx.symbolic_trace takes nothing but functions and modules: while it traces, a compiled function says that it is
+   a function. */
 static PyObject *dispatcher_class(Dispatcher *d, void *unused)
 {
     (void)unused;

@@ -1,10 +1,11 @@
-/* Matrix products of static sizes by cuBLASLt, the library behind torch's own: what torch does anew at each call (descriptors, the
-   library's choice of an algorithm) is done once here. out[m, n] = a[m, k] b[k, n] (+ a bias of n).
+/* Matrix products of static sizes by cuBLASLt, the library behind torch's own: what torch does anew at each call
+   (descriptors, the library's choice of an algorithm) is done once here. out[m, n] = a[m, k] b[k, n] (+ a bias of n).
 
-   The library counts by columns, so it computes the transposed product: its A is our b, its B our a. The sums are accumulated in float32,
-   and parts of a split sum are never rounded to 16 bits; operands of 16 bits may have a result in float32. Which of its algorithms runs is the
-   library's guess, or was measured (compiler/runtime/gpu/algorithms.py). Nothing is linked: torch has the library loaded. Where it is missing,
-   or has no algorithm, torch's function runs the product. */
+   The library counts by columns, so it computes the transposed product: its A is our b, its B our a. The sums are
+   accumulated in float32, and parts of a split sum are never rounded to 16 bits; operands of 16 bits may have a result
+   in float32. Which of its algorithms runs is the library's guess, or was measured
+   (compiler/runtime/gpu/algorithms.py). Nothing is linked: torch has the library loaded. Where it is missing, or has no
+   algorithm, torch's function runs the product. */
 #include "launcher.h"
 
 #include <dlfcn.h>
@@ -34,8 +35,8 @@ static struct {
     int (*config)(const Algorithm *, int, void *, size_t, size_t *);
     size_t (*version)(void);
     int (*choose)(void *, void *, void *, void *, void *, void *, void *, int, Found *, int *);
-    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *, void *, void *, void *,
-                  const Algorithm *, void *, size_t, void *);
+    int (*matmul)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *,
+                  void *, void *, void *, const Algorithm *, void *, size_t, void *);
 } lt;
 
 typedef struct {
@@ -52,7 +53,7 @@ static _Thread_local struct { char *memory; size_t size; int left, used; } slots
 
 struct Gemm {
     GemmSpec spec;
-    Choice choices[2];                     /* [1]: float32 in TF32, which a flag of torch's allows or not, call by call */
+    Choice choices[2]; /* [1]: float32 in TF32, which a flag of torch's allows or not, call by call */
 };
 
 static int look(void)
@@ -61,13 +62,22 @@ static int look(void)
     void *lib = NULL;
     for (size_t i = 0; !lib && i < sizeof names / sizeof *names; i++)
         lib = dlopen(names[i], RTLD_NOLOAD | RTLD_LAZY);
-    const struct { void *field; const char *name; } wanted[] = {
-        {&lt.create, "cublasLtCreate"}, {&lt.desc_create, "cublasLtMatmulDescCreate"}, {&lt.desc_destroy, "cublasLtMatmulDescDestroy"},
-        {&lt.desc_set, "cublasLtMatmulDescSetAttribute"}, {&lt.layout_create, "cublasLtMatrixLayoutCreate"},
-        {&lt.layout_destroy, "cublasLtMatrixLayoutDestroy"}, {&lt.preference_create, "cublasLtMatmulPreferenceCreate"},
-        {&lt.preference_destroy, "cublasLtMatmulPreferenceDestroy"}, {&lt.preference_set, "cublasLtMatmulPreferenceSetAttribute"},
-        {&lt.config, "cublasLtMatmulAlgoConfigGetAttribute"}, {&lt.version, "cublasLtGetVersion"},
-        {&lt.choose, "cublasLtMatmulAlgoGetHeuristic"}, {&lt.matmul, "cublasLtMatmul"}};
+    const struct {
+        void *field;
+        const char *name;
+    } wanted[] = {{&lt.create, "cublasLtCreate"},
+                  {&lt.desc_create, "cublasLtMatmulDescCreate"},
+                  {&lt.desc_destroy, "cublasLtMatmulDescDestroy"},
+                  {&lt.desc_set, "cublasLtMatmulDescSetAttribute"},
+                  {&lt.layout_create, "cublasLtMatrixLayoutCreate"},
+                  {&lt.layout_destroy, "cublasLtMatrixLayoutDestroy"},
+                  {&lt.preference_create, "cublasLtMatmulPreferenceCreate"},
+                  {&lt.preference_destroy, "cublasLtMatmulPreferenceDestroy"},
+                  {&lt.preference_set, "cublasLtMatmulPreferenceSetAttribute"},
+                  {&lt.config, "cublasLtMatmulAlgoConfigGetAttribute"},
+                  {&lt.version, "cublasLtGetVersion"},
+                  {&lt.choose, "cublasLtMatmulAlgoGetHeuristic"},
+                  {&lt.matmul, "cublasLtMatmul"}};
     lt.looked = 1;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (!lib || !(*(void **)wanted[i].field = dlsym(lib, wanted[i].name)))
@@ -134,7 +144,8 @@ static int describe(Choice *g, const GemmSpec *s, int compute)
     int32_t t = OPERATION_T, epilogue = EPILOGUE_BIAS;
     if (g->desc)
         return 0;
-    return lt.desc_create(&g->desc, compute, FLOAT32) || (s->transposed_b && lt.desc_set(g->desc, DESC_TRANSA, &t, sizeof t)) ||
+    return lt.desc_create(&g->desc, compute, FLOAT32) ||
+           (s->transposed_b && lt.desc_set(g->desc, DESC_TRANSA, &t, sizeof t)) ||
            (s->transposed_a && lt.desc_set(g->desc, DESC_TRANSB, &t, sizeof t)) ||
            (s->bias && lt.desc_set(g->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue)) ||
            lt.layout_create(&g->a, s->dtype, s->transposed_b ? s->k : s->n, s->transposed_b ? s->n : s->k, s->ldb) ||
@@ -142,11 +153,13 @@ static int describe(Choice *g, const GemmSpec *s, int compute)
            lt.layout_create(&g->d, s->out, s->n, s->m, s->ldd);
 }
 
-/* The algorithms that the library takes for pointers of the given alignments to be the fastest, the best first; how many. */
+/* The algorithms that the library takes for pointers of the given alignments to be the fastest, the best first; how
+   many. */
 static int ask(const Choice *g, void *handle, const uint32_t *alignment, uint64_t workspace, Found *found, int most)
 {
     void *preference = NULL;
-    uint32_t reductions = REDUCE_IN_COMPUTE_TYPE;        /* in place, parts meet through counters in the workspace, which nobody clears here */
+    /* in place, parts meet through counters in the workspace, which nobody clears here */
+    uint32_t reductions = REDUCE_IN_COMPUTE_TYPE;
     int n = 0, rc = lt.preference_create(&preference);
     rc = rc || lt.preference_set(preference, PREFER_WORKSPACE, &workspace, sizeof workspace) ||
          lt.preference_set(preference, PREFER_REDUCTIONS, &reductions, sizeof reductions);
@@ -210,7 +223,8 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
         chosen = ((uintptr_t)pointer[i] & (g->alignment[i] - 1)) == 0;
     if (!chosen && tc_cuda_capturing(stream))
         return -1;                         /* a new handle of the library's may allocate, which ends the recording */
-    if (!handle_of(device) || (!chosen && prepare(g, &gemm->spec, tf32 ? COMPUTE_TF32 : COMPUTE_FLOAT32, lt.handles[device], pointer, bias))) {
+    if (!handle_of(device) || (!chosen && prepare(g, &gemm->spec, tf32 ? COMPUTE_TF32 : COMPUTE_FLOAT32,
+                                                  lt.handles[device], pointer, bias))) {
         g->failed = 1;
         return -1;
     }
@@ -231,7 +245,8 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
     }
     const float one = 1, zero = 0;
     int rc = gemm->spec.bias && lt.desc_set(g->desc, DESC_BIAS, &bias, sizeof bias);
-    rc = rc || lt.matmul(lt.handles[device], g->desc, &one, b, g->a, a, g->b, &zero, out, g->d, out, g->d, &algorithm, workspace, size, stream);
+    rc = rc || lt.matmul(lt.handles[device], g->desc, &one, b, g->a, a, g->b, &zero, out, g->d, out, g->d, &algorithm,
+                         workspace, size, stream);
     if (block && !object)
         tc_torch_api.delete_tensor(block);
     Py_XDECREF(object);
@@ -243,8 +258,8 @@ int tc_gemm_run(Gemm *gemm, int device, void *out, const void *a, const void *b,
 int tc_gemm_spec(PyObject *fields, GemmSpec *out)
 {
     long long n[6];
-    if (!PyArg_ParseTuple(fields, "iiiiLLLLLLi", &out->dtype, &out->bias, &out->transposed_a, &out->transposed_b, &n[0], &n[1], &n[2], &n[3], &n[4], &n[5],
-                          &out->out))
+    if (!PyArg_ParseTuple(fields, "iiiiLLLLLLi", &out->dtype, &out->bias, &out->transposed_a, &out->transposed_b, &n[0],
+                          &n[1], &n[2], &n[3], &n[4], &n[5], &out->out))
         return -1;
     out->m = n[0], out->n = n[1], out->k = n[2], out->lda = n[3], out->ldb = n[4], out->ldd = n[5];
     return 0;
@@ -263,9 +278,11 @@ static PyObject *gemm_algorithms(PyObject *module, PyObject *args)
     Found found[MOST_FOUND];
     const uint32_t alignment[4] = {ALIGNED, ALIGNED, ALIGNED, ALIGNED};
     if (!describe(&g, &spec, COMPUTE_FLOAT32)) {
-        n = ask(&g, lt.handles[device], alignment, MOST_WORKSPACE, found, most < MOST_FOUND / 2 ? most : MOST_FOUND / 2);
-        int all = n + ask(&g, lt.handles[device], alignment, 0, found + n, most < MOST_FOUND / 2 ? (most + 1) / 2 : MOST_FOUND / 2);
-        for (int i = n; i < all; i++) {            /* few rows: the library splits sums though one kernel alone is faster */
+        n = ask(&g, lt.handles[device], alignment, MOST_WORKSPACE, found,
+                most < MOST_FOUND / 2 ? most : MOST_FOUND / 2);
+        int all = n + ask(&g, lt.handles[device], alignment, 0, found + n,
+                          most < MOST_FOUND / 2 ? (most + 1) / 2 : MOST_FOUND / 2);
+        for (int i = n; i < all; i++) { /* few rows: the library splits sums though one kernel alone is faster */
             int known = 0;
             for (int j = 0; j < n && !known; j++)
                 known = !memcmp(&found[i].algorithm, &found[j].algorithm, sizeof found[i].algorithm);
@@ -279,7 +296,8 @@ static PyObject *gemm_algorithms(PyObject *module, PyObject *args)
         uint32_t splits = 0;
         size_t written;
         lt.config(&found[i].algorithm, CONFIG_SPLITS, &splits, sizeof splits, &written);
-        PyObject *row = Py_BuildValue("y#nI", (char *)&found[i].algorithm, (Py_ssize_t)sizeof found[i].algorithm, (Py_ssize_t)found[i].workspace, splits);
+        PyObject *row = Py_BuildValue("y#nI", (char *)&found[i].algorithm, (Py_ssize_t)sizeof found[i].algorithm,
+                                      (Py_ssize_t)found[i].workspace, splits);
         if (!row)
             Py_CLEAR(out);
         else
@@ -308,10 +326,14 @@ static PyObject *gemm_library(PyObject *module, PyObject *unused)
 
 static PyMethodDef methods[] = {
     {"gemm_algorithms", gemm_algorithms, METH_VARARGS,
-     "gemm_algorithms(device, fields of a GemmSpec, most) -> ((algorithm, bytes of workspace, parts of the sum), ...): what cuBLASLt expects to be fast, the best first; behind those, what else it expects to be fast without a workspace."},
+     "gemm_algorithms(device, fields of a GemmSpec, most) -> ((algorithm, bytes of workspace, parts of the sum), ...): "
+     "what cuBLASLt expects to be fast, the best first; behind those, what else it expects to be fast without a "
+     "workspace."},
     {"gemm_workspaces", gemm_workspaces, METH_VARARGS,
-     "gemm_workspaces(address, size, n) -> how many were taken since the last call: workspaces of up to `size` bytes for the next n products of this thread, one each."},
-    {"gemm_library", gemm_library, METH_NOARGS, "The version of cuBLASLt, 0 where there is none: an algorithm's bytes mean something to that version alone."},
+     "gemm_workspaces(address, size, n) -> how many were taken since the last call: workspaces of up to `size` bytes "
+     "for the next n products of this thread, one each."},
+    {"gemm_library", gemm_library, METH_NOARGS,
+     "The version of cuBLASLt, 0 where there is none: an algorithm's bytes mean something to that version alone."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -29,7 +29,8 @@ static int is_closed(PyObject *o)
     return !PyType_IS_GC(Py_TYPE(o));
 }
 
-/* Record that `o`, which is equal to `expected`, stays it: it is held, or, where the guard holds parts of it weakly, its parts are watched. */
+/* Record that `o`, which is equal to `expected`, stays it: it is held, or, where the guard holds parts of it weakly,
+   its parts are watched. */
 static void rec_equal(Recorder *rec, PyObject *o, PyObject *expected)
 {
     if (Py_TYPE(expected) == tc_torch.weak) {
@@ -119,8 +120,8 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Whether no two of the spans meet; an empty one meets none. They are sorted, and the instruction's slots with them: the next call, whose tensors
-   mostly lie as this one's, finds them in order. (A training step has thousands.) */
+/* Whether no two of the spans meet; an empty one meets none. They are sorted, and the instruction's slots with them:
+   the next call, whose tensors mostly lie as this one's, finds them in order. (A training step has thousands.) */
 static int check_apart(Run *r, const Ins *i, void (*span)(PyObject *, Span *))
 {
     int32_t *slots = i->data;
@@ -225,8 +226,8 @@ static int check_function(Run *r, const Ins *i, PyObject *v)
     return yes;
 }
 
-/* What the names give in the class and its bases: obj is (name, expected, name, expected, ...); expected is the object, a
-   weak reference to it, a tuple that Python compares with it (values.same_found), or Ellipsis for none. */
+/* What the names give in the class and its bases: obj is (name, expected, name, expected, ...); expected is the object,
+   a weak reference to it, a tuple that Python compares with it (values.same_found), or Ellipsis for none. */
 static int check_class(Run *r, const Ins *i, PyObject *v)
 {
     if (!PyType_Check(v))

@@ -39,12 +39,14 @@ static PyObject *ask_value(Run *r, const Ins *i, PyObject *base)
 static PyObject *optimizer_state(PyObject *fields, Py_ssize_t group, Py_ssize_t index)
 {
     static PyObject *s_groups, *s_state, *s_params;
-    if (!s_params && (!(s_groups = PyUnicode_InternFromString("param_groups")) || !(s_state = PyUnicode_InternFromString("state")) ||
-                      !(s_params = PyUnicode_InternFromString("params")))) {
+    if (!s_params &&
+        (!(s_groups = PyUnicode_InternFromString("param_groups")) || !(s_state = PyUnicode_InternFromString("state")) ||
+         !(s_params = PyUnicode_InternFromString("params")))) {
         PyErr_Clear();
         return NULL;
     }
-    PyObject *groups = PyDict_Check(fields) ? PyDict_GetItem(fields, s_groups) : NULL, *state = groups ? PyDict_GetItem(fields, s_state) : NULL;
+    PyObject *groups = PyDict_Check(fields) ? PyDict_GetItem(fields, s_groups) : NULL,
+             *state = groups ? PyDict_GetItem(fields, s_state) : NULL;
     if (!state || !PyDict_Check(state) || !PyList_CheckExact(groups) || group >= PyList_GET_SIZE(groups))
         return NULL;
     PyObject *one = PyList_GET_ITEM(groups, group), *params = PyDict_Check(one) ? PyDict_GetItem(one, s_params) : NULL;

@@ -6,11 +6,12 @@
    start are looked at: no generators or coroutines, no module or class bodies, nothing in mid-flight.
 
    Stock torch.compile has a hook of its own, which it puts on top while code that it compiled runs, and takes off by
-   putting back what was there. Meanwhile frames are its own: ours passes them on. It never passes frames on to stock's, since the
-   two would then call each other for ever. After an internal error of stock's its hook stays for good, without anything to do.
+   putting back what was there. Meanwhile frames are its own: ours passes them on. It never passes frames on to stock's,
+   since the two would then call each other for ever. After an internal error of stock's its hook stays for good,
+   without anything to do.
 
-   Where no frame has done tensor work for long, the hook rests: it is taken out, so that Python runs at its own speed, until torch runs
-   an operator (node.cpp says so; without it the hook never rests).
+   Where no frame has done tensor work for long, the hook rests: it is taken out, so that Python runs at its own speed,
+   until torch runs an operator (node.cpp says so; without it the hook never rests).
 
    A debugger or a tracer must see what it sees without us: in a thread with a trace function, frames are passed on, and
    what they call runs without the hook, since the interpreter reports generators in another way where there is one. */
@@ -47,7 +48,7 @@ PyObject **tc_monitoring_tools;
 #endif
 
 /* ---- the frame */
-#if PY_VERSION_HEX >= 0x030E0000                        /* references with a tag, which says whether the frame owns them */
+#if PY_VERSION_HEX >= 0x030E0000 /* references with a tag, which says whether the frame owns them */
 typedef _PyStackRef Local;
 #define local_object(local) PyStackRef_AsPyObjectBorrow(local)
 #define frame_code(f) _PyFrame_GetCode(f)
@@ -81,7 +82,7 @@ static PyObject *leave(PyThreadState *ts, _PyInterpreterFrame *frame, PyObject *
     static _Py_CODEUNIT stub[4];
     if (result == NULL) {
 #if PY_VERSION_HEX >= 0x030D0000
-        frame->instr_ptr--;                         /* before the start: 3.13 takes the first instruction for one that ran */
+        frame->instr_ptr--; /* before the start: 3.13 takes the first instruction for one that ran */
 #endif
         return _PyEval_EvalFrameDefault(ts, frame, 1);
     }
@@ -108,9 +109,10 @@ static PyObject *leave(PyThreadState *ts, _PyInterpreterFrame *frame, PyObject *
 }
 
 /* ---- deep recursion
-   With an evaluator installed, CPython runs each call of a Python function as a call in C: Python that recurses deeply needs C
-   stack (and, on 3.12+, C recursion depth) that it does not need otherwise. Where half of either is used up, the interpreter gets the
-   evaluator back that it had, until this frame returns: nothing below is looked at, and it recurses as it would without us. */
+   With an evaluator installed, CPython runs each call of a Python function as a call in C: Python that recurses deeply
+   needs C stack (and, on 3.12+, C recursion depth) that it does not need otherwise. Where half of either is used up,
+   the interpreter gets the evaluator back that it had, until this frame returns: nothing below is looked at, and it
+   recurses as it would without us. */
 static __thread char *stack_half __attribute__((tls_model("initial-exec")));
 
 static char *find_stack_half(void)
@@ -156,9 +158,10 @@ static inline int is_deep(PyThreadState *ts)
 static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int throwflag);
 
 /* ---- rest */
-#define REST_AFTER 20000                            /* frames, from the beginning of a cell, that did no tensor work: 0.3 ms of looking at them */
+#define REST_AFTER 20000 /* frames, from the beginning of a cell, that did no tensor work: 0.3 ms of looking at them
+   \ */
 static void (*arm)(void (*)(void)), (*disarm)(void);    /* node.cpp's */
-static unsigned int idle;                           /* frames without tensor work so far; REST_AFTER: it does not rest any more */
+static unsigned int idle; /* frames without tensor work so far; REST_AFTER: it does not rest any more */
 static int resting;
 
 static void end_rest(void)
@@ -225,7 +228,8 @@ static inline int is_work(PyObject *o, PyObject *types)
     return 0;
 }
 
-/* Whether one of a frame's parameters, or of the first elements of a list, tuple or dict among them, is of one of `types`. */
+/* Whether one of a frame's parameters, or of the first elements of a list, tuple or dict among them, is of one of
+   `types`. */
 static int has_work(Local const *locals, Py_ssize_t n, PyObject *types)
 {
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -258,7 +262,8 @@ static inline Py_ssize_t n_parameters(PyCodeObject *code)
            ((code->co_flags & CO_VARKEYWORDS) != 0);
 }
 
-static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyCodeObject *code, CodeCache *cache, int *ran)
+static PyObject *run_compiled(PyThreadState *ts, _PyInterpreterFrame *frame, PyCodeObject *code, CodeCache *cache,
+                              int *ran)
 {
     Py_ssize_t n = n_parameters(code);
     PyObject *inline_locals[INLINE_LOCALS + 2], **buffer = inline_locals, *result = NULL, *func = frame_func(frame);
@@ -390,7 +395,7 @@ void tc_hook_uninstall(void)
     PyInterpreterState *interp = PyInterpreterState_Get();
     if (_PyInterpreterState_GetEvalFrameFunc(interp) == evaluate)
         _PyInterpreterState_SetEvalFrameFunc(interp, previous);
-    Py_CLEAR(callback);                             /* where another hook sits on ours we stay, and pass everything on */
+    Py_CLEAR(callback); /* where another hook sits on ours we stay, and pass everything on */
     tc_epoch++;
 }
 
@@ -398,7 +403,8 @@ static PyObject *hook_installed(PyObject *self, PyObject *unused)
 {
     (void)self;
     (void)unused;
-    return PyBool_FromLong(callback != NULL && _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
+    return PyBool_FromLong(callback != NULL &&
+                           _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
 }
 
 /* set_alarm(arm, disarm): node.cpp's functions that call once when torch runs its next operator */
@@ -424,7 +430,8 @@ static PyObject *hook_rests(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef functions[] = {
-    {"set_alarm", set_alarm, METH_VARARGS, "set_alarm(arm, disarm): what the hook needs to rest where no tensor work is done."},
+    {"set_alarm", set_alarm, METH_VARARGS,
+     "set_alarm(arm, disarm): what the hook needs to rest where no tensor work is done."},
     {"hook_rests", hook_rests, METH_NOARGS, "Whether the hook is taken out until torch runs an operator."},
     {"hook_installed", hook_installed, METH_NOARGS, "Whether the hook is the interpreter's evaluator now."},
     {NULL, NULL, 0, NULL},

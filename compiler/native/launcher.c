@@ -3,11 +3,11 @@
    Kernel    one generated kernel: kernel(*tensors, *sizes, *scalars) runs it.
    Empty     allocates one tensor of fixed dtype: empty(*shape and strides where they vary) -> tensor.
 
-   Threads are those of the OpenMP runtime that torch itself uses: it is found through libtorch_cpu's own dependencies, so
-   there is never a second pool of threads. After a fork the child runs serially, because OpenMP's threads do not survive it.
-   Tensors are read and made through the C functions that libtorch exports for ahead-of-time compiled code (aoti_torch_*), which
-   keep their form between versions; the address of the C++ tensor in a Python tensor is looked up on a sample at setup.
-   Where anything of that is missing, setup() says so and the Python launcher serves. */
+   Threads are those of the OpenMP runtime that torch itself uses: it is found through libtorch_cpu's own dependencies,
+   so there is never a second pool of threads. After a fork the child runs serially, because OpenMP's threads do not
+   survive it. Tensors are read and made through the C functions that libtorch exports for ahead-of-time compiled code
+   (aoti_torch_*), which keep their form between versions; the address of the C++ tensor in a Python tensor is looked up
+   on a sample at setup. Where anything of that is missing, setup() says so and the Python launcher serves. */
 #include "launcher.h"
 
 #include <dlfcn.h>
@@ -188,11 +188,13 @@ static int run_checked(PyObject *self, void *const *buffer, const int64_t *size,
     return -1;
 }
 
-PyObject *tc_kernel_call(PyObject *self, PyObject *name, const KernelFacts *k, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+PyObject *tc_kernel_call(PyObject *self, PyObject *name, const KernelFacts *k, PyObject *const *args, size_t nargsf,
+                         PyObject *kwnames)
 {
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
     if (UNLIKELY(n != k->n_buffers + k->n_sizes + k->n_params || (kwnames && PyTuple_GET_SIZE(kwnames)))) {
-        PyErr_Format(PyExc_TypeError, "%U takes %d tensors, %d sizes and %d scalars, got %zd arguments", name, k->n_buffers, k->n_sizes, k->n_params, n);
+        PyErr_Format(PyExc_TypeError, "%U takes %d tensors, %d sizes and %d scalars, got %zd arguments", name,
+                     k->n_buffers, k->n_sizes, k->n_params, n);
         return NULL;
     }
     void **buffer = alloca(sizeof(void *) * (k->n_buffers + 1));
@@ -230,13 +232,15 @@ static PyObject *kernel_call(PyObject *self, PyObject *const *args, size_t nargs
 
 static PyObject *kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "library", "phases", "plan", "n_buffers", "n_sizes", "param_kinds", "checks", "make_error", "threads", NULL};
+    static char *names[] = {"name",        "library", "phases",     "plan",    "n_buffers", "n_sizes",
+                            "param_kinds", "checks",  "make_error", "threads", NULL};
     PyObject *name, *library, *phases, *checks, *make_error;
     unsigned long long plan;
     int n_buffers, n_sizes, threads = 0;
     const char *param_kinds;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UOO!KiisO!O|i", names, &name, &library, &PyTuple_Type, &phases, &plan, &n_buffers, &n_sizes,
-                                     &param_kinds, &PyTuple_Type, &checks, &make_error, &threads))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UOO!KiisO!O|i", names, &name, &library, &PyTuple_Type, &phases,
+                                     &plan, &n_buffers, &n_sizes, &param_kinds, &PyTuple_Type, &checks, &make_error,
+                                     &threads))
         return NULL;
     if (!tc_torch_api.ready) {
         PyErr_SetString(PyExc_RuntimeError, "launcher_setup() was not called, or failed");
@@ -302,7 +306,8 @@ static void kernel_dealloc(PyObject *self)
 static PyObject *kernel_repr(PyObject *self)
 {
     KernelObject *k = (KernelObject *)self;
-    return PyUnicode_FromFormat("<kernel %U: %d tensors, %d sizes, %d scalars>", k->name, k->n_buffers, k->n_sizes, k->n_params);
+    return PyUnicode_FromFormat("<kernel %U: %d tensors, %d sizes, %d scalars>", k->name, k->n_buffers, k->n_sizes,
+                                k->n_params);
 }
 
 static PyObject *kernel_get_threads(PyObject *self, void *unused)
@@ -328,7 +333,8 @@ static PyTypeObject Kernel_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Kernel",
     .tp_doc = "Kernel(name, library, phases, plan, n_buffers, n_sizes, param_kinds, checks, make_error, threads=0)\n\n"
-              "A generated kernel; phases and plan are addresses of its functions. kernel(*tensors, *sizes, *scalars) runs it.",
+              "A generated kernel; phases and plan are addresses of its functions. kernel(*tensors, *sizes, *scalars) "
+              "runs it.",
     .tp_basicsize = sizeof(KernelObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = kernel_new,
@@ -387,7 +393,8 @@ static PyObject *launcher_setup(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!KK", &sample, &PyType_Type, &tensor_type, &cdata, &data_ptr))
         return NULL;
     tc_torch_api.ready = 0;
-    void *cpu = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY), *python = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
+    void *cpu = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY),
+         *python = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
     if (!cpu || !python)
         return PyUnicode_FromString("libtorch_cpu.so and libtorch_python.so are not loaded under these names");
     FIND(cpu, data_ptr, "aoti_torch_get_data_ptr");
@@ -411,7 +418,8 @@ static PyObject *launcher_setup(PyObject *module, PyObject *args)
         tc_torch_api.undefined = NULL;
     FIND(python, wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
     tc_torch_api.tensor_offset = 0;
-    for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof(void *) <= Py_TYPE(sample)->tp_basicsize && at < 80; at += sizeof(void *))
+    for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof(void *) <= Py_TYPE(sample)->tp_basicsize && at < 80;
+         at += sizeof(void *))
         if (*(uintptr_t *)((char *)sample + at) == (uintptr_t)cdata) {
             tc_torch_api.tensor_offset = at;
             break;
@@ -419,9 +427,11 @@ static PyObject *launcher_setup(PyObject *module, PyObject *args)
     if (!tc_torch_api.tensor_offset)
         return PyUnicode_FromString("the C++ tensor is not where it was expected in a Python tensor");
     void *found = NULL;
-    if (tc_torch_api.data_ptr((char *)sample + tc_torch_api.tensor_offset, &found) || (uintptr_t)found != (uintptr_t)data_ptr)
+    if (tc_torch_api.data_ptr((char *)sample + tc_torch_api.tensor_offset, &found) ||
+        (uintptr_t)found != (uintptr_t)data_ptr)
         return PyUnicode_FromString("the C++ tensor in a Python tensor does not give its address");
-    /* dlsym searches the library's own dependencies: this is the OpenMP runtime that torch uses, whatever it is called */
+    /* dlsym searches the library's own dependencies: this is the OpenMP runtime that torch uses, whatever it is
+       called */
     *(void **)&tc_torch_api.parallel = dlsym(cpu, "GOMP_parallel");
     *(void **)&tc_torch_api.max_threads = dlsym(cpu, "omp_get_max_threads");
     *(void **)&tc_torch_api.in_parallel = dlsym(cpu, "omp_in_parallel");
@@ -456,8 +466,10 @@ static PyMethodDef methods[] = {
     {"empty_strided", (PyCFunction)(void (*)(void))empty_strided, METH_FASTCALL,
      "empty_strided(shape, stride, dtype_code) -> CPU tensor; the code is that of c10::ScalarType."},
     {"launcher_setup", launcher_setup, METH_VARARGS,
-     "launcher_setup(sample, torch.Tensor, sample._cdata, sample.data_ptr()) -> None, or why this torch can't be served."},
-    {"torch_function", torch_function, METH_O, "torch_function(name) -> the address of a C function of libtorch, 0: there is none."},
+     "launcher_setup(sample, torch.Tensor, sample._cdata, sample.data_ptr()) -> None, or why this torch can't be "
+     "served."},
+    {"torch_function", torch_function, METH_O,
+     "torch_function(name) -> the address of a C function of libtorch, 0: there is none."},
     {"launcher_threads", launcher_threads, METH_NOARGS, "Threads that a large kernel would use now."},
     {NULL},
 };

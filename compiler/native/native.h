@@ -24,8 +24,8 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
-/* Around what makes objects in C while borrowed references are held: 3.11 collects garbage in the middle of that, and runs
-   finalizers; newer versions do between two instructions of Python. */
+/* Around what makes objects in C while borrowed references are held: 3.11 collects garbage in the middle of that, and
+   runs finalizers; newer versions do between two instructions of Python. */
 #if PY_VERSION_HEX < 0x030C0000
 static inline int tc_quiet(void) { return PyGC_Disable(); }
 static inline void tc_loud(int before) { if (before) PyGC_Enable(); }

@@ -1,10 +1,13 @@
-/* What torch's autograd.Function.apply does for a compiled graph with gradients, and nothing else: a node of autograd's graph in C++.
+/* What torch's autograd.Function.apply does for a compiled graph with gradients, and nothing else: a node of autograd's
+   graph in C++.
 
-   Apply(forward, backward) stands where bridge.py would otherwise put a Function's `apply`: apply(*inputs) calls forward(ctx, *inputs) without
-   gradients, forward (bridge.c: GradForward) says on ctx what is kept, and backward(ctx, *tangents) runs when autograd asks. Function.apply makes a
-   Python object with a dict, and reads a class's attributes, at each call: 1.6 us of the 2.7 that a small graph takes, against 0.3 here.
+   Apply(forward, backward) stands where bridge.py would otherwise put a Function's `apply`: apply(*inputs) calls
+   forward(ctx, *inputs) without gradients, forward (bridge.c: GradForward) says on ctx what is kept, and backward(ctx,
+   *tangents) runs when autograd asks. Function.apply makes a Python object with a dict, and reads a class's attributes,
+   at each call: 1.6 us of the 2.7 that a small graph takes, against 0.3 here.
 
-   It includes torch's headers, so what is built of it serves the torch that it was built for alone (build.py); without it Function.apply does. */
+   It includes torch's headers, so what is built of it serves the torch that it was built for alone (build.py); without
+   it Function.apply does. */
 #include <Python.h>
 #include <structmember.h>
 
@@ -27,7 +30,8 @@ constexpr int NODE_API = 3;                                     /* compiler/nati
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-using NodePtr = decltype(torch::autograd::Edge::function);      /* a shared or an intrusive pointer, depending on torch's version */
+/* a shared or an intrusive pointer, depending on torch's version */
+using NodePtr = decltype(torch::autograd::Edge::function);
 
 struct CompiledNode;
 
@@ -35,7 +39,7 @@ struct CompiledNode;
 struct Context {
     PyObject_HEAD
     PyObject *to_save, *remembered, *rest, *needs_input_grad;
-    char materialize_grads;                                     /* asked for or not: a tangent that is not there is None */
+    char materialize_grads; /* asked for or not: a tangent that is not there is None */
     CompiledNode *node;                                         /* not owned: it owns this */
 };
 
@@ -51,10 +55,14 @@ struct CompiledNode : Node {
     std::vector<Py_ssize_t> inputs;                             /* per edge: which input it leads to */
     std::vector<SavedVariable> saved;
     bool freed = false;
-    std::atomic<int> unpacking{0};                          /* hooks for saved tensors run: what they free goes after them */
+    std::atomic<int> unpacking{0}; /* hooks for saved tensors run: what they free goes after them */
 
-    CompiledNode(torch::autograd::edge_list &&edges, std::vector<Py_ssize_t> &&inputs, PyObject *backward, Context *context)
-        : Node(std::move(edges)), backward(Py_NewRef(backward)), context((Context *)Py_NewRef((PyObject *)context)), inputs(std::move(inputs)) {}
+    CompiledNode(torch::autograd::edge_list &&edges, std::vector<Py_ssize_t> &&inputs, PyObject *backward,
+                 Context *context)
+        : Node(std::move(edges)), backward(Py_NewRef(backward)), context((Context *)Py_NewRef((PyObject *)context)),
+          inputs(std::move(inputs))
+    {
+    }
     ~CompiledNode() { let_go(); }
 
     std::string name() const override { return "TCompiledBackward"; }
@@ -65,7 +73,7 @@ struct CompiledNode : Node {
             saved.clear();
         freed = true;
     }
-    [[maybe_unused]] void release_resources();                  /* in newer torch an override: nothing is left but weak references */
+    [[maybe_unused]] void release_resources(); /* in newer torch an override: nothing is left but weak references */
 
     void let_go()
     {
@@ -169,7 +177,7 @@ PyObject *context_saved_tensors(PyObject *self, void *)
         for (const SavedVariable &s : node->saved)
             tensors.push_back(s.unpack(alive));
         if (!torch::autograd::get_current_graph_task_keep_graph())
-            node->release_variables();                          /* whoever runs backward has them alone, and lets each go after its last use */
+            node->release_variables(); /* whoever runs backward has them alone, and lets each go after its last use */
         return wrap(tensors);
     } catch (...) {
         torch::translate_exception_to_python(std::current_exception());
@@ -209,16 +217,19 @@ PyMemberDef context_members[] = {
     {"remembered", T_OBJECT_EX, offsetof(Context, remembered), 0, "inputs for double backward"},
     {"rest", T_OBJECT_EX, offsetof(Context, rest), 0, "sizes and numbers for backward"},
     {"materialize_grads", T_BOOL, offsetof(Context, materialize_grads), 0, nullptr},
-    {"needs_input_grad", T_OBJECT_EX, offsetof(Context, needs_input_grad), READONLY, "per input, whether it requires grad"},
+    {"needs_input_grad", T_OBJECT_EX, offsetof(Context, needs_input_grad), READONLY,
+     "per input, whether it requires grad"},
     {nullptr}};
 
-PyGetSetDef context_getset[] = {{"saved_tensors", context_saved_tensors, nullptr, "the kept tensors", nullptr}, {nullptr}};
+PyGetSetDef context_getset[] = {{"saved_tensors", context_saved_tensors, nullptr, "the kept tensors", nullptr},
+                                {nullptr}};
 
 PyTypeObject Context_Type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 /* ---- Apply */
 
-PyObject *needs_of(PyObject *const *args, Py_ssize_t n, torch::autograd::edge_list &edges, std::vector<Py_ssize_t> &inputs)
+PyObject *needs_of(PyObject *const *args, Py_ssize_t n, torch::autograd::edge_list &edges,
+                   std::vector<Py_ssize_t> &inputs)
 {
     PyObject *needs = PyTuple_New(n);
     for (Py_ssize_t i = 0; needs && i < n; i++) {
@@ -354,7 +365,8 @@ void apply_dealloc(PyObject *self)
 PyTypeObject Apply_Type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject Node_Type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-/* ---- the next operator, for the hook that rests (hook.c): one call of `alarm`, from whatever thread runs it, maybe without the GIL */
+/* ---- the next operator, for the hook that rests (hook.c): one call of `alarm`, from whatever thread runs it, maybe
+   without the GIL */
 std::atomic<void (*)(void)> alarm{nullptr};
 at::CallbackHandle alarm_handle = at::INVALID_CALLBACK_HANDLE;
 
@@ -369,7 +381,8 @@ void arm(void (*f)(void))                                       /* with the GIL 
 {
     alarm = f;
     if (alarm_handle == at::INVALID_CALLBACK_HANDLE)
-        alarm_handle = at::addGlobalCallback(at::RecordFunctionCallback(operator_begins).scopes({at::RecordScope::FUNCTION}));
+        alarm_handle = at::addGlobalCallback(
+            at::RecordFunctionCallback(operator_begins).scopes({at::RecordScope::FUNCTION}));
 }
 
 void disarm(void)                                               /* with the GIL */
@@ -380,7 +393,8 @@ void disarm(void)                                               /* with the GIL 
     alarm_handle = at::INVALID_CALLBACK_HANDLE;
 }
 
-PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_node", "The node that a compiled graph is in autograd's graph.", -1, nullptr};
+PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_node", "The node that a compiled graph is in autograd's graph.", -1,
+                          nullptr};
 
 }  // namespace
 
@@ -396,7 +410,8 @@ PyMODINIT_FUNC PyInit__node(void)
     Context_Type.tp_clear = context_clear;
     Context_Type.tp_dealloc = context_dealloc;
     Apply_Type.tp_name = "tcompile.compiler.native._node.Apply";
-    Apply_Type.tp_doc = "Apply(forward, backward): apply(*inputs) is what autograd.Function.apply is for a Function of these.";
+    Apply_Type.tp_doc =
+        "Apply(forward, backward): apply(*inputs) is what autograd.Function.apply is for a Function of these.";
     Apply_Type.tp_basicsize = sizeof(Apply);
     Apply_Type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
     Apply_Type.tp_new = apply_new;
@@ -410,12 +425,14 @@ PyMODINIT_FUNC PyInit__node(void)
         return nullptr;
     torch::autograd::_initFunctionPyTypeObject(Node_Type, "TCompiledBackward", nullptr, nullptr);
     torch::autograd::registerCppFunction(typeid(CompiledNode), &Node_Type);
-    PyObject *arms = Py_BuildValue("(NN)", PyCapsule_New((void *)arm, "tcompile.arm", nullptr), PyCapsule_New((void *)disarm, "tcompile.disarm", nullptr));
+    PyObject *arms = Py_BuildValue("(NN)", PyCapsule_New((void *)arm, "tcompile.arm", nullptr),
+                                   PyCapsule_New((void *)disarm, "tcompile.disarm", nullptr));
     if (!arms || PyModule_AddObject(module, "alarm", arms) < 0) {
         Py_XDECREF(arms);
         return nullptr;
     }
-    if (PyModule_AddIntConstant(module, "API", NODE_API) < 0 || PyModule_AddObjectRef(module, "Node", (PyObject *)&Node_Type) < 0)
+    if (PyModule_AddIntConstant(module, "API", NODE_API) < 0 ||
+        PyModule_AddObjectRef(module, "Node", (PyObject *)&Node_Type) < 0)
         return nullptr;
     return module.release();
 }

@@ -1,11 +1,13 @@
-/* Program: a whole plan that runs without Python in between: allocations, kernels, products, and calls of torch's other kernels.
+/* Program: a whole plan that runs without Python in between: allocations, kernels, products, and calls of torch's other
+   kernels.
 
-   Buffers are slots by number, integers (sizes, strides, bytes) are values by number. A slot is an input, a constant, a tensor of its
-   own (made and freed by steps), a place in one block of scratch memory, a place inside of another slot, or what a call gave. Most
-   slots are an address alone. Where a product needs a tensor, one is made over the address and kept for the next call, which mostly
-   gets the same memory from the allocator; it owns nothing, so only functions that keep no reference are handed it. Calls of Python
-   get tensors that own their memory. A call that begins while another one of the same program runs (on another thread, or inside of an
-   operator that Python implements) keeps tensors of its own, so that it deletes none that the other one computes with. */
+   Buffers are slots by number, integers (sizes, strides, bytes) are values by number. A slot is an input, a constant, a
+   tensor of its own (made and freed by steps), a place in one block of scratch memory, a place inside of another slot,
+   or what a call gave. Most slots are an address alone. Where a product needs a tensor, one is made over the address
+   and kept for the next call, which mostly gets the same memory from the allocator; it owns nothing, so only functions
+   that keep no reference are handed it. Calls of Python get tensors that own their memory. A call that begins while
+   another one of the same program runs (on another thread, or inside of an operator that Python implements) keeps
+   tensors of its own, so that it deletes none that the other one computes with. */
 #include "plan.h"
 #include "trace.h"
 
@@ -17,7 +19,8 @@ typedef struct { void *data; PyObject *object; AtenTensor tensor; int owned; } L
 typedef struct {
     ProgramObject *p;
     PyObject *const *args;
-    PyObject **given;              /* the same, where they are the call's own: inputs leave after their last use; NULL: the caller keeps them */
+    PyObject **given; /* the same, where they are the call's own: inputs leave after their last use; NULL: the caller
+                         keeps them */
     const int64_t *value;
     Live *live;
     Kept *kept;                    /* by slot; the program's, or this call's where the program is in use */
@@ -76,7 +79,8 @@ static inline void *data_of(const Frame *f, int at)
 
 static inline int is_undefined(AtenTensor t)
 {
-    return tc_torch_api.undefined && *(void **)t == *(void **)tc_torch_api.undefined;       /* (one object stands for every tensor that is none) */
+    return tc_torch_api.undefined &&
+           *(void **)t == *(void **)tc_torch_api.undefined; /* (one object stands for every tensor that is none) */
 }
 
 static int lies_as_planned(const Frame *f, int at, AtenTensor t)
@@ -84,11 +88,13 @@ static int lies_as_planned(const Frame *f, int at, AtenTensor t)
     const Slot *s = &f->p->slots[at];
     const int64_t *dims = &f->value[s->dims];
     int64_t *shape, *stride, ndim;
-    return !tc_torch_api.ndim(t, &ndim) && ndim == s->ndim && !tc_torch_api.sizes(t, &shape) && !tc_torch_api.strides(t, &stride) &&
-           !memcmp(shape, dims, sizeof(int64_t) * ndim) && !memcmp(stride, dims + ndim, sizeof(int64_t) * ndim);
+    return !tc_torch_api.ndim(t, &ndim) && ndim == s->ndim && !tc_torch_api.sizes(t, &shape) &&
+           !tc_torch_api.strides(t, &stride) && !memcmp(shape, dims, sizeof(int64_t) * ndim) &&
+           !memcmp(stride, dims + ndim, sizeof(int64_t) * ndim);
 }
 
-/* A tensor to compute with, which must not be kept by whom it is given to. A step that names a slot twice gets the same one twice. */
+/* A tensor to compute with, which must not be kept by whom it is given to. A step that names a slot twice gets the same
+   one twice. */
 static AtenTensor tensor_of(Frame *f, int at)
 {
     const Slot *s = &f->p->slots[at];
@@ -105,7 +111,8 @@ static AtenTensor tensor_of(Frame *f, int at)
         tc_torch_api.delete_tensor(k->tensor);
     k->tensor = NULL;
     const int64_t *dims = &f->value[s->dims];
-    if (UNLIKELY(tc_torch_api.from_blob(data, s->ndim, dims, dims + s->ndim, 0, s->dtype, f->p->device >= 0, f->p->device >= 0 ? f->p->device : 0, &k->tensor))) {
+    if (UNLIKELY(tc_torch_api.from_blob(data, s->ndim, dims, dims + s->ndim, 0, s->dtype, f->p->device >= 0,
+                                        f->p->device >= 0 ? f->p->device : 0, &k->tensor))) {
         k->tensor = NULL;
         PyErr_SetString(PyExc_RuntimeError, "torch made no tensor over a plan's memory");
         return NULL;
@@ -130,7 +137,8 @@ static PyObject *object_of(Frame *f, int at)
     if (s->kind == SLOT_ALIAS && f->live[s->index].tensor) {
         const int64_t *dims = &f->value[s->dims];
         AtenTensor view;
-        if (!tc_torch_api.reinterpret(f->live[s->index].tensor, s->ndim, dims, dims + s->ndim, f->value[s->offset] / s->itemsize, &view))
+        if (!tc_torch_api.reinterpret(f->live[s->index].tensor, s->ndim, dims, dims + s->ndim,
+                                      f->value[s->offset] / s->itemsize, &view))
             return l->object = tc_launcher_wrap(view);
     } else if (s->kind == SLOT_SCRATCH || s->kind == SLOT_ALIAS) {
         AtenTensor t = tensor_of(f, at);         /* only for a product that failed: its second try keeps nothing */
@@ -194,7 +202,8 @@ static PyObject *dims_tuple(const int64_t *dims, int n)
     return t;
 }
 
-/* What a call gave for a slot. Kernels address memory by the strides that were planned, and torch's kernels may choose others. */
+/* What a call gave for a slot. Kernels address memory by the strides that were planned, and torch's kernels may choose
+   others. */
 static int accept(Frame *f, int at, PyObject *o)
 {
     const Slot *s = &f->p->slots[at];
@@ -237,7 +246,8 @@ static int run_call(Frame *f, const CallSpec *c)
         if (!items) {
             rc = -1;
         } else if (PySequence_Fast_GET_SIZE(items) != c->n_outs) {
-            PyErr_Format(PyExc_RuntimeError, "an operator gave %zd results where %d were planned", PySequence_Fast_GET_SIZE(items), c->n_outs);
+            PyErr_Format(PyExc_RuntimeError, "an operator gave %zd results where %d were planned",
+                         PySequence_Fast_GET_SIZE(items), c->n_outs);
             rc = -1;
         }
         for (int i = 0; !rc && i < c->n_outs; i++)
@@ -253,19 +263,21 @@ static int run_product(Frame *f, const Step *st)
 {
     int sum = st->product >= PRODUCT_ADDMM, n = sum ? 4 : 3;
     AtenTensor t[4];
-    if (st->gemm && LIKELY(!tc_gemm_run(st->gemm, f->p->device, data_of(f, st->slots[0]), data_of(f, st->slots[n - 2]), data_of(f, st->slots[n - 1]),
-                                        sum ? data_of(f, st->slots[1]) : NULL)))
+    if (st->gemm && LIKELY(!tc_gemm_run(st->gemm, f->p->device, data_of(f, st->slots[0]), data_of(f, st->slots[n - 2]),
+                                        data_of(f, st->slots[n - 1]), sum ? data_of(f, st->slots[1]) : NULL)))
         return 0;
     for (int i = 0; i < n && !st->widens; i++)
         if (UNLIKELY(!(t[i] = tensor_of(f, st->slots[i]))))
             return -1;
     void *function = tc_torch_api.products[f->p->device >= 0][st->product];
     int rc = st->widens ? -1
-             : sum      ? ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double))function)(t[0], t[1], t[2], t[3], st->beta, st->alpha)
+             : sum      ? ((int (*)(AtenTensor, AtenTensor, AtenTensor, AtenTensor, double, double))function)(
+                              t[0], t[1], t[2], t[3], st->beta, st->alpha)
                         : ((int (*)(AtenTensor, AtenTensor, AtenTensor))function)(t[0], t[1], t[2]);
     if (LIKELY(!rc))
         return 0;
-    /* torch's C functions print what they threw and lose it: torch's own function raises it, or succeeds in a second try */
+    /* torch's C functions print what they threw and lose it: torch's own function raises it, or succeeds in a second
+       try */
     int grad = tc_torch_api.grad_enabled();
     tc_torch_api.set_grad_enabled(0);
     PyObject *r = call(f, st->call);
@@ -274,7 +286,8 @@ static int run_product(Frame *f, const Step *st)
     return r ? 0 : -1;
 }
 
-/* What torch's C function gave for a slot: `t`, which the slot owns from now on. Python sees it only where something asks for its object. */
+/* What torch's C function gave for a slot: `t`, which the slot owns from now on. Python sees it only where something
+   asks for its object. */
 static int accept_tensor(Frame *f, int at, AtenTensor t)
 {
     Live *l = &f->live[at];
@@ -297,10 +310,12 @@ static int accept_tensor(Frame *f, int at, AtenTensor t)
 static int call_function(int (*function)(), const int64_t *w, const double *d)
 {
     typedef int64_t W;
-    typedef int (*Function)(W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, double, double);
+    typedef int (*Function)(W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W, W,
+                            W, double, double);
     _Static_assert(MOST_WORDS == 32 && MOST_REALS == 2, "the call below");
-    return ((Function)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13], w[14], w[15], w[16], w[17], w[18], w[19],
-                                w[20], w[21], w[22], w[23], w[24], w[25], w[26], w[27], w[28], w[29], w[30], w[31], d[0], d[1]);
+    return ((Function)function)(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13],
+                                w[14], w[15], w[16], w[17], w[18], w[19], w[20], w[21], w[22], w[23], w[24], w[25],
+                                w[26], w[27], w[28], w[29], w[30], w[31], d[0], d[1]);
 }
 
 static int run_torch(Frame *f, const Step *st)
@@ -337,7 +352,7 @@ static int run_torch(Frame *f, const Step *st)
     for (int i = 0; i < c->n_reals; i++)
         memcpy(&reals[i], &f->value[c->reals[i]], sizeof *reals);
     if (UNLIKELY(call_function(c->function, words, reals)))
-        return run_call(f, st->call);              /* as with products: it raises what torch raised, or succeeds in a second try */
+        return run_call(f, st->call); /* as with products: it raises what torch raised, or succeeds in a second try */
     int rc = 0;
     for (int i = 0; i < st->call->n_outs; i++) {
         if (!results[i])
@@ -556,14 +571,16 @@ PyObject *tc_program_call(PyObject *self, PyObject *const *args, size_t nargsf, 
 PyObject *tc_program_consume(PyObject *self, PyObject *inputs)
 {
     if (UNLIKELY(!PyList_CheckExact(inputs))) {
-        PyErr_Format(PyExc_TypeError, "inputs that are given away come as a list, got %.100s", Py_TYPE(inputs)->tp_name);
+        PyErr_Format(PyExc_TypeError, "inputs that are given away come as a list, got %.100s",
+                     Py_TYPE(inputs)->tp_name);
         return NULL;
     }
     Py_ssize_t n = PyList_GET_SIZE(inputs);
     PyObject **given = alloca(sizeof(PyObject *) * (size_t)(n + 1));
     for (Py_ssize_t i = 0; i < n; i++)
         given[i] = Py_NewRef(PyList_GET_ITEM(inputs, i));
-    PyObject *result = PyList_SetSlice(inputs, 0, n, NULL) < 0 ? NULL : run_program((ProgramObject *)self, given, n, given);
+    PyObject *result = PyList_SetSlice(inputs, 0, n, NULL) < 0 ? NULL
+                                                               : run_program((ProgramObject *)self, given, n, given);
     for (Py_ssize_t i = 0; i < n; i++)
         Py_XDECREF(given[i]);
     return result;

@@ -7,7 +7,16 @@
 
 /* the numbers of compiler/runtime/native_program.py */
 enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT, N_SLOT_KINDS };
-enum { STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_TORCH, STEP_WRITING, STEP_GONE };   /* STEP_WRITING: from here on inputs are written, and an error is final */
+enum {
+    STEP_KERNEL,
+    STEP_MAKE,
+    STEP_FREE,
+    STEP_PRODUCT,
+    STEP_CALL,
+    STEP_TORCH,
+    STEP_WRITING,
+    STEP_GONE
+};   /* STEP_WRITING: from here on inputs are written, and an error is final */
 enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL };
 enum { ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE };
 enum { WORD_VALUE, WORD_ADDRESS, WORD_LIST, WORD_TENSOR, WORD_OPTIONAL, WORD_UNDEFINED, WORD_RESULT, WORD_NUMBER };
@@ -15,8 +24,8 @@ enum { SYM_SIZE, SYM_STRIDE, SYM_VALUE };
 
 typedef struct {
     int kind;
-    int index;             /* SLOT_INPUT: which; SLOT_CONSTANT: which constant; SLOT_ALIAS: slot of the base, which is no
-                              alias; SLOT_RESULT: whether its address is used */
+    int index; /* SLOT_INPUT: which; SLOT_CONSTANT: which constant; SLOT_ALIAS: slot of the base, which is no
+                  alias; SLOT_RESULT: whether its address is used */
     int dtype, itemsize, ndim;
     int dims;              /* first of ndim values, strides follow */
     int offset;            /* SLOT_SCRATCH, SLOT_ALIAS: value that holds it, in bytes */
@@ -37,8 +46,9 @@ typedef struct {
     int *outs;
 } CallSpec;
 
-/* One of torch's C functions. Its arguments are words (integers and pointers) and reals, which the calling conventions of x86-64 and AArch64 hand over
-   apart from each other, each in their order: so all are called as one function of MOST_WORDS words and MOST_REALS reals. */
+/* One of torch's C functions. Its arguments are words (integers and pointers) and reals, which the calling conventions
+   of x86-64 and AArch64 hand over apart from each other, each in their order: so all are called as one function of
+   MOST_WORDS words and MOST_REALS reals. */
 enum { MOST_WORDS = 32, MOST_REALS = 2, MOST_RESULTS = 10 };
 typedef struct { int kind, index; } Word;      /* index: of a value, a slot, a result */
 typedef struct {
@@ -49,12 +59,12 @@ typedef struct {
 } TorchCall;
 
 typedef struct {
-    int kind, slot;                    /* slot: of STEP_MAKE and STEP_FREE; of STEP_GONE: an input that no later step uses */
+    int kind, slot; /* slot: of STEP_MAKE and STEP_FREE; of STEP_GONE: an input that no later step uses */
     PyObject *kernel;
     KernelFacts facts;
     int *slots, *sizes, *params;       /* of a kernel; params: inputs. slots of a product: out, [c], a, b */
     int product;                       /* which */
-    int widens;                        /* whether a product is written in another dtype than it reads: torch has no C function for that */
+    int widens; /* whether a product is written in another dtype than it reads: torch has no C function for that */
     double beta, alpha;
     Gemm *gemm;                        /* or NULL */
     TorchCall *torch;                  /* of STEP_TORCH */
@@ -69,7 +79,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     int device;                        /* index of the GPU, -1: the CPU */
     int n_inputs, n_symbols, n_values, n_slots, n_steps, n_outputs, scratch_value;
-    int calls_torch;                   /* whether operators of torch run, which autograd would record (addmm_out copies its bias) */
+    int calls_torch; /* whether operators of torch run, which autograd would record (addmm_out copies its bias) */
     int most_slots, most_sizes, most_params;
     int *symbols;                      /* (input, kind, dim) each */
     int64_t *fixed;                    /* values where they do not vary */

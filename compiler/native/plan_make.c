@@ -76,7 +76,10 @@ static Arg *read_args(ProgramObject *p, PyObject *tuple, int *n)
             if (!(a->items = read_args(p, what, &a->n)))
                 goto fail;
         } else {
-            int limit = a->kind == ARG_SLOT ? p->n_slots : a->kind == ARG_VALUE ? p->n_values : a->kind == ARG_INPUT ? p->n_inputs : 0;
+            int limit = a->kind == ARG_SLOT    ? p->n_slots
+                        : a->kind == ARG_VALUE ? p->n_values
+                        : a->kind == ARG_INPUT ? p->n_inputs
+                                               : 0;
             a->index = (int)PyLong_AsLong(what);
             if (a->index < 0 || a->index >= limit) {
                 bad();
@@ -95,7 +98,9 @@ static CallSpec *read_call(ProgramObject *p, PyObject *tuple)
 {
     PyObject *function, *args, *names, *outs;
     CallSpec *c = calloc(1, sizeof *c);
-    if (!c || !PyTuple_Check(tuple) || !PyArg_ParseTuple(tuple, "OO!O!O!p", &function, &PyTuple_Type, &args, &PyTuple_Type, &names, &PyTuple_Type, &outs, &c->single)) {
+    if (!c || !PyTuple_Check(tuple) ||
+        !PyArg_ParseTuple(tuple, "OO!O!O!p", &function, &PyTuple_Type, &args, &PyTuple_Type, &names, &PyTuple_Type,
+                          &outs, &c->single)) {
         free(c);
         bad();
         return NULL;
@@ -119,19 +124,25 @@ static int read_torch(ProgramObject *p, Step *st, PyObject *tuple)
     unsigned long long address;
     PyObject *words, *reals, *call;
     TorchCall *c = st->torch = calloc(1, sizeof *c);
-    if (!c || !PyArg_ParseTuple(tuple, "iKO!O!O", &st->kind, &address, &PyTuple_Type, &words, &PyTuple_Type, &reals, &call) || !(st->call = read_call(p, call)))
+    if (!c ||
+        !PyArg_ParseTuple(tuple, "iKO!O!O", &st->kind, &address, &PyTuple_Type, &words, &PyTuple_Type, &reals, &call) ||
+        !(st->call = read_call(p, call)))
         return c ? -1 : bad();
     p->calls_torch = 1;
     c->function = (int (*)())(uintptr_t)address;
     c->n_words = (int)PyTuple_GET_SIZE(words);
     c->n_reals = (int)PyTuple_GET_SIZE(reals);
-    if (!address || !tc_torch_api.undefined || c->n_words > MOST_WORDS || c->n_reals > MOST_REALS || st->call->n_outs > MOST_RESULTS)
+    if (!address || !tc_torch_api.undefined || c->n_words > MOST_WORDS || c->n_reals > MOST_REALS ||
+        st->call->n_outs > MOST_RESULTS)
         return bad();
     for (int i = 0; i < c->n_words; i++) {
         Word *w = &c->words[i];
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(words, i), "ii", &w->kind, &w->index))
             return -1;
-        int limit = w->kind <= WORD_LIST ? p->n_values : w->kind <= WORD_OPTIONAL ? p->n_slots : w->kind == WORD_UNDEFINED ? 1 : st->call->n_outs;
+        int limit = w->kind <= WORD_LIST        ? p->n_values
+                    : w->kind <= WORD_OPTIONAL  ? p->n_slots
+                    : w->kind == WORD_UNDEFINED ? 1
+                                                : st->call->n_outs;
         if (w->kind < 0 || w->kind > WORD_NUMBER || w->index < 0 || w->index >= limit)
             return bad();
     }
@@ -157,26 +168,34 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         p->most_slots = most(p->most_slots, st->facts.n_buffers);
         p->most_sizes = most(p->most_sizes, st->facts.n_sizes);
         p->most_params = most(p->most_params, st->facts.n_params);
-        return (st->slots = read_ints(b, st->facts.n_buffers, 0, p->n_slots)) && (st->sizes = read_ints(c, st->facts.n_sizes, 0, p->n_values)) &&
-               (st->params = read_ints(d, st->facts.n_params, 0, p->n_inputs)) ? 0 : -1;
+        return (st->slots = read_ints(b, st->facts.n_buffers, 0, p->n_slots)) &&
+                       (st->sizes = read_ints(c, st->facts.n_sizes, 0, p->n_values)) &&
+                       (st->params = read_ints(d, st->facts.n_params, 0, p->n_inputs))
+                   ? 0
+                   : -1;
     case STEP_MAKE: case STEP_FREE:        /* (kind, slot) */
         if (!PyArg_ParseTuple(tuple, "li", &kind, &st->slot))
             return -1;
-        return st->slot < 0 || st->slot >= p->n_slots || (kind == STEP_MAKE && p->slots[st->slot].kind != SLOT_OWN) ? bad() : 0;
+        return st->slot < 0 || st->slot >= p->n_slots || (kind == STEP_MAKE && p->slots[st->slot].kind != SLOT_OWN)
+                   ? bad()
+                   : 0;
     case STEP_GONE:                        /* (kind, input) */
         if (!PyArg_ParseTuple(tuple, "li", &kind, &st->slot))
             return -1;
         return st->slot < 0 || st->slot >= p->n_inputs ? bad() : 0;
-    case STEP_PRODUCT: {                   /* (kind, which (and N_PRODUCTS more where it widens), slots, beta, alpha, call, gemm: the fields of a GemmSpec, or (), algorithm: (bytes, workspace), or ()) */
+    case STEP_PRODUCT: { /* (kind, which (and N_PRODUCTS more where it widens), slots, beta, alpha, call, gemm: the
+                            fields of a GemmSpec, or (), algorithm: (bytes, workspace), or ()) */
         GemmSpec g;
         p->calls_torch = 1;
-        if (!PyArg_ParseTuple(tuple, "liOddOO!O!", &kind, &st->product, &a, &st->beta, &st->alpha, &b, &PyTuple_Type, &c, &PyTuple_Type, &d))
+        if (!PyArg_ParseTuple(tuple, "liOddOO!O!", &kind, &st->product, &a, &st->beta, &st->alpha, &b, &PyTuple_Type,
+                              &c, &PyTuple_Type, &d))
             return -1;
         if (PyTuple_GET_SIZE(c)) {
             Algorithm algorithm;
             const char *bytes = NULL;
             Py_ssize_t n_bytes = 0, workspace = 0;
-            if (tc_gemm_spec(c, &g) < 0 || (PyTuple_GET_SIZE(d) && !PyArg_ParseTuple(d, "y#n", &bytes, &n_bytes, &workspace)))
+            if (tc_gemm_spec(c, &g) < 0 ||
+                (PyTuple_GET_SIZE(d) && !PyArg_ParseTuple(d, "y#n", &bytes, &n_bytes, &workspace)))
                 return -1;
             if (bytes && n_bytes != sizeof algorithm)
                 return bad();
@@ -191,7 +210,10 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
         st->product -= st->widens ? N_PRODUCTS : 0;
         if (st->product < 0 || st->product >= N_PRODUCTS || !tc_torch_api.products[p->device >= 0][st->product])
             return bad();
-        return (st->slots = read_ints(a, st->product >= PRODUCT_ADDMM ? 4 : 3, 0, p->n_slots)) && (st->call = read_call(p, b)) ? 0 : -1;
+        return (st->slots = read_ints(a, st->product >= PRODUCT_ADDMM ? 4 : 3, 0, p->n_slots)) &&
+                       (st->call = read_call(p, b))
+                   ? 0
+                   : -1;
     }
     case STEP_TORCH:                       /* (kind, address, words: (kind, index) each, reals, call) */
         return read_torch(p, st, tuple);
@@ -207,11 +229,16 @@ static int read_step(ProgramObject *p, Step *st, PyObject *tuple)
 static int read_slot(ProgramObject *p, int at, PyObject *tuple)
 {
     Slot *s = &p->slots[at];
-    if (!PyTuple_Check(tuple) || !PyArg_ParseTuple(tuple, "iiiiiii", &s->kind, &s->index, &s->dtype, &s->itemsize, &s->ndim, &s->dims, &s->offset))
+    if (!PyTuple_Check(tuple) || !PyArg_ParseTuple(tuple, "iiiiiii", &s->kind, &s->index, &s->dtype, &s->itemsize,
+                                                   &s->ndim, &s->dims, &s->offset))
         return bad();
-    int limit = s->kind == SLOT_INPUT ? p->n_inputs : s->kind == SLOT_CONSTANT ? (int)PyTuple_GET_SIZE(p->constants) : s->kind == SLOT_ALIAS ? at : 2;
-    if (s->kind < 0 || s->kind >= N_SLOT_KINDS || s->index < 0 || s->index >= limit || s->itemsize < 1 || s->ndim < 0 || s->dims < 0 ||
-        s->dims + 2 * s->ndim > p->n_values || ((s->kind == SLOT_SCRATCH || s->kind == SLOT_ALIAS) && (s->offset < 0 || s->offset >= p->n_values)) ||
+    int limit = s->kind == SLOT_INPUT      ? p->n_inputs
+                : s->kind == SLOT_CONSTANT ? (int)PyTuple_GET_SIZE(p->constants)
+                : s->kind == SLOT_ALIAS    ? at
+                                           : 2;
+    if (s->kind < 0 || s->kind >= N_SLOT_KINDS || s->index < 0 || s->index >= limit || s->itemsize < 1 || s->ndim < 0 ||
+        s->dims < 0 || s->dims + 2 * s->ndim > p->n_values ||
+        ((s->kind == SLOT_SCRATCH || s->kind == SLOT_ALIAS) && (s->offset < 0 || s->offset >= p->n_values)) ||
         (s->kind == SLOT_ALIAS && p->slots[s->index].kind == SLOT_ALIAS))
         return bad();
     s->fixed = 1;
@@ -228,20 +255,24 @@ static int read_output(ProgramObject *p, Output *o, PyObject *tuple)
     if (o->kind == OUT_CALL)
         return (o->call = read_call(p, what)) ? 0 : -1;
     o->index = (int)PyLong_AsLong(what);
-    int limit = o->kind == OUT_SLOT ? p->n_slots : o->kind == OUT_INPUT ? p->n_inputs : o->kind == OUT_VALUE ? p->n_values :
-                o->kind == OUT_CONSTANT ? (int)PyTuple_GET_SIZE(p->constants) : 0;
+    int limit = o->kind == OUT_SLOT       ? p->n_slots
+                : o->kind == OUT_INPUT    ? p->n_inputs
+                : o->kind == OUT_VALUE    ? p->n_values
+                : o->kind == OUT_CONSTANT ? (int)PyTuple_GET_SIZE(p->constants)
+                                          : 0;
     return o->index < 0 || o->index >= limit ? bad() : 0;
 }
 
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"n_inputs", "device", "symbols", "values", "computed", "sources", "slots", "steps", "outputs", "constants",
-                            "scratch_value", "as_planned", NULL};
+    static char *names[] = {"n_inputs", "device",  "symbols",   "values",        "computed",   "sources", "slots",
+                            "steps",    "outputs", "constants", "scratch_value", "as_planned", NULL};
     int n_inputs, device, scratch_value;
     PyObject *symbols, *values, *computed, *sources, *slots, *steps, *outputs, *constants, *as_planned;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiO!O!O!O!O!O!O!O!iO", names, &n_inputs, &device, &PyTuple_Type, &symbols, &PyTuple_Type, &values,
-                                     &PyTuple_Type, &computed, &PyTuple_Type, &sources, &PyTuple_Type, &slots, &PyTuple_Type, &steps,
-                                     &PyTuple_Type, &outputs, &PyTuple_Type, &constants, &scratch_value, &as_planned))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiO!O!O!O!O!O!O!O!iO", names, &n_inputs, &device, &PyTuple_Type,
+                                     &symbols, &PyTuple_Type, &values, &PyTuple_Type, &computed, &PyTuple_Type,
+                                     &sources, &PyTuple_Type, &slots, &PyTuple_Type, &steps, &PyTuple_Type, &outputs,
+                                     &PyTuple_Type, &constants, &scratch_value, &as_planned))
         return NULL;
     if (!tc_launcher_ready() || (device >= 0 && !tc_cuda_ready())) {
         PyErr_SetString(PyExc_RuntimeError, "the launcher was not set up");
@@ -250,7 +281,8 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     ProgramObject *p = (ProgramObject *)type->tp_alloc(type, 0);
     if (!p)
         return NULL;
-    int n_steps = (int)PyTuple_GET_SIZE(steps), n_outputs = (int)PyTuple_GET_SIZE(outputs), n_computed = (int)PyTuple_GET_SIZE(computed);
+    int n_steps = (int)PyTuple_GET_SIZE(steps), n_outputs = (int)PyTuple_GET_SIZE(outputs),
+        n_computed = (int)PyTuple_GET_SIZE(computed);
     p->vectorcall = tc_program_call;
     p->n_inputs = n_inputs;
     p->device = device;
@@ -397,19 +429,23 @@ static void program_dealloc(PyObject *self)
 }
 
 static PyMethodDef program_methods[] = {
-    {"consume", tc_program_consume, METH_O, "consume(list) -> tuple: a call with the items as inputs, which leave the list; each is let go after its last use."},
+    {"consume", tc_program_consume, METH_O,
+     "consume(list) -> tuple: a call with the items as inputs, which leave the list; each is let go after its last "
+     "use."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef program_members[] = {
-    {"labels", T_OBJECT, offsetof(ProgramObject, labels), 0, "what the steps are: (schedule, place in its steps of each); runtime/trace.py reads it"},
+    {"labels", T_OBJECT, offsetof(ProgramObject, labels), 0,
+     "what the steps are: (schedule, place in its steps of each); runtime/trace.py reads it"},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject Program_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.Program",
-    .tp_doc = "Program(n_inputs, device, symbols, values, computed, sources, slots, steps, outputs, constants, scratch_value, as_planned)\n\n"
+    .tp_doc = "Program(n_inputs, device, symbols, values, computed, sources, slots, steps, outputs, constants, "
+              "scratch_value, as_planned)\n\n"
               "A plan that runs without Python in between. See compiler/runtime/native_program.py.",
     .tp_basicsize = sizeof(ProgramObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

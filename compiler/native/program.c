@@ -12,14 +12,15 @@ static int parse_dims(PyObject *dims, Dim *out, Py_ssize_t n)
     return 0;
 }
 
-/* (type, dtype and device word, keys, keys in inference mode, requires_grad, dims, storage offset | None, data_ptr | None) */
+/* (type, dtype and device word, keys, keys in inference mode, requires_grad, dims, storage offset | None, data_ptr |
+   None) */
 static TensorCheck *tensor_new(PyObject *spec)
 {
     PyObject *type, *dims, *offset, *data_ptr;
     unsigned long long word, keys, inference;
     int requires_grad;
-    if (!PyArg_ParseTuple(spec, "OKKKpO!OO", &type, &word, &keys, &inference, &requires_grad, &PyTuple_Type, &dims, &offset,
-                          &data_ptr))
+    if (!PyArg_ParseTuple(spec, "OKKKpO!OO", &type, &word, &keys, &inference, &requires_grad, &PyTuple_Type, &dims,
+                          &offset, &data_ptr))
         return NULL;
     Py_ssize_t n = PyTuple_GET_SIZE(dims);
     TensorCheck *c = PyMem_Calloc(1, sizeof *c + (size_t)n * sizeof(Dim));
@@ -184,7 +185,7 @@ static int ins_init(Ins *i, PyObject *tuple)
             PyErr_NoMemory();
             return -1;
         }
-        PyObject *globals, *code;                   /* obj: code that is equal to that of the function, and no function's */
+        PyObject *globals, *code; /* obj: code that is equal to that of the function, and no function's */
         if (!PyArg_ParseTuple(data, "OO", &globals, &code) || (c->equal = PyWeakref_NewRef(code, NULL)) == NULL)
             return -1;
         c->globals = globals == Py_None ? NULL : Py_NewRef(globals);
@@ -370,7 +371,8 @@ static PyMethodDef program_methods[] = {
     {"check", (PyCFunction)(void (*)(void))program_check_method, METH_FASTCALL,
      "check(func, args) -> int: -1 where all guards hold, else the index of the first that does not."},
     {"profile", (PyCFunction)program_profile, METH_VARARGS,
-     "profile(func, args, n): (ns of a whole check, ns of the watched part, {guard index: ns of its steps at each call}), timed\n"
+     "profile(func, args, n): (ns of a whole check, ns of the watched part, {guard index: ns of its steps at each "
+     "call}), timed\n"
      "over n runs; None where the guards do not hold for this call."},
     {NULL, NULL, 0, NULL},
 };
@@ -403,12 +405,20 @@ static PyObject *set_torch(PyObject *self, PyObject *args)
 {
     PyObject *o[9];
     (void)self;
-    if (!PyArg_ParseTuple(args, "OOOOOOO!OO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &PyGetSetDescr_Type, &o[6], &o[7], &o[8]))
+    if (!PyArg_ParseTuple(args, "OOOOOOO!OO", &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &PyGetSetDescr_Type, &o[6],
+                          &o[7], &o[8]))
         return NULL;
     for (int i = 0; i < 9; i++)
         Py_INCREF(o[i]);                            /* for the life of the process, as torch itself */
-    tc_torch = (TorchNames){(PyTypeObject *)o[0], (PyTypeObject *)o[1], (PyTypeObject *)o[2], (PyTypeObject *)o[3],
-                            (PyTypeObject *)o[4], (PyTypeObject *)o[7], (PyTypeObject *)o[8], o[5], ((PyGetSetDescrObject *)o[6])->d_getset};
+    tc_torch = (TorchNames){(PyTypeObject *)o[0],
+                            (PyTypeObject *)o[1],
+                            (PyTypeObject *)o[2],
+                            (PyTypeObject *)o[3],
+                            (PyTypeObject *)o[4],
+                            (PyTypeObject *)o[7],
+                            (PyTypeObject *)o[8],
+                            o[5],
+                            ((PyGetSetDescrObject *)o[6])->d_getset};
     Py_RETURN_NONE;
 }
 
@@ -428,7 +438,8 @@ static PyObject *const_equal(PyObject *self, PyObject *args)
 
 static PyMethodDef functions[] = {
     {"set_torch", set_torch, METH_VARARGS, "torch's types, once in a process."},
-    {"set_watching", set_watching, METH_O, "Whether programs made from now on may skip watched guards while nothing changed."},
+    {"set_watching", set_watching, METH_O,
+     "Whether programs made from now on may skip watched guards while nothing changed."},
     {"const_equal", const_equal, METH_VARARGS, "const_equal(a, b): same type and equal, for immutable constants."},
     {NULL, NULL, 0, NULL},
 };

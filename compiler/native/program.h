@@ -10,7 +10,8 @@
 
 typedef struct { int what, dim; ExprProgram *program; } SizeCheck;
 typedef struct { int comparison, outcome; double constant; } FloatFact;  /* comparisons: values.py's COMPARISONS */
-/* globals: owned, NULL stands for the frame's own; equal: weak reference to the code, or to the last that was found equal */
+/* globals: owned, NULL stands for the frame's own; equal: weak reference to the code, or to the last that was found
+   equal */
 typedef struct { PyObject *globals, *equal; } FunctionCheck;
 
 typedef struct {

@@ -12,8 +12,8 @@ typedef struct {
     char *bound;
     PyObject **owned;
     Py_ssize_t n_owned, cap_owned;
-    int32_t held;                   /* instructions, counted through the three parts, up to which slots are held (run_hold) */
-    int watched;                    /* the watched part was skipped: its slots are filled by an earlier run, but for demoted steps */
+    int32_t held; /* instructions, counted through the three parts, up to which slots are held (run_hold) */
+    int watched; /* the watched part was skipped: its slots are filled by an earlier run, but for demoted steps */
     PyObject *owned_inline[12];
     Recorder *rec;
 } Run;
@@ -31,7 +31,8 @@ HIDDEN int run_hold(Run *r, const Ins *asking) __attribute__((cold));
 HIDDEN PyObject *tc_guard_load(Run *r, const Ins *i);
 /* 1: the check holds; 0: it does not; -1: an exception is set. */
 HIDDEN int tc_guard_check(Run *r, const Ins *i);
-/* A size, a stride or the offset of a tensor. *ok: 1; 0 where only Python can tell; -1 where it has no such dimension. */
+/* A size, a stride or the offset of a tensor. *ok: 1; 0 where only Python can tell; -1 where it has no such
+   dimension. */
 HIDDEN int64_t tc_tensor_number(PyObject *o, int what, Py_ssize_t dim, int *ok);
 /* -1: the step holds; >= 0: the guard that does not; -2: an exception is set. */
 HIDDEN int tc_run_step(Run *r, const Ins *i);

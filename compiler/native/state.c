@@ -4,7 +4,8 @@
 
 /* Two pieces of c10's thread-local state: a byte that holds grad mode and inference mode, and the two words of
    dispatch keys that are included and excluded (autocast, functorch and dispatch modes show there). The names are
-   exported by libc10; guards/probe.py verifies that they move as torch's own functions say before it hands them here. */
+   exported by libc10; guards/probe.py verifies that they move as torch's own functions say before it hands them
+      here. */
 typedef unsigned char *(*AutogradState)(void);
 static AutogradState autograd_state;
 static int autograd_byte;               /* where in the state the byte lies */
@@ -49,13 +50,14 @@ StateCheck *tc_state_new(PyObject *spec)
     s->bits = (unsigned char)bits;
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *f, *given, *expected;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "O!O!O", &PyCFunction_Type, &f, &PyTuple_Type, &given, &expected)) {
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(calls, i), "O!O!O", &PyCFunction_Type, &f, &PyTuple_Type, &given,
+                              &expected)) {
             tc_state_free(s);
             return NULL;
         }
         int direct = PyTuple_GET_SIZE(given) == 0 && PyCFunction_GET_FLAGS(f) & METH_NOARGS;
-        s->calls[s->n_calls++] = (StateCall){direct ? PyCFunction_GET_FUNCTION(f) : NULL, PyCFunction_GET_SELF(f), Py_NewRef(f),
-                                             Py_NewRef(given), Py_NewRef(expected)};
+        s->calls[s->n_calls++] = (StateCall){direct ? PyCFunction_GET_FUNCTION(f) : NULL, PyCFunction_GET_SELF(f),
+                                             Py_NewRef(f), Py_NewRef(given), Py_NewRef(expected)};
     }
     s->by_keys = by_keys == Py_None ? NULL : Py_NewRef(by_keys);
     s->slow = slow == Py_None ? NULL : Py_NewRef(slow);
@@ -117,8 +119,9 @@ int tc_state_check(StateCheck *s)
     }
     for (int i = 0; i < s->n_calls; i++) {
         const StateCall *c = &s->calls[i];
-        PyObject *r = c->function ? c->function(c->self, NULL) :
-                      PyObject_Vectorcall(c->callable, ((PyTupleObject *)c->given)->ob_item, (size_t)PyTuple_GET_SIZE(c->given), NULL);
+        PyObject *r = c->function ? c->function(c->self, NULL)
+                                  : PyObject_Vectorcall(c->callable, ((PyTupleObject *)c->given)->ob_item,
+                                                        (size_t)PyTuple_GET_SIZE(c->given), NULL);
         if (r == NULL)
             return -1;
         int same = r == s->calls[i].expected || tc_const_equal(r, s->calls[i].expected);
@@ -129,7 +132,8 @@ int tc_state_check(StateCheck *s)
     return s->slow ? ask(s->slow) : 1;
 }
 
-/* set_thread_state(path of libc10, symbol of the autograd state's getter, symbol of the key words, byte in the state) */
+/* set_thread_state(path of libc10, symbol of the autograd state's getter, symbol of the key words, byte in the
+   state) */
 static PyObject *set_thread_state(PyObject *self, PyObject *args)
 {
     const char *path, *getter, *keys;
@@ -160,8 +164,10 @@ static PyObject *read_thread_state(PyObject *self, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"set_thread_state", set_thread_state, METH_VARARGS, "Where c10 keeps its thread-local state. False where it is not there."},
-    {"read_thread_state", read_thread_state, METH_NOARGS, "(first bytes of the autograd state, included keys word, excluded keys word), or None."},
+    {"set_thread_state", set_thread_state, METH_VARARGS,
+     "Where c10 keeps its thread-local state. False where it is not there."},
+    {"read_thread_state", read_thread_state, METH_NOARGS,
+     "(first bytes of the autograd state, included keys word, excluded keys word), or None."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -6,7 +6,8 @@
 /* callable(*given) must give `expected`. `function` and `self` are set where it is called without its object. */
 typedef struct { PyCFunction function; PyObject *self, *callable, *given, *expected; } StateCall;
 typedef struct StateCheck StateCheck;
-/* From (autograd mask, autograd bits, calls, by_keys, slow): see compiler/guards/guard_code.py. NULL with an exception set. */
+/* From (autograd mask, autograd bits, calls, by_keys, slow): see compiler/guards/guard_code.py. NULL with an exception
+   set. */
 HIDDEN StateCheck *tc_state_new(PyObject *spec);
 HIDDEN void tc_state_free(StateCheck *s);
 /* 1 holds, 0 does not, -1 an exception is set. */

@@ -141,7 +141,8 @@ static PyObject *read_tensor(PyObject *self, PyObject *o)
     return Py_BuildValue("NNLLKKNNK", sizes, strides, (long long)AT(int64_t, impl, tc_layout.storage_offset),
                          (long long)AT(int64_t, impl, tc_layout.numel),
                          (unsigned long long)(AT(uint64_t, impl, tc_layout.dtype) & DTYPE_DEVICE_MASK),
-                         (unsigned long long)AT(uint64_t, impl, tc_layout.keys), PyBool_FromLong(tc_requires_grad(o, impl)),
+                         (unsigned long long)AT(uint64_t, impl, tc_layout.keys),
+                         PyBool_FromLong(tc_requires_grad(o, impl)),
                          PyBool_FromLong(meta && AT(uint64_t, meta, tc_layout.fw_grad)),
                          (unsigned long long)(storage ? AT(uint64_t, storage, tc_layout.storage_data) : 0));
 }
@@ -156,9 +157,11 @@ static PyObject *forget_tensor_layout(PyObject *self, PyObject *unused)
 
 static PyMethodDef methods[] = {
     {"forget_tensor_layout", forget_tensor_layout, METH_NOARGS, "Evaluate TENSOR guards in Python from now on."},
-    {"set_tensor_layout", set_tensor_layout, METH_VARARGS, "Offsets of a tensor's metadata, and bytes per element by dtype number, as found by the probe."},
+    {"set_tensor_layout", set_tensor_layout, METH_VARARGS,
+     "Offsets of a tensor's metadata, and bytes per element by dtype number, as found by the probe."},
     {"read_tensor", read_tensor, METH_O,
-     "(sizes, strides, storage offset, numel, dtype and device word, key set, requires_grad, had a tangent, storage data)"},
+     "(sizes, strides, storage offset, numel, dtype and device word, key set, requires_grad, had a tangent, storage "
+     "data)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -74,7 +74,8 @@ static PyObject *trace_stop(PyObject *module, PyObject *unused)
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list && i < n_rows; i++) {
         const Row *r = &rows[i];
-        PyObject *row = Py_BuildValue("iOiLLk", r->kind, r->what ? r->what : Py_None, r->index, (long long)r->begin, (long long)r->end, r->thread);
+        PyObject *row = Py_BuildValue("iOiLLk", r->kind, r->what ? r->what : Py_None, r->index, (long long)r->begin,
+                                      (long long)r->end, r->thread);
         if (row == NULL || PyList_Append(list, row) < 0)
             Py_CLEAR(list);
         Py_XDECREF(row);
@@ -86,8 +87,10 @@ static PyObject *trace_stop(PyObject *module, PyObject *unused)
 }
 
 static PyMethodDef trace_methods[] = {
-    {"trace_start", trace_start, METH_O, "trace_start(rows): from now on what compiled calls do is written down, up to so many rows."},
-    {"trace_stop", trace_stop, METH_NOARGS, "trace_stop() -> (list of (kind, what, index, begin ns, end ns, thread), rows without room)."},
+    {"trace_start", trace_start, METH_O,
+     "trace_start(rows): from now on what compiled calls do is written down, up to so many rows."},
+    {"trace_stop", trace_stop, METH_NOARGS,
+     "trace_stop() -> (list of (kind, what, index, begin ns, end ns, thread), rows without room)."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -67,7 +67,8 @@ static int plain_getattr(PyTypeObject *tp)
 {
     if (plain_slot((void *)tp->tp_getattro))
         return 1;
-    /* A class with a __getattr__ of its own starts in the interpreter's slot function, which calls __getattribute__ first. */
+    /* A class with a __getattr__ of its own starts in the interpreter's slot function, which calls __getattribute__
+       first. */
     PyObject *f = tp->tp_flags & Py_TPFLAGS_HEAPTYPE ? _PyType_Lookup(tp, str_getattribute) : NULL;
     return f && Py_TYPE(f) == &PyWrapperDescr_Type && plain_slot(((PyWrapperDescrObject *)f)->d_wrapped);
 }
@@ -90,8 +91,8 @@ static PyObject *bind(PyObject *descr, PyObject *o, PyTypeObject *tp, int *owned
     }
     if (dt->tp_descr_get == NULL || PyType_Check(descr) || dt == &PyCFunction_Type)
         return descr;
-    if (dt == &PyFunction_Type || dt == &PyMethodDescr_Type || dt == &PyWrapperDescr_Type || dt == &PyClassMethod_Type ||
-        dt == &PyClassMethodDescr_Type) {
+    if (dt == &PyFunction_Type || dt == &PyMethodDescr_Type || dt == &PyWrapperDescr_Type ||
+        dt == &PyClassMethod_Type || dt == &PyClassMethodDescr_Type) {
         int gc = tc_quiet();
         PyObject *bound = dt->tp_descr_get(descr, o, (PyObject *)tp);
         tc_loud(gc);
@@ -157,8 +158,8 @@ static PyObject *class_attr(PyTypeObject *cls, PyObject *name, int *owned, int *
     if (dt == &PyStaticMethod_Type || dt == &PyClassMethod_Type || dt == &PyClassMethodDescr_Type)
         return bind(descr, NULL, cls, owned, why, rec);
     if (dt->tp_descr_get == NULL || PyType_Check(descr) || dt == &PyFunction_Type || dt == &PyMethodDescr_Type ||
-        dt == &PyWrapperDescr_Type || dt == &PyGetSetDescr_Type || dt == &PyMemberDescr_Type || dt == &PyProperty_Type ||
-        dt == &PyCFunction_Type)
+        dt == &PyWrapperDescr_Type || dt == &PyGetSetDescr_Type || dt == &PyMemberDescr_Type ||
+        dt == &PyProperty_Type || dt == &PyCFunction_Type)
         return descr;
     *why = TC_REFUSED;
     return NULL;
@@ -288,7 +289,8 @@ PyObject *tc_method_function(PyObject *o, PyObject *name, int *owned, Recorder *
     PyObject *method = tc_attr(o, name, &method_owned, &why, rec), *function = NULL;
     if (method == NULL)
         return NULL;
-    function = tc_attr(method, str_func, owned, &why, method_owned ? NULL : rec);      /* (one made for this step alone is not watched) */
+    function = tc_attr(method, str_func, owned, &why,
+                       method_owned ? NULL : rec); /* (one made for this step alone is not watched) */
     if (method_owned) {
         if (function && !*owned)
             Py_INCREF(function);
@@ -371,7 +373,8 @@ int tc_dict_keys_equal(PyObject *o, PyObject *keys)
 {
     Py_ssize_t n = PyTuple_GET_SIZE(keys), i = 0, pos = 0;
     PyObject *k, *v;
-    if (PyAnySet_Check(o)) {                 /* in the order of its table, in which it iterates; entries that were removed have hash -1 */
+    if (PyAnySet_Check(
+            o)) { /* in the order of its table, in which it iterates; entries that were removed have hash -1 */
         PySetObject *set = (PySetObject *)o;
         for (setentry *e = set->table; e <= set->table + set->mask; e++) {
             if (e->key && e->hash != -1 && (i >= n || !key_equal(e->key, PyTuple_GET_ITEM(keys, i++))))
@@ -508,9 +511,11 @@ int tc_init_values(PyObject *module)
     str_tables[0] = PyUnicode_InternFromString("_parameters");
     str_tables[1] = PyUnicode_InternFromString("_buffers");
     str_tables[2] = PyUnicode_InternFromString("_modules");
-    if (!str_func || !str_class || !str_dict || !str_getattr || !str_getattribute || !str_tables[0] || !str_tables[1] || !str_tables[2])
+    if (!str_func || !str_class || !str_dict || !str_getattr || !str_getattribute || !str_tables[0] || !str_tables[1] ||
+        !str_tables[2])
         return -1;
-    PyObject *names[] = {str_func, str_class, str_dict, str_getattr, str_getattribute, str_tables[0], str_tables[1], str_tables[2]};
+    PyObject *names[] = {str_func,         str_class,     str_dict,      str_getattr,
+                         str_getattribute, str_tables[0], str_tables[1], str_tables[2]};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         PyObject_Hash(names[i]);
     static const char *const fields[5] = {"__closure__", "__globals__", "__defaults__", "__kwdefaults__", "__code__"};

@@ -8,7 +8,8 @@ typedef struct Recorder Recorder;       /* watch.h: what a result depends on; NU
 /* Why a value is not there. */
 enum { TC_FOUND = 0, TC_ABSENT = 1, TC_REFUSED = 2 };
 
-/* getattr(o, name). Gives a borrowed reference, or an owned one with *owned set; NULL with *why set and no exception. */
+/* getattr(o, name). Gives a borrowed reference, or an owned one with *owned set; NULL with *why set and no
+   exception. */
 HIDDEN PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *rec);
 /* getattr(o, name).__func__, without making the bound method where `name` is a function of o's class. */
 HIDDEN PyObject *tc_method_function(PyObject *o, PyObject *name, int *owned, Recorder *rec);

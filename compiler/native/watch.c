@@ -142,8 +142,9 @@ static inline int has_version(PyTypeObject *type)
 #endif
 }
 
-/* The version is a word like any other: it lies behind a word that says that the type is alive (an object's type pointer, a weak reference's
-   object), so the record needs no reference. It is half a word; what fills the other half does not change. */
+/* The version is a word like any other: it lies behind a word that says that the type is alive (an object's type
+   pointer, a weak reference's object), so the record needs no reference. It is half a word; what fills the other half
+   does not change. */
 _Static_assert(offsetof(PyTypeObject, tp_version_tag) % sizeof(uint64_t) == 0, "a type's version starts a word");
 
 void rec_type(Recorder *rec, PyTypeObject *type)
@@ -202,8 +203,8 @@ static DictRecord *dict_record(Recorder *rec, PyObject *dict)
 #endif
 
 #if PY_VERSION_HEX >= 0x030D0000
-/* The word that holds the value of `name` among `values`, whose names are `keys`; for a name that is not among them, the
-   number of names. The first word of `values` says whether they are in force, and how many are set. */
+/* The word that holds the value of `name` among `values`, whose names are `keys`; for a name that is not among them,
+   the number of names. The first word of `values` says whether they are in force, and how many are set. */
 static PyObject *rec_value_of(Recorder *rec, PyDictKeysObject *keys, PyDictValues *values, PyObject *name)
 {
     if (rec)
@@ -257,13 +258,12 @@ void rec_lookup(Recorder *rec, PyObject *dict, PyObject *key, Py_hash_t hash, Py
     d->first_lookup = (int32_t)rec->n_lookups++;
 }
 
-/* A plain dict that a lookup just gave, and of which any change counts: its version is no other dict's, and what else may
-   come to lie at its address has another type, which dict_unchanged() compares. So its type pointer need not be. */
+/* A plain dict that a lookup just gave, and of which any change counts: its version is no other dict's, and what else
+   may come to lie at its address has another type, which dict_unchanged() compares. So its type pointer need not be. */
 void rec_container(Recorder *rec, PyObject *o)
 {
 #if PY_VERSION_HEX >= 0x030C0000
-    if (is_silent(o))
-        return;                                     /* we hear of its end; words_unchanged() looks at the type after that */
+    if (is_silent(o)) return; /* we hear of its end; words_unchanged() looks at the type after that */
 #endif
     if (PyDict_CheckExact(o) || PyODict_CheckExact(o)) {
         for (Py_ssize_t i = rec->n_lookups; i-- > 0 && i >= rec->n_lookups - 4;) {
@@ -316,9 +316,9 @@ void rec_hold(Recorder *rec, PyObject *o)
     }
 }
 
-/* A dict has a new version: whether what was looked up in it is still what it gives. The values are compared by address and
-   type alone. That is sound: whatever a check relied on in such a value is itself recorded (its type word, its dict word
-   and that dict's version, which is never used again), weak (the reference's word), or held. */
+/* A dict has a new version: whether what was looked up in it is still what it gives. The values are compared by address
+   and type alone. That is sound: whatever a check relied on in such a value is itself recorded (its type word, its dict
+   word and that dict's version, which is never used again), weak (the reference's word), or held. */
 static int dict_unchanged(Recorder *rec, DictRecord *d)
 {
     if (d->whole)

@@ -13,7 +13,7 @@ from ..base.labels import frame_words, label
 from .graph_nodes import module_of, own_line
 from .schema import CallProfile, ProfileSpan
 
-__all__ = ["profile_rows", "encode_spans", "line_costs"]
+__all__ = ["profile_rows", "encode_spans"]
 
 _LEAST = 0.002  # of the call: shorter gaps and allocations are left out
 _BETWEEN = {"call": "Python between", "entry": "Python between", "graph": "the plan itself"}
@@ -139,18 +139,3 @@ class _Facts:
 def _part(module: str, in_backward: bool) -> str:
     first = module.partition(".")[0]
     return first if first in ("backward", "optimizer") else "backward" if in_backward else "forward"
-
-
-def line_costs(report: Any) -> dict[tuple[str, int], float]:
-    """Seconds of the profiled calls by line (file, line): kernels go in equal parts to the lines of their operations,
-    library calls to their own."""
-    costs: dict[tuple[str, int], float] = {}
-    for p in report.profiles:
-        for row in p.rows():
-            if row.kind not in ("kernel", "library"):
-                continue
-            lines = report.kernels[row.kernel].lines if row.kernel is not None else [(row.file, row.line)]
-            for file, line in lines:
-                if line is not None:
-                    costs[file, line] = costs.get((file, line), 0.0) + row.seconds / len(lines)
-    return costs

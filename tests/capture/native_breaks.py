@@ -25,7 +25,7 @@ from tcompile.compiler.capture.bytecode.regions import (
     emit_region_call,
     make_region,
 )
-from tcompile.compiler.capture.bytecode.resume import BreakSpec, ResumeSpec, make_break, stack_kinds
+from tcompile.compiler.capture.bytecode.resume import BreakSpec, CannotResume, ResumeSpec, make_break
 from tcompile.compiler.capture.bytecode.splice import as_globals, check_first_cell, check_supported
 
 
@@ -132,7 +132,9 @@ def variant_that_loops(
 
 
 def _nulls(code: CodeType, index: int) -> set[int]:
-    kinds = stack_kinds(code, index)
+    kinds = analyse(decode(code)).kinds[index]
+    if kinds is None:
+        raise CannotResume("the instruction cannot be reached")
     if MAYBE in kinds:
         raise ValueError("the code does not decide where the stack holds NULL")
     return {depth for depth, kind in enumerate(kinds) if kind == NULL}

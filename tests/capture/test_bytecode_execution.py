@@ -14,10 +14,11 @@ from types import FunctionType
 
 import pytest
 from tcompile.compiler.capture.bytecode import assemble, decode
+from tcompile.compiler.capture.bytecode.flow import analyse
 from tcompile.compiler.capture.bytecode.loops import find_loops
 from tcompile.compiler.capture.bytecode.memo import CodeMemo
 from tcompile.compiler.capture.bytecode.regions import CannotOutline
-from tcompile.compiler.capture.bytecode.resume import CannotResume, make_break, make_resume, stack_kinds
+from tcompile.compiler.capture.bytecode.resume import CannotResume, make_break, make_resume
 
 from .bytecode_programs import CASES, IDS, LOG, A, branches, for_else, nested_handlers, say
 from .native_breaks import outline_loops, rebuilt, states, variant_that_breaks, variant_that_loops, without_method_loads
@@ -346,5 +347,5 @@ def test_module_level_break_at_every_instruction():
 def test_stack_kinds_and_traceback_lines():
     code = nested_handlers.__code__
     inside = next(i for i in decode(code).instructions if i.op == "STORE_FAST" and i.arg == "e")
-    assert stack_kinds(code, inside.index) == ("prev_exc", "value")
+    assert analyse(decode(code)).kinds[inside.index] == ("prev_exc", "value")
     assert assemble(decode(code)).co_linetable == code.co_linetable or sys.version_info >= (3, 12)

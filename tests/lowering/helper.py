@@ -1,6 +1,4 @@
-"""Small AtenGraphs from real functions: make_fx and functionalize stand in for the graph stage, which has its own
-tests.
-"""
+"""Small graphs through lowering and fusion: of real functions, and made by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from tcompile.compiler.graph.aten import GraphOutput
 from tcompile.compiler.fusion.fuse import schedule
@@ -19,18 +16,7 @@ from tcompile.compiler.lowering.lower import lower
 from tcompile.compiler.lowering.ref import contiguous_strides
 from tcompile.compiler.lowering.verify_loops import verify_lowered
 
-
-def meta(t: Any) -> Any:
-    if isinstance(t, torch.Tensor):
-        return SimpleNamespace(
-            shape=tuple(t.shape),
-            stride=tuple(t.stride()),
-            dtype=t.dtype,
-            device=t.device,
-            storage_offset=t.storage_offset(),
-            requires_grad=False,
-        )
-    return tuple(map(meta, t)) if isinstance(t, (tuple, list)) else t
+from ..graph.helpers import graph_of
 
 
 def _flat(out: Any) -> Any:
@@ -43,34 +29,15 @@ def _flat(out: Any) -> Any:
 
 
 def aten_graph(fn: Callable, *inputs: Any) -> Any:
-    """An AtenGraph stand-in of fn at these inputs (static shapes)."""
-    with torch.no_grad():
-        plain = lambda *a: _flat(fn(*a))  # make_fx wants a plain signature and plain containers
-        gm = make_fx(torch.func.functionalize(plain, remove="mutations"), tracing_mode="real")(*inputs)
-        gm.graph.eliminate_dead_code()
-        env: dict = {}
-        it = iter(inputs)
-        constants = {}
-        for n in gm.graph.nodes:
-            if n.op == "placeholder":
-                env[n] = next(it)
-            elif n.op == "get_attr":
-                env[n] = constants[n.target] = getattr(gm, n.target)
-            elif n.op == "call_function":
-                args, kwargs = torch.fx.node.map_arg((n.args, n.kwargs), lambda x: env[x])
-                env[n] = n.target(*args, **kwargs)
-            else:
-                continue
-            n.meta = {"val": meta(env[n])}
-    out = next(n for n in gm.graph.nodes if n.op == "output").args[0]
-    flat = list(out) if isinstance(out, (tuple, list)) else [out]
+    """The AtenGraph of fn at these inputs (static shapes), whose parts a test may change."""
+    a = graph_of(lambda *xs: _flat(fn(*xs)), list(inputs))
     return SimpleNamespace(
-        graph=gm.graph,
+        graph=a.graph,
         inputs=None,
-        outputs=[GraphOutput(kind="buffer", value=n) for n in flat],
-        mutations=[],
+        outputs=list(a.outputs),
+        mutations=list(a.mutations),
         env=SimpleNamespace(hints={}),
-        constants=constants,
+        constants=a.constants,
     )
 
 

@@ -62,7 +62,7 @@ UNARY = [
 
 @pytest.mark.parametrize("name", UNARY)
 def test_unary_special_values(name):
-    check(getattr(torch, name), SPECIAL, n_kernels=1, n_externs=0)
+    check(getattr(torch, name), SPECIAL, n_kernels=0 if name == "positive" else 1, n_externs=0)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,6 @@ def test_broadcasting_and_layouts():
         lambda x: x.abs(),
         lambda x: x.t().clone(),
         lambda x: torch.view_as_real(x) * 2,
-        lambda x: x * x.conj(),
         lambda x: x.sum(),
         lambda x: torch.cat([x, x]),
         lambda x: x[0],

@@ -87,8 +87,23 @@ def _functions() -> dict[str, Callable[[], Program]]:
     def dropout() -> Program:
         return (lambda x: F.dropout(x, 0.25) * 2), (_t(8, 64, grad=True),), True
 
+    def causal_attention_bf16() -> Program:
+        def f(q: Any, k: Any, v: Any) -> Any:
+            scores = (q @ k.transpose(-1, -2)).float() * 0.2
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+            return torch.softmax(scores.masked_fill(~seen, -float("inf")), -1).to(v.dtype) @ v
+
+        return f, tuple(_t(2, 2, 100, n).bfloat16() for n in (24, 24, 40)), False
+
+    def chain_bf16() -> Program:
+        return (
+            (lambda x, w, u: F.silu(x @ w) @ u),
+            tuple(_t(*s).bfloat16() for s in ((40, 32), (32, 64), (64, 32))),
+            False,
+        )
+
     made = (mlp, convolutions, attention, attention_training, loss, rmsnorm_bf16, breaks, windows_and_scans, writes)
-    return {f.__name__: f for f in (*made, containers, products, dropout)}
+    return {f.__name__: f for f in (*made, containers, products, dropout, causal_attention_bf16, chain_bf16)}
 
 
 def _t(*shape: int, grad: bool = False) -> torch.Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
-from tcompile.compiler.report.profiles import encode_spans, line_costs
+from tcompile.compiler.report.profiles import encode_spans
 
 
 def rows():
@@ -43,11 +43,6 @@ def test_rows_survive_the_columns_and_the_json():
             expected.parent,
         )
         assert abs(got.seconds - expected.seconds) < 1e-9
-
-
-def test_library_time_counts_at_its_line():
-    costs = line_costs(report())
-    assert costs["In[1]", 3] == pytest.approx(6.5e-4) and costs["In[1]", 4] == pytest.approx(5e-5)
 
 
 def test_a_report_without_profiles_is_read():

@@ -43,7 +43,7 @@ from .splice import (
 )
 from .version import BRANCHES_ON_BOOL, NULL_FIRST
 
-__all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "raising", "stack_kinds"]
+__all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "raising"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,16 +84,6 @@ class BreakSpec(ResumeSpec):
     """
 
     successors: tuple[ResumeSpec, ...] = field(default=())
-
-
-def stack_kinds(code: CodeType, index: int) -> Kinds:
-    """What the operand stack holds before instruction `index`, as far as the code tells. Raises CannotResume if it
-    cannot be reached.
-    """
-    kinds = analyse(decode(code)).kinds[index]
-    if kinds is None:
-        raise CannotResume("the instruction cannot be reached")
-    return kinds
 
 
 def live_mask(bytecode: Bytecode, index: int) -> int:

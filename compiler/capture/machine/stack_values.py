@@ -21,7 +21,6 @@ from ..kinds.lookups import MISSING, Missing
 __all__ = [
     "ATOMS",
     "SINGLETONS",
-    "CONTAINERS",
     "NULL",
     "Missing",
     "MISSING",
@@ -41,7 +40,6 @@ SINGLETONS = (type(None), bool, type(...), type(NotImplemented))
 ATOMS = frozenset(
     (*SINGLETONS, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
-CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 BOUND_NATIVE = (
     types.BuiltinFunctionType,
     types.MethodWrapperType,

@@ -18,9 +18,8 @@ from ...symbolic import expr as E
 from ...symbolic.node import SymNode
 from ..machine.signals import Break
 
-__all__ = ["FloatNode", "Fact", "computed", "is_power_of_two"]
+__all__ = ["FloatNode", "computed", "is_power_of_two"]
 
-Fact = tuple[str, float, bool]  # (comparison, constant, outcome)
 _MOST_POWER = 8.0  # no size to that power is infinite
 _NEVER_NEGATIVE = (abs, math.exp, math.sqrt, math.hypot)
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {

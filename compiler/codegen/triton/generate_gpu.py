@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ...fusion.schedule import Launch, Schedule
-from ...lowering.ir import Kernel
 from ..distinct_kernels import generate_kernels
 from ..generated import Generated
 from .layout import GpuTarget
 from .print_kernel import print_kernel
-from .printer import TritonSource
 
 __all__ = ["cuda_index", "generate_triton"]
-
-_printed: dict[tuple, TritonSource] = {}  # kernels of earlier graphs in this process
-_PRINTED_LIMIT = 2048
 
 
 def cuda_index(schedule: Schedule) -> int | None:
@@ -61,16 +55,4 @@ def generate_triton(schedule: Schedule, opts: Any, index: int | None, target: Gp
     alone, as tests want it). Raises InternalError where a kernel holds what Triton has no form for."""
     chosen = target if target is not None else target_of(index or 0, opts)
     exact = bool(opts.get("emulate_precision", False))
-    return generate_kernels(
-        schedule, "triton", chosen, lambda kernel, key, name: _print(kernel, key, name, chosen, exact), index
-    )
-
-
-def _print(kernel: Kernel, key: str, name: str, target: GpuTarget, exact: bool) -> TritonSource:
-    k = (key, repr(kernel.lines), repr(kernel.origins), tuple(sorted(kernel.hints.items())), name, target, exact)
-    source = _printed.get(k)
-    if source is None:
-        if len(_printed) >= _PRINTED_LIMIT:
-            _printed.clear()
-        source = _printed[k] = print_kernel(kernel, target, name=re.sub(r"\W", "_", name), exact=exact)
-    return source
+    return generate_kernels(schedule, "triton", chosen, print_kernel, index, exact=exact)

@@ -17,8 +17,8 @@
                   (rows.py)
     "product"     a matrix product: tiles of YBLOCK rows x XBLOCK columns, summed over pieces of RBLOCK by tensor cores
                   (product.py)
-    "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (codegen/triton/tiles/attention.py)
-    "chain"       likewise, of chained products (codegen/triton/tiles/chains.py)
+    "attention"   tiles of XBLOCK rows, over the keys in pieces of RBLOCK (codegen/triton/tiles/softmax.py)
+    "chain"       likewise, of chained products (codegen/triton/tiles/contraction.py)
 
 Sizes are rules of thumb measured on an H200; max-autotune searches around them (`variants`).
 """

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ...lowering.ir import Kernel
-from ...lowering.templates import ChainedProducts, DropoutAttention
+from ...lowering.templates import Contraction, DropoutAttention
 from ..cuda.product import print_tiles
 from .layout import Choices, GpuTarget, plan_layout
 from .printer import Printer, TritonSource, with_stored_values, without_locals
 from .product import find_product, product_layout
-from .tiles.attention import AttentionPrinter
-from .tiles.attention_tiles import plan_attention
-from .tiles.attention_with_dropout import DropoutAttentionPrinter, plan_dropout_attention
-from .tiles.chains import ChainPrinter, plan_chain
+from .tiles.attention_with_dropout import DropoutAttentionPrinter
+from .tiles.contraction import ContractionPrinter
+from .tiles.plans import plan_tiles
+from .tiles.softmax import SoftmaxPrinter
 
 __all__ = ["print_kernel"]
 
@@ -27,16 +27,13 @@ def print_kernel(
     """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
     wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py).
     """
-    if isinstance(kernel.template, DropoutAttention):
-        return DropoutAttentionPrinter(
-            kernel, target, plan_dropout_attention(kernel, target, choices, wide), name or kernel.name
-        ).run()
-    if isinstance(kernel.template, ChainedProducts):
-        return ChainPrinter(kernel, target, plan_chain(kernel, target, choices, wide), name or kernel.name, exact).run()
-    if kernel.template is not None:
-        return AttentionPrinter(
-            kernel, target, plan_attention(kernel, target, choices, wide), name or kernel.name, exact
-        ).run()
+    t = kernel.template
+    if t is not None:
+        lay = plan_tiles(kernel, target, choices, wide)
+        if isinstance(t, DropoutAttention):
+            return DropoutAttentionPrinter(kernel, target, lay, name or kernel.name).run()
+        printer = SoftmaxPrinter if isinstance(t, Contraction) and t.softmax is not None else ContractionPrinter
+        return printer(kernel, target, lay, name or kernel.name, exact).run()
     if choices.kind == "tiles":
         return print_tiles(kernel, target, choices, name or kernel.name)
     k = without_locals(kernel)

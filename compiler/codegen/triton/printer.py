@@ -188,7 +188,7 @@ def header_of(k: Kernel, name: str, mark: str = "#") -> str:
 
 
 class Printer:
-    """The loops of one kernel. What a template computes has a printer of its own, with these methods (attention.py),
+    """The loops of one kernel. What a template computes has a printer of its own, with these methods (tiles/),
     and perhaps helpers of its own.
     """
 

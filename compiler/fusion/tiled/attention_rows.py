@@ -1,7 +1,7 @@
 """What else is computed of attention's scores than their softmax: the maximum and the sum of exponentials of each row,
 and what follows from these alone.
 
-An attention kernel has both numbers at its end (templates.Attention: "top", "total"), so that it stores what others
+An attention kernel has both numbers at its end (templates.Contraction: "top", "total"), so that it stores what others
 read of them: the logarithm of the sum, which training keeps and programs ask for (return_lse), in any spelling.
 """
 

@@ -13,7 +13,8 @@ from typing import Any, Callable
 
 import torch
 
-from ...lowering.ir import Value, cast, const, make, prim, walk
+from ...lowering.ir import Value, cast, const, make, prim
+from ...lowering.rewrite import mapped
 
 __all__ = ["normal_form", "negated"]
 
@@ -31,11 +32,7 @@ _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "
 
 def normal_form(score: Value) -> Value:
     """The same numbers (but for NaN and infinities of scores that are masked)."""
-    made: dict[int, Value] = {}
-    for v in walk([score]):
-        args = tuple(made[a.id] for a in v.args)
-        made[v.id] = _rewritten(v, args)
-    return made[score.id]
+    return mapped(score, _rewritten)
 
 
 def negated(c: Value) -> Value:

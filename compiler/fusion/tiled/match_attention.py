@@ -1,4 +1,4 @@
-"""Attention as one kernel: softmax(score(q @ k)) @ v whose scores are never in memory (templates.Attention).
+"""Attention as one kernel: softmax(score(q @ k)) @ v whose scores are never in memory (templates.Contraction).
 
 Found among the lowered steps, where every spelling of it is the same: a product, element-wise nests, the maximum of a
 row, the sum of its exponentials, a division, a second product. Whatever stands between the product and the softmax,
@@ -18,7 +18,6 @@ import torch
 from ...lowering.ir import (
     Axis,
     Buffer,
-    Kernel,
     LoopNest,
     Stage,
     Store,
@@ -31,12 +30,12 @@ from ...lowering.ir import (
     prim,
     walk,
 )
-from ...lowering.templates import Attention
+from ...lowering.templates import Contraction, InnerProduct, Softmax, WeightedSum
 from ...lowering.lowered import Extern, LoweredStep, View
 from ...lowering.ref import contiguous_strides, is_one
 from ...lowering.rewrite import Rewriter, tidy
 from ...ops.philox import arguments_of
-from ...symbolic.expr import ZERO, Expr, as_expr, maybe_int, symbol
+from ...symbolic.expr import ZERO, Expr, as_expr, symbol
 from .mask_conditions import normal_form
 from ..domain import size_hint
 from .producers import (
@@ -57,14 +56,16 @@ from .producers import (
     position,
     replaced,
 )
-from ..parameter_names import FormalNames, scalars_and_checks
-from ..schedule import Launch, Template
+from .tile_kernel import formal_axes, tile_kernel
+from ..parameter_names import FormalNames
+from ..schedule import Template
 
 if TYPE_CHECKING:
     from .attention_rows import RowResult
 
-__all__ = ["attention"]
+__all__ = ["SCORES_IN_REGISTERS", "attention"]
 
+SCORES_IN_REGISTERS = "attention: its scores are never in memory"  # (what reports say of such kernels)
 WIDEST = 256  # columns of a head that a program holds
 LEAST_KEYS = 16
 FEW_FLOPS = 4e9  # of a library's call that takes less time than launching it
@@ -453,66 +454,34 @@ class _Attentions(Finder):
         buffer, at, value, place, more = self.followers(parts, out, ranges)
         formal = FormalNames({a.symbol.name for a in parts.axes})
         rw = Rewriter(formal.size, formal.load)
-
-        def sized(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-            return tuple(Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in axes)
-
-        batch, rows, (keys, inner, columns) = sized(parts.batch), sized(parts.rows), sized(parts.axes[-3:])
-        template = Attention(
-            batch,
-            rows,
-            keys,
-            inner,
-            columns,
-            rw(parts.q),
-            rw(parts.k),
-            rw(parts.v),
-            rw(score),
-            parts.empty,
-            None if weight is None else rw(weight),
-        )
+        batch, rows = formal_axes(formal, parts.batch), formal_axes(formal, parts.rows)
+        keys, inner, columns = formal_axes(formal, parts.axes[-3:])
+        q, k, v, softmax = rw(parts.q), rw(parts.k), rw(parts.v), Softmax(rw(score), parts.empty)
+        mixed = WeightedSum("mixed", columns, None if weight is None else rw(weight), v)
+        template = Contraction(batch, rows, keys, (InnerProduct("product", inner, q, k),), (mixed,), softmax)
         rest = self._rows(
             parts,
             [parts.step, *more],
             [parts.q, parts.k, parts.v, score, value, *([] if weight is None else [weight])],
             buffer,
         )
-        stages = [Stage((), [], [Store(formal.output(buffer), formal.size(at), rw(value))])]
+        stages = [Stage((columns,), [], [Store(formal.output(buffer), formal.size(at), rw(value))])]
         if rest:
             stages.append(
                 Stage((), [], [Store(formal.output(r.nest.buffer), formal.size(r.index), rw(r.value)) for r in rest])
             )
-        params, checks = scalars_and_checks([*template.roots(), *(x for s in stages for x in s.roots())])
         nests = [*more, *(r.nest for r in rest)]
-        origins = list(dict.fromkeys(x for x in (*parts.origins, *(o for n in nests for o in n.origins)) if x))
-        kernel = Kernel(
-            "attention",
-            (*batch, *rows, columns),
-            stages,
-            list(formal.inputs.values()),
-            list(formal.outputs.values()),
-            [],
-            list(formal.sizes.values()),
-            params,
-            origins,
-            list(dict.fromkeys(tuple(x) for x in parts.lines)),
-            ["attention: its scores are never in memory"],
-            formal.hints(self.hints),
-            checks,
+        step = tile_kernel(
             template,
-        )
-        launch = Launch(
-            kernel, list(formal.inputs), list(formal.outputs), [symbol(n) for n in formal.sizes], [n for n, _ in params]
-        )
-        step = Template(
-            parts.step.op,
-            tuple(launch.inputs),
-            {},
-            list(launch.outputs),
-            reason="attention",
-            origin=parts.step.origin,
-            lines=parts.step.lines,
-            launch=launch,
+            stages,
+            formal,
+            self.hints,
+            parts.step,
+            "attention",
+            "attention",
+            SCORES_IN_REGISTERS,
+            (*parts.origins, *(o for n in nests for o in n.origins)),
+            parts.lines,
         )
         dead = self.superfluous([parts.step, *nests], step)
         if not any(s is first for s in dead):  # something else reads the scores

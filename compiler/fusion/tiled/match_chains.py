@@ -1,5 +1,5 @@
 """Chains of matrix products as one kernel: sum(f(a @ b, ...) * c), where what f makes of the products is never in
-memory (templates.ChainedProducts).
+memory (templates.Contraction).
 
 So are the gradients of attention, f(q @ k, g @ v) @ k and the like, and any product of what is computed, element by
 element, from others that are narrow enough to be made again where they are needed. Chains are taken where all that read
@@ -18,7 +18,6 @@ from ...ops.chain_sizes import DTYPES, WIDEST, fills
 from ...lowering.ir import (
     Axis,
     Buffer,
-    Kernel,
     LoopNest,
     Stage,
     Store,
@@ -27,16 +26,14 @@ from ...lowering.ir import (
     cast,
     const,
     load,
-    make,
     prim,
     round_to,
     walk,
 )
-from ...lowering.templates import ChainedProducts
+from ...lowering.templates import Contraction, InnerProduct, WeightedSum
 from ...lowering.lowered import Extern, LoweredStep, View
-
-from ...lowering.rewrite import Rewriter, tidy
-from ...symbolic.expr import Expr, as_expr, maybe_int, symbol
+from ...lowering.rewrite import Rewriter, mapped, tidy, with_operands
+from ...symbolic.expr import Expr, as_expr, symbol
 from .mask_conditions import normal_form
 from ..domain import numel_hint, size_hint
 from .producers import (
@@ -55,9 +52,10 @@ from .producers import (
     read_by,
     replaced,
 )
-from ..parameter_names import FormalNames, scalars_and_checks
+from .tile_kernel import formal_axes, tile_kernel
+from ..parameter_names import FormalNames
 from ..inline import does_more
-from ..schedule import Launch, Template
+from ..schedule import Template
 
 __all__ = ["chains"]
 
@@ -289,76 +287,48 @@ def _build(finder: Finder, bundle: _Bundle, results: set[Buffer | None]) -> list
     axes = (*first.batch, first.row, first.key)
     formal = FormalNames({a.symbol.name for a in (*axes, Axis(INNER, 1), Axis(COLUMN, 1))})
     rw = Rewriter(formal.size, formal.load)
-    batch, (row, key) = (
-        [Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in first.batch],
-        [Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in axes[-2:]],
-    )
+    batch, (row, key) = formal_axes(formal, first.batch), formal_axes(formal, axes[-2:])
     made: dict[Value, Value] = {}
     products = []
     for k, (w, (inner, x, y, scale)) in enumerate(bundle.products.items()):
-        made[w] = acc(f"product{k}", torch.float32)
+        name = f"product{k}"
+        made[w] = acc(name, torch.float32)
         if scale != 1:
             made[w] = prim("mul", made[w], const(scale, torch.float32))
-        products.append((Axis(INNER, inner), rw(x), rw(y)))
-    sums, stages, outputs, more = [], [], [], []
+        products.append(InnerProduct(name, Axis(INNER, inner), rw(x), rw(y)))
+    sums, stages, more = [], [], []
     for j, c in enumerate(bundle.chains):
-        ranges = c.ranges()
+        name, ranges = f"sum{j}", c.ranges()
         factor = c.factor
         for w in c.products:
             factor = replaced(factor, w, made[w])
         factor = normal_form(_unrounded(cast(finder.expanded(factor, ranges, finder.cheap), torch.float32)))
         out = c.step.outputs[0]
         assert out is not None
-        buffer, at, value, _, followers = finder.followers(c, out, ranges, f"sum{j}")
+        buffer, at, value, _, followers = finder.followers(c, out, ranges, name)
         if any(v.op == "load" and _memory(finder, v.attr[0]) in results for v in walk([value])):
             # what follows two chains would be in both, and each wait for the other
             buffer, at, value, followers = (
                 out,
                 tidy(c.index, ranges),
-                round_to(acc(f"sum{j}", torch.float32), out.dtype),
+                round_to(acc(name, torch.float32), out.dtype),
                 [],
             )
-        sums.append((Axis(COLUMN, c.columns), rw(factor), rw(c.c)))
-        stages.append(Stage((Axis(COLUMN, c.columns),), [], [Store(formal.output(buffer), formal.size(at), rw(value))]))
-        outputs.append(buffer)
+        columns = Axis(COLUMN, c.columns)
+        sums.append(WeightedSum(name, columns, rw(factor), rw(c.c)))
+        stages.append(Stage((columns,), [], [Store(formal.output(buffer), formal.size(at), rw(value))]))
         more += followers
-    template = ChainedProducts(tuple(batch), (row,), key, tuple(products), tuple(sums))
-    params, checks = scalars_and_checks([*template.roots(), *(v for st in stages for v in st.roots())])
-    origins = list(
-        dict.fromkeys(
-            x for x in (*(o for c in bundle.chains for o in c.origins), *(o for n in more for o in n.origins)) if x
-        )
-    )
-    lines = list(dict.fromkeys(tuple(x) for c in bundle.chains for x in c.lines))
-    kernel = Kernel(
-        "chain",
-        template.outer,
+    bundle.template = tile_kernel(
+        Contraction(batch, (row,), key, tuple(products), tuple(sums)),
         stages,
-        list(formal.inputs.values()),
-        list(formal.outputs.values()),
-        [],
-        list(formal.sizes.values()),
-        params,
-        origins,
-        lines,
-        ["a chain of products: those within are never in memory"],
-        formal.hints(finder.hints),
-        checks,
-        template,
-    )
-    launch = Launch(
-        kernel, list(formal.inputs), list(formal.outputs), [symbol(n) for n in formal.sizes], [n for n, _ in params]
-    )
-    step = bundle.chains[-1].step
-    bundle.template = Template(
-        step.op,
-        tuple(launch.inputs),
-        {},
-        outputs,
-        reason="chain of products",
-        origin=step.origin,
-        lines=step.lines,
-        launch=launch,
+        formal,
+        finder.hints,
+        bundle.chains[-1].step,
+        "chain",
+        "chain of products",
+        "a chain of products: those within are never in memory",
+        (o for x in (*bundle.chains, *more) for o in x.origins),
+        (x for c in bundle.chains for x in c.lines),
     )
     bundle.gone = [*(c.step for c in bundle.chains), *more]
     return bundle.gone
@@ -368,25 +338,13 @@ def _unrounded(root: Value) -> Value:
     """The value without roundings to 16 bits on the way: a tile's numbers are in registers, and rounded where they are
     multiplied.
     """
-    made: dict[int, Value] = {}
-    for v in walk([root]):
-        args = tuple([made[a.id] for a in v.args])
+
+    def rule(v: Value, args: tuple[Value, ...]) -> Value:
         x = args[0] if args else v
-        if (
-            v.op == "cast"
-            and v.dtype == torch.float32
-            and x.op == "cast"
-            and x.dtype in DTYPES
-            and x.args[0].dtype == torch.float32
-        ):
-            made[v.id] = x.args[0]
-        else:
-            made[v.id] = (
-                v
-                if v.op in ("load", "index") or all(x is y for x, y in zip(args, v.args))
-                else make(v.op, v.dtype, args, v.attr)
-            )
-    return made[root.id]
+        widened = v.op == "cast" and v.dtype == torch.float32 and x.op == "cast" and x.dtype in DTYPES
+        return x.args[0] if widened and x.args[0].dtype == torch.float32 else with_operands(v, args)
+
+    return mapped(root, rule)
 
 
 def _memory(finder: Finder, b: Buffer) -> Buffer:

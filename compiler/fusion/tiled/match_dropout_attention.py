@@ -4,20 +4,22 @@ templates.AttentionGradients backward.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Sequence, TypeGuard
+from typing import Any, Sequence, TypeGuard
 
 import torch
 
 from ...ops.dropout_attention import ATTENTION, BACKWARD
-from ...lowering.ir import Axis, Buffer, Kernel, LoopNest, Stage, Store, Value, acc, load, make
+from ...lowering.ir import Axis, Buffer, LoopNest, Stage, Store, Value, acc, make
 from ...lowering.templates import WORD, AttentionGradients, DropoutAttention
-from ...lowering.lowered import Extern, LoweredStep, View
+from ...lowering.lowered import Extern, LoweredStep
 from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
-from ...symbolic.expr import Expr, as_expr, ceildiv, maybe_int, symbol
+from ...symbolic.expr import Expr, as_expr, ceildiv, symbol
 from ..memory.placed_copies import is_copy, whole_source
-from .producers import position, read_by
+from .match_attention import SCORES_IN_REGISTERS
+from .producers import Finder, position
+from .tile_kernel import formal_axes, tile_kernel
 from ..parameter_names import FormalNames
-from ..schedule import Launch, Template
+from ..schedule import Template
 
 __all__ = ["dropout_attention"]
 
@@ -25,33 +27,23 @@ BATCH, HEAD, ROW, KEY, INNER, COLUMN = (symbol(n) for n in ("i0", "i1", "m0", "r
 
 
 def dropout_attention(
-    steps: Sequence[LoweredStep], needed: Iterable[Buffer], hints: dict[str, int]
+    steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int]
 ) -> list[LoweredStep]:
     """The steps with such calls on a GPU as Template steps, which write where copies of their results would lie."""
     if not any(isinstance(s, Extern) and s.op in (ATTENTION, BACKWARD) for s in steps):
         return list(steps)
-    views = {s.buffer: s for s in steps if isinstance(s, View)}
-    readers: dict[Buffer, list[Any]] = {}
-    for s in steps:
-        for b in read_by(s):
-            readers.setdefault(b, []).append(s)
+    finder = Finder(steps, needed, hints)
+    calls = [s for s in steps if _fits(s)]
     copies: dict[Buffer, LoopNest] = {}
-    kept = set(needed)
-    for s in steps:
-        for b in s.outputs if _fits(s) else ():
-            (copy,) = readers.get(b, []) if len(readers.get(b, [])) == 1 else [None]
-            if isinstance(copy, LoopNest) and is_copy(copy) and b not in kept and b.dtype == copy.buffer.dtype:
-                copies[b] = copy
-    out: list[Any] = []
-    gone: set[int] = set()
-    for s in steps:
-        if _fits(s):
-            template, taken = _kernel(s, views, copies, hints)
-            gone |= {id(x) for x in taken}
-            out.append(template)
-        elif id(s) not in gone:
-            out.append(s)
-    return out
+    for b in [b for s in calls for b in s.outputs if b is not None and b not in finder.needed]:
+        readers = finder.readers.get(b, [])
+        copy = readers[0] if len(readers) == 1 else None
+        if isinstance(copy, LoopNest) and is_copy(copy) and b.dtype == copy.buffer.dtype:
+            copies[b] = copy
+    for s in calls:
+        step, taken = _kernel(finder, s, copies)
+        finder.put(step, s, taken)
+    return finder.steps()
 
 
 def _fits(s: Any) -> TypeGuard[Extern]:
@@ -75,9 +67,7 @@ def _there(b: Buffer, copy: LoopNest, at: Expr, ranges: dict[str, Any]) -> Expr 
     return found if is_affine(found) else None
 
 
-def _kernel(
-    s: Extern, views: dict[Buffer, View], copies: dict[Buffer, LoopNest], hints: dict[str, int]
-) -> tuple[Template, list[LoopNest]]:
+def _kernel(finder: Finder, s: Extern, copies: dict[Buffer, LoopNest]) -> tuple[Template, list[LoopNest]]:
     """The kernel's step, and the copies that it makes superfluous."""
     backward = s.op is BACKWARD
     q, k, v = s.args[1:4] if backward else s.args[:3]
@@ -92,10 +82,7 @@ def _kernel(
     rename = Rewriter(formal.size, formal.load)
 
     def element(b: Buffer, *at: Expr) -> Value:
-        e = position(b, *at)
-        while b in views:  # (one buffer for all parts of a wider product)
-            e, b = as_expr(views[b].offset) + e, views[b].base
-        return rename(load(b, tidy(e, ranges)))
+        return rename(finder.element(b, position(b, *at), ranges))
 
     batch = BATCH * heads + HEAD
     parts: dict[str, Any] = {
@@ -111,11 +98,10 @@ def _kernel(
             "result": element(out, BATCH, HEAD, ROW, COLUMN),
             "logarithm": element(logarithm, BATCH, HEAD, ROW),
         }
-    sized = [Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in axes]
+    sized = formal_axes(formal, axes)
     kind = AttentionGradients if backward else DropoutAttention
-    template = kind(tuple(sized[:2]), (sized[2],), *sized[3:], keep=keep, causal=causal, scale=scale, **parts)
+    template = kind(sized[:2], sized[2:3], *sized[3:], keep=keep, causal=causal, scale=scale, **parts)
 
-    written: dict[Buffer, None] = {}
     taken: list[LoopNest] = []
 
     def store(b: Buffer, name: str, *at: Expr) -> Store:
@@ -126,7 +112,6 @@ def _kernel(
         if there is not None:
             taken.append(copies[b])
             b, place = copies[b].buffer, there
-        written[b] = None
         return Store(formal.output(b), formal.size(place), value)
 
     results = [b for b in s.outputs if b is not None]
@@ -141,33 +126,7 @@ def _kernel(
             Stage((sized[5],), [], [store(results[0], "mixed", BATCH, HEAD, ROW, COLUMN)]),
             Stage((), [], [store(results[1], "logarithm", BATCH, HEAD, ROW)]),
         ]
-    kernel = Kernel(
-        "attention",
-        template.outer,
-        stages,
-        list(formal.inputs.values()),
-        list(formal.outputs.values()),
-        [],
-        list(formal.sizes.values()),
-        [],
-        [s.origin] if s.origin else [],
-        list(dict.fromkeys(tuple(x) for x in s.lines)),
-        ["attention: its scores are never in memory"],
-        formal.hints(hints),
-        [],
-        template,
+    step = tile_kernel(
+        template, stages, formal, finder.hints, s, "attention", "attention", SCORES_IN_REGISTERS, [s.origin], s.lines
     )
-    launch = Launch(kernel, list(formal.inputs), list(formal.outputs), [symbol(x) for x in formal.sizes])
-    return (
-        Template(
-            s.op,
-            tuple(launch.inputs),
-            {},
-            list(written),
-            reason="attention",
-            origin=s.origin,
-            lines=s.lines,
-            launch=launch,
-        ),
-        taken,
-    )
+    return step, taken

@@ -8,10 +8,9 @@ import torch
 
 from .core import TensorMeta
 
-__all__ = ["result_type", "promote", "category", "opmath", "is_float", "is_int", "to_complex_real", "DEFAULT_INT"]
+__all__ = ["result_type", "promote", "category", "opmath", "is_float", "is_int", "to_complex_real"]
 
 _BOOL, _INT, _FLOAT, _COMPLEX = 0, 1, 2, 3
-DEFAULT_INT = torch.int64
 
 _CATEGORY: dict[torch.dtype, int] = {torch.bool: _BOOL}
 _CATEGORY.update({d: _INT for d in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)})

@@ -23,24 +23,9 @@ def _filled(lo: Lowering, x: Any) -> Ref:
     return Ref(lo.out_shape(), m.dtype, operand(x, m.dtype))
 
 
-@rule("aten.full.default", "aten.full_like.default", "aten.new_full.default")
+@rule("aten.full.default")
 def full(lo: Lowering, node: Any, first: Any, *args: Any, **kw: Any) -> Ref:
     return _filled(lo, args[-1] if "fill_value" not in kw else kw["fill_value"])
-
-
-@rule("aten.fill.Scalar", "aten.fill.Tensor")
-def fill(lo: Lowering, node: Any, x: Ref, value: Any) -> Ref:
-    return _filled(lo, value)
-
-
-@rule("aten.scalar_tensor.default")
-def scalar_tensor(lo: Lowering, node: Any, x: Any, **kw: Any) -> Ref:
-    return _filled(lo, x)
-
-
-@rule("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default")
-def zeros(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    return _filled(lo, 0)
 
 
 EMPTY = tuple(
@@ -59,11 +44,6 @@ def empty(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
     if dtype.is_floating_point or dtype.is_complex:
         return _filled(lo, float("nan"))
     return _filled(lo, True if dtype == torch.bool else torch.iinfo(dtype).max)
-
-
-@rule("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
-def ones(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    return _filled(lo, 1)
 
 
 @rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
@@ -89,14 +69,6 @@ def _ramp(lo: Lowering, start: Any, step: Any) -> Ref:
     wide = torch.float64 if m.dtype.is_floating_point else torch.int64
     v = prim("add", operand(start, wide), prim("mul", operand(step, wide), cast(index(i), wide)))
     return lo.pointwise(cast(v, m.dtype))
-
-
-@rule("aten.eye.default", "aten.eye.m")
-def eye(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    m = lo.meta()
-    shape = lo.out_shape()
-    r, c = (index(as_expr(0) if is_one(shape[d]) else dim_symbol(2, d)) for d in (0, 1))
-    return lo.pointwise(prim("where", prim("eq", r, c), const(1, m.dtype), const(0, m.dtype)))
 
 
 @rule("aten.linspace.default")

@@ -20,7 +20,7 @@ MOST_MOVED = 96  # operations that are computed where their result is padded
 CHOICE_LIMIT = 4
 
 
-@rule("aten.cat.default", "aten.concat.default")
+@rule("aten.cat.default")
 def cat(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     dtype = lo.meta().dtype
     if dtype.is_complex:
@@ -103,19 +103,6 @@ def _store_pieces(lo: Lowering, pieces: list[Ref], dim: int, shape: tuple, dtype
         )
         first = first + x.shape[dim]
     return ref_of_buffer(b)
-
-
-@rule("aten.stack.default")
-def stack(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
-    n = len(lo.out_shape())
-    dim %= n
-    pieces = [
-        remap(
-            x, x.shape[:dim] + (1,) + x.shape[dim:], {d: dim_symbol(n, d if d < dim else d + 1) for d in range(x.ndim)}
-        )
-        for x in tensors
-    ]
-    return cat(lo, node, pieces, dim)
 
 
 @rule("aten.constant_pad_nd.default")

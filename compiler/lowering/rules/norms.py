@@ -26,7 +26,7 @@ def _exp_parts(lo: Lowering, v: Value, shape: Sequence[Any], dim: int) -> tuple[
     return shifted, e, lo.reduce("sum", e.value, shape, [dim], True, suffix="_sum")
 
 
-@rule("aten._softmax.default", "aten.softmax.int")
+@rule("aten._softmax.default")
 def softmax(lo: Lowering, node: Any, x: Ref, dim: int, *args: Any, **kw: Any) -> Ref:
     out = lo.meta().dtype
     if x.ndim == 0:
@@ -42,7 +42,7 @@ def _one_or_nan(v: Value) -> Value:
     return prim("div", e, e)
 
 
-@rule("aten._log_softmax.default", "aten.log_softmax.int")
+@rule("aten._log_softmax.default")
 def log_softmax(lo: Lowering, node: Any, x: Ref, dim: int, *args: Any, **kw: Any) -> Ref:
     out = lo.meta().dtype
     v = cast(x.value, compute_dtype(out))
@@ -96,21 +96,7 @@ def _as_meta(lo: Lowering, x: Ref, k: int) -> Ref:
     return r if r.dtype == m.dtype else lo.store(rounded(r.value, m.dtype), shape, m.dtype, suffix=f"_{k}")
 
 
-@rule("aten.layer_norm.default")
-def layer_norm(
-    lo: Lowering,
-    node: Any,
-    x: Ref,
-    normalized: Sequence[Any],
-    weight: Ref | None = None,
-    bias: Ref | None = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> Ref:
-    return lo.pointwise(_layer_norm(lo, x, normalized, weight, bias, eps)[0])
-
-
-@rule("aten._fused_rms_norm.default", "aten.rms_norm.default")
+@rule("aten._fused_rms_norm.default")
 def rms_norm(
     lo: Lowering, node: Any, x: Ref, normalized: Sequence[Any], weight: Ref | None = None, eps: float | None = None
 ) -> Any:
@@ -183,25 +169,6 @@ def native_batch_norm(
     y = _batch_norm(x, weight, bias, mean, var, eps)
     empty = tuple(Ref(lo.out_shape(k=k), lo.meta(k=k).dtype, C(0, lo.meta(k=k).dtype)) for k in (1, 2))
     return (lo.pointwise(y, 0), *empty)
-
-
-@rule("aten.batch_norm.default")
-def batch_norm(
-    lo: Lowering,
-    node: Any,
-    x: Ref,
-    weight: Ref | None,
-    bias: Ref | None,
-    mean: Ref | None,
-    var: Ref | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool = True,
-) -> Ref:
-    if training or mean is None or var is None:
-        raise NoRule("batch norm in training mode")
-    return lo.pointwise(_batch_norm(x, weight, bias, mean, var, eps))
 
 
 def _batch_norm(x: Ref, weight: Ref | None, bias: Ref | None, mean: Ref, var: Ref, eps: float) -> Value:

@@ -78,12 +78,6 @@ for _name in _FLOAT_UNARY:
     rule(f"aten.{_name}.default")(_unary(_name))
 
 
-@rule("aten.native_dropout_backward.default")
-def native_dropout_backward(lo: Lowering, node: Any, grad: Ref, mask: Ref, scale: Any) -> Ref:
-    g, m = _math(lo, grad, mask)
-    return _out(lo, prim("mul", prim("mul", g, m), operand(scale, g.dtype)))
-
-
 # ---- one operand, same dtype
 def _same_dtype(name: str, int_identity: bool = False, bool_identity: bool = False) -> Callable:
     def f(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
@@ -97,14 +91,12 @@ def _same_dtype(name: str, int_identity: bool = False, bool_identity: bool = Fal
     return f
 
 
-for _name in ("neg", "square"):
-    rule(f"aten.{_name}.default")(_same_dtype(_name))
+rule("aten.neg.default")(_same_dtype("neg"))
 for _name in ("abs", "sign", "relu"):
     rule(f"aten.{_name}.default")(_same_dtype(_name, bool_identity=True))
 rule("aten.sgn.default")(_same_dtype("sign", bool_identity=True))
 for _name in ("floor", "ceil", "trunc", "round"):
     rule(f"aten.{_name}.default")(_same_dtype(_name, int_identity=True))
-rule("aten.fix.default")(_same_dtype("trunc", int_identity=True))
 rule("aten.frac.default")(_same_dtype("frac"))
 
 
@@ -131,19 +123,6 @@ def is_special(lo: Lowering, node: Any, x: Ref) -> Ref:
     return _out(lo, prim(name, v))
 
 
-@rule("aten.isfinite.default")
-def isfinite(lo: Lowering, node: Any, x: Ref) -> Ref:
-    _no_complex(lo, x)
-    v = operand(x, compute_dtype(x.dtype))
-    return _out(lo, _finite(v))
-
-
-def _finite(v: Value) -> Value:
-    if not v.dtype.is_floating_point:
-        return C(True, torch.bool)
-    return prim("logical_not", prim("logical_or", prim("isnan", v), prim("isinf", v)))
-
-
 @rule("aten.isposinf.default", "aten.isneginf.default")
 def signed_inf(lo: Lowering, node: Any, x: Ref) -> Ref:
     v = operand(x, compute_dtype(x.dtype))
@@ -166,7 +145,7 @@ def nan_to_num(lo: Lowering, node: Any, x: Ref, nan: Any = None, posinf: Any = N
 
 
 # ---- copies and conversions
-@rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default", "aten.positive.default")
+@rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.positive.default")
 def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
     """No copy where the values lie in a temporary with the right strides already: nothing in a functional graph can
     tell.
@@ -182,7 +161,7 @@ def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
     return lo.pointwise(x.value)
 
 
-@rule("aten._to_copy.default", "prims.convert_element_type.default", "aten.to.dtype")
+@rule("aten._to_copy.default", "prims.convert_element_type.default")
 def to_copy(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
     m = lo.meta()
     if str(m.device) != str(lo.meta(node.args[0]).device):
@@ -195,11 +174,6 @@ def to_copy(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
 def copy(lo: Lowering, node: Any, dst: Ref, src: Any, non_blocking: bool = False) -> Ref:
     _no_complex(lo, dst, src)
     return lo.pointwise(operand(src, dst.dtype))
-
-
-@rule("aten.alias.default", "aten.detach.default", "aten.lift_fresh.default")
-def alias(lo: Lowering, node: Any, x: Ref) -> Ref:
-    return x
 
 
 # ---- two operands
@@ -230,7 +204,7 @@ def _converted(lo: Lowering, a: Any, b: Any) -> list[Value]:
     return _of_one_dtype(lo, lo.meta().dtype, a, b)
 
 
-@rule("aten.add.Tensor", "aten.add.Scalar")
+@rule("aten.add.Tensor")
 def add(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
     x, y = _converted(lo, a, b)
     if x.dtype == torch.bool:
@@ -238,44 +212,32 @@ def add(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
     return _out(lo, prim("add", x, _scaled(y, alpha)))
 
 
-@rule("aten.sub.Tensor", "aten.sub.Scalar")
+@rule("aten.sub.Tensor")
 def sub(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
     x, y = _converted(lo, a, b)
     return _out(lo, prim("sub", x, _scaled(y, alpha)))
 
 
-@rule("aten.rsub.Tensor", "aten.rsub.Scalar")
-def rsub(lo: Lowering, node: Any, a: Any, b: Any, alpha: Any = 1) -> Ref:
-    x, y = _converted(lo, a, b)
-    return _out(lo, prim("sub", y, _scaled(x, alpha)))
-
-
-@rule("aten.mul.Tensor", "aten.mul.Scalar")
+@rule("aten.mul.Tensor")
 def mul(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _math(lo, a, b)
     return _out(lo, prim("logical_and" if x.dtype == torch.bool else "mul", x, y))
 
 
-@rule("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
+@rule("aten.div.Tensor")
 def div(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _math(lo, a, b)
     return _out(lo, prim("div", x, y))
 
 
-@rule("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+@rule("aten.div.Tensor_mode")
 def div_mode(lo: Lowering, node: Any, a: Any, b: Any, *, rounding_mode: str | None) -> Ref:
     x, y = _math(lo, a, b)
     name = {None: "div", "trunc": "div_trunc", "floor": "div_floor"}[rounding_mode]
     return _out(lo, prim(name, x, _divisor(lo, x, y, b)))
 
 
-@rule("aten.floor_divide.default", "aten.floor_divide.Scalar")
-def floor_divide(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
-    return _out(lo, prim("div_floor", x, _divisor(lo, x, y, b)))
-
-
-@rule("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
+@rule("aten.remainder.Tensor", "aten.remainder.Scalar")
 def remainder(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
     return _out(lo, prim("remainder", x, _divisor(lo, x, y, b)))
@@ -375,7 +337,7 @@ def nextafter(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 
 for _overload in ("Tensor", "Scalar"):
     rule(f"aten.copysign.{_overload}")(_binary("copysign"))
-for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
+for _overload in ("Tensor", "Scalar"):
     rule(f"aten.bitwise_and.{_overload}")(_binary("bitwise_and", "logical_and"))
     rule(f"aten.bitwise_or.{_overload}")(_binary("bitwise_or", "logical_or"))
     rule(f"aten.bitwise_xor.{_overload}")(_binary("bitwise_xor", "logical_xor"))
@@ -467,20 +429,14 @@ def xlogy(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 
 
 # ---- three operands
-@rule("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+@rule("aten.where.self")
 def where(lo: Lowering, node: Any, cond: Ref, a: Any, b: Any) -> Ref:
     _no_complex(lo, a, b)
     dt = lo.meta().dtype
     return lo.pointwise(prim("where", cast(cond.value, torch.bool), operand(a, dt), operand(b, dt)))
 
 
-@rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def masked_fill(lo: Lowering, node: Any, x: Ref, mask: Ref, value: Any) -> Ref:
-    _no_complex(lo, x, value)
-    return lo.pointwise(prim("where", mask.value, operand(value, x.dtype), x.value))
-
-
-@rule("aten.addcmul.default", "aten.addcdiv.default")
+@rule("aten.addcdiv.default")
 def addc(lo: Lowering, node: Any, x: Ref, a: Ref, b: Ref, *, value: Any = 1) -> Ref:
     v, p, q = _math(lo, x, a, b)
     s = operand(value, v.dtype)
@@ -511,7 +467,7 @@ def _number_bounds(*bounds: Any) -> None:
         raise NoRule("a bound that is NaN")
 
 
-@rule("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
+@rule("aten.clamp.default", "aten.clamp.Tensor")
 def clamp(lo: Lowering, node: Any, x: Ref, min: Any = None, max: Any = None) -> Ref:
     _number_bounds(min, max)
     (v,) = _math(lo, x)
@@ -519,20 +475,6 @@ def clamp(lo: Lowering, node: Any, x: Ref, min: Any = None, max: Any = None) -> 
         lo,
         clamp_value(v, None if min is None else operand(min, v.dtype), None if max is None else operand(max, v.dtype)),
     )
-
-
-@rule("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def clamp_min(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
-    _number_bounds(m)
-    v, b = _math(lo, x, m)
-    return _out(lo, prim("maximum", b, v))
-
-
-@rule("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def clamp_max(lo: Lowering, node: Any, x: Ref, m: Any) -> Ref:
-    _number_bounds(m)
-    v, b = _math(lo, x, m)
-    return _out(lo, prim("minimum", b, v))
 
 
 # ---- activations
@@ -588,24 +530,6 @@ def silu(lo: Lowering, node: Any, x: Ref) -> Ref:
     return _out(lo, prim("div", v, prim("add", C(1, v.dtype), prim("exp", prim("neg", v)))))
 
 
-@rule("aten.hardtanh.default")
-def hardtanh(lo: Lowering, node: Any, x: Ref, min_val: Any = -1, max_val: Any = 1) -> Ref:
-    (v,) = _math(lo, x)
-    return _out(lo, clamp_value(v, operand(min_val, v.dtype), operand(max_val, v.dtype)))
-
-
-@rule("aten.relu6.default")
-def relu6(lo: Lowering, node: Any, x: Ref) -> Ref:
-    (v,) = _math(lo, x)
-    return _out(lo, clamp_value(v, C(0, v.dtype), C(6, v.dtype)))
-
-
-@rule("aten.leaky_relu.default")
-def leaky_relu(lo: Lowering, node: Any, x: Ref, slope: Any = 0.01) -> Ref:
-    (v,) = _math(lo, x)
-    return _out(lo, prim("where", prim("gt", v, C(0, v.dtype)), v, prim("mul", v, operand(slope, v.dtype))))
-
-
 @rule("aten.elu.default")
 def elu(lo: Lowering, node: Any, x: Ref, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ref:
     (v,) = _math(lo, x)
@@ -640,21 +564,6 @@ def hard(lo: Lowering, node: Any, x: Ref) -> Ref:
 def mish(lo: Lowering, node: Any, x: Ref) -> Ref:
     (v,) = _math(lo, x)
     return _out(lo, prim("mul", v, prim("tanh", prim("log1p", prim("exp", v)))))
-
-
-@rule("aten.log_sigmoid_forward.default")
-def log_sigmoid(lo: Lowering, node: Any, x: Ref) -> tuple:
-    dt = compute_dtype(x.dtype)
-    v = operand(x, dt)
-    e = prim("exp", prim("neg", prim("abs", v)))
-    r = prim("sub", prim("minimum", v, C(0, dt)), prim("log1p", e))
-    return lo.pointwise(rounded(r, x.dtype), 0), lo.pointwise(rounded(e, x.dtype), 1)
-
-
-@rule("aten.threshold.default")
-def threshold(lo: Lowering, node: Any, x: Ref, t: Any, value: Any) -> Ref:
-    (v,) = _math(lo, x)
-    return _out(lo, prim("where", prim("le", v, operand(t, v.dtype)), operand(value, v.dtype), v))
 
 
 @rule("aten.threshold_backward.default")

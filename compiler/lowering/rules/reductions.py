@@ -82,20 +82,14 @@ def _extreme(lo: Lowering, op: str, x: Ref, dims: Sequence[int], keepdim: bool, 
     return acc
 
 
-@rule("aten.amax.default", "aten.max.default")
+@rule("aten.amax.default")
 def amax(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False) -> Ref:
     return _extreme(lo, "max", x, dims_of(dim, x.ndim), keepdim)
 
 
-@rule("aten.amin.default", "aten.min.default")
+@rule("aten.amin.default")
 def amin(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False) -> Ref:
     return _extreme(lo, "min", x, dims_of(dim, x.ndim), keepdim)
-
-
-@rule("aten.aminmax.default")
-def aminmax(lo: Lowering, node: Any, x: Ref, *, dim: Any = None, keepdim: bool = False) -> tuple:
-    dims = dims_of(dim, x.ndim)
-    return _extreme(lo, "min", x, dims, keepdim, "_min"), _extreme(lo, "max", x, dims, keepdim, "_max")
 
 
 def _arg(lo: Lowering, op: str, x: Ref, dims: Sequence[int], keepdim: bool, suffix: str = "") -> Ref:
@@ -111,14 +105,7 @@ def argmax(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = Fal
     return _arg(lo, "argmax" if "argmax" in node.target._schema.name else "argmin", x, dims_of(dim, x.ndim), keepdim)
 
 
-@rule("aten.max.dim", "aten.min.dim")
-def max_dim(lo: Lowering, node: Any, x: Ref, dim: int, keepdim: bool = False) -> tuple:
-    op = "max" if node.target._schema.name.endswith("max") else "min"
-    dims = dims_of(dim, x.ndim)
-    return _extreme(lo, op, x, dims, keepdim, "_values"), _arg(lo, "arg" + op, x, dims, keepdim, "_indices")
-
-
-@rule("aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim", "aten.all.dims")
+@rule("aten.any.dim", "aten.all.dim")
 def any_all(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False) -> Ref:
     _real(x)
     op = node.target._schema.name.split("::")[1]

@@ -17,14 +17,7 @@ from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, remap, reshape
 from ..rewrite import tidy
 
 
-@view_rule(
-    "aten.view.default",
-    "aten._unsafe_view.default",
-    "aten.reshape.default",
-    "aten._reshape_alias.default",
-    "aten.flatten.using_ints",
-    "aten.unflatten.int",
-)
+@view_rule("aten.view.default", "aten._reshape_alias.default")
 def view(lo: Lowering, node: Any, x: Ref, *args: Any) -> Ref:
     return reshape(x, lo.out_shape())
 
@@ -36,7 +29,7 @@ def view_dtype(lo: Lowering, node: Any, x: Ref, dtype: torch.dtype) -> Ref:
     raise NoRule("view as another dtype")
 
 
-@view_rule("aten.expand.default", "aten.broadcast_to.default")
+@view_rule("aten.expand.default")
 def expand(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
     return Ref(lo.out_shape(), x.dtype, x.value)  # symbols are counted from the right: nothing to substitute
 
@@ -51,19 +44,6 @@ def _permute(x: Ref, dims: list[int]) -> Ref:
     return remap(x, tuple(x.shape[d] for d in dims), {d: dim_symbol(n, k) for k, d in enumerate(dims)})
 
 
-@view_rule("aten.transpose.int")
-def transpose(lo: Lowering, node: Any, x: Ref, a: int, b: int) -> Ref:
-    dims = list(range(x.ndim))
-    if dims:
-        dims[a], dims[b] = dims[b], dims[a]
-    return _permute(x, dims)
-
-
-@view_rule("aten.t.default", "aten.numpy_T.default")
-def t(lo: Lowering, node: Any, x: Ref) -> Ref:
-    return _permute(x, list(reversed(range(x.ndim))))
-
-
 @view_rule("aten.unsqueeze.default")
 def unsqueeze(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
     n = x.ndim + 1
@@ -73,7 +53,7 @@ def unsqueeze(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
     )
 
 
-@view_rule("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
+@view_rule("aten.squeeze.dims")
 def squeeze(lo: Lowering, node: Any, x: Ref, dims: Any = None) -> Ref:
     chosen = range(x.ndim) if dims is None else ([dims] if isinstance(dims, int) else dims)
     gone = {d % x.ndim for d in chosen} if x.ndim else set()
@@ -124,10 +104,8 @@ def slice_(lo: Lowering, node: Any, x: Ref, dim: int = 0, start: Any = None, end
 @view_rule(
     "aten.split.Tensor",
     "aten.split_with_sizes.default",
-    "aten.chunk.default",
     "aten.unsafe_split.Tensor",
     "aten.unsafe_split_with_sizes.default",
-    "aten.unsafe_chunk.default",
 )
 def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
     dim %= x.ndim
@@ -217,15 +195,6 @@ def repeat(lo: Lowering, node: Any, x: Ref, repeats: Any) -> Ref:
         return lo.pointwise(const(0, x.dtype))
     m = {d: dim_symbol(n, lead + d) % as_expr(x.shape[d]) for d in range(x.ndim)}
     return lo.pointwise(remap(x, shape, m).value)
-
-
-@rule("aten.tril.default", "aten.triu.default")
-def triangle(lo: Lowering, node: Any, x: Ref, diagonal: Any = 0) -> Ref:
-    n = x.ndim
-    row = index(_at(x, n - 2))
-    col = index(_at(x, n - 1) - diagonal)
-    keep = prim("le" if "tril" in node.target._schema.name else "ge", col, row)
-    return lo.pointwise(prim("where", keep, x.value, const(0, x.dtype)))
 
 
 def _at(x: Ref, d: int) -> Expr:

@@ -22,8 +22,7 @@ import torch
 from ... import events
 from ...codegen.cuda.product import product_choices
 from ...codegen.generated import Generated, GeneratedKernel
-from ...codegen.triton.tiles.attention_tiles import attention_choices
-from ...codegen.triton.tiles.chains import chain_choices
+from ...codegen.triton.tiles.plans import tile_choices
 from ...codegen.triton.layout import Choices, GpuTarget, at_hints, numel
 from ...codegen.triton.print_kernel import print_kernel
 from ...codegen.triton.printer import without_locals
@@ -275,10 +274,8 @@ def candidates(k: GeneratedKernel, target: GpuTarget) -> list[Choices]:
             ]
     elif kind == "product":
         out += product_choices(k.kernel, target, default)
-    elif kind == "attention":
-        out += attention_choices(default)
-    elif kind == "chain":
-        out += chain_choices(default)
+    elif kind in ("attention", "chain"):
+        out += tile_choices(default)
     elif kind == "split":
         splits = sorted(
             {

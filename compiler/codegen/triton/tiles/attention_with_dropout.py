@@ -1,7 +1,7 @@
 """Attention with dropout, forward (templates.DropoutAttention) and backward (templates.AttentionGradients), as kernels
 for tensor cores.
 
-Forward is attention.py's loop over tiles of keys with a mask on what is mixed. Backward makes the scores again, twice:
+Forward is softmax.py's loop over tiles of keys with a mask on what is mixed. Backward makes the scores again, twice:
 programs with a tile of rows make the gradients of q (and each row's sum of result * gradient before), programs with a
 tile of keys those of k and v. So nothing is added up in memory, and results do not depend on who comes first. (Sums of
 the gradients' columns, for a bias, took these kernels as long as a kernel of their own takes.)
@@ -18,14 +18,14 @@ import torch
 from ....lowering.ir import Kernel, Stage, Value
 from ....lowering.templates import WORD, AttentionGradients, DropoutAttention
 from ....symbolic.expr import Expr, as_expr, ceildiv, integer, symbol
-from .attention_tiles import held
+from .plans import held
 from ..dtypes import ttype
-from ..layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
+from ..layout import GpuTarget, Layout, numel
 from ..printer import Function, Printer
 from ..split import Scratch
 from .row_tiles import LOG2E
 
-__all__ = ["DropoutAttentionPrinter", "plan_dropout_attention"]
+__all__ = ["DropoutAttentionPrinter"]
 
 _HELPERS = {
     "_kept": (
@@ -42,26 +42,6 @@ _HELPERS = {
 }
 WORD_BITS = 32
 ROWS_BACK = 64  # at a time, of a program that makes gradients of k and v
-
-
-def plan_dropout_attention(
-    kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None
-) -> Layout:
-    """Tiles that were the fastest on an H200 for heads of 64 columns; less of them where there are too few rows for all
-    processors.
-    """
-    t = kernel.template
-    assert isinstance(t, DropoutAttention)
-    rows, batch = (at_hints(numel(axes), kernel.hints) for axes in (t.rows, t.batch))
-    backward = isinstance(t, AttentionGradients)
-    many = batch * -(-rows // 128) >= 2 * target.processors
-    xblock, warps = (128, 8 if backward else 4) if many else (64, 4)
-    lay = Layout("dropout attention", t.rows, (), xblock, 1, 64, warps, 3)
-    for name in ("xblock", "rblock", "warps", "stages"):
-        if getattr(choices, name) is not None:
-            setattr(lay, name, getattr(choices, name))
-    lay.wide = is_wide(kernel) if wide is None else wide
-    return lay
 
 
 class DropoutAttentionPrinter(Printer):

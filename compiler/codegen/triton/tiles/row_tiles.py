@@ -1,5 +1,4 @@
-"""Programs that hold a tile of rows and go through keys tile by tile: what kernels of attention (attention.py) and of
-chained products (chains.py) share.
+"""Programs that hold a tile of rows and go through keys tile by tile: which tiles of keys they go through.
 
 Comparisons of key and row positions, without which what is computed counts for nothing, say which tiles of keys count
 at all, and for which of those a comparison holds everywhere: a loop over the latter leaves it out. Where other
@@ -16,7 +15,7 @@ import torch
 from ....lowering.ir import Axis, Value, walk
 from ....lowering.rewrite import Rewriter
 from ....symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
-from .attention_tiles import held
+from .plans import held
 from ..dtypes import ttype
 from ..layout import Layout, numel
 from ..prims import Operand
@@ -178,13 +177,13 @@ class RowTiles(Printer):
             sizes=self.sizes,
         )
 
-    def _operand(self, name: str, value: Value, v: Values, shape: str, whole: frozenset[str]) -> str:
-        """A tile of q, k or v, in its own type: what lies outside is 0."""
+    def _operand(self, value: Value, v: Values, shape: str, whole: frozenset[str]) -> str:
+        """The load of an operand's tile, in its own type: what lies outside is 0."""
         buffer, e = value.attr
         have = v.dims_of(e)
         mask, _ = v.mask(have)
         text = f"tl.load({buffer.name} + ({v.index(e)})" + (f", {mask}, other=0.0" if mask else "") + ")"
-        return f"{name} = " + (text if have >= whole else f"tl.broadcast_to({text}, {shape})")
+        return text if have >= whole else f"tl.broadcast_to({text}, {shape})"
 
     def _dims(self, dim: str, axes: Sequence[Axis], more: dict[str, str]) -> dict[str, str]:
         return {a.symbol.name: dim for a in axes} | more
