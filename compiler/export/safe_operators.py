@@ -162,7 +162,8 @@ WINDOWS = _names("""
     adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d conv1d conv2d
     conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution fold unfold im2col col2im
     reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
-    pixel_shuffle pixel_unshuffle channel_shuffle local_response_norm stft istft native_group_norm group_norm""")
+    pixel_shuffle pixel_unshuffle channel_shuffle local_response_norm stft istft native_group_norm group_norm
+    matrix_power""")  # (of the smallest whole number it never ends)
 SCALES = _names("""
     interpolate upsample upsample_bilinear upsample_nearest upsample_bicubic2d upsample_bilinear2d upsample_linear1d
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d _upsample_bicubic2d_aa
@@ -211,6 +212,8 @@ def check_sizes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
         asked = [v for v in (*args[2:3], kwargs.get("steps")) if isinstance(v, int)]
     elif base == "histc":
         asked = [v for v in (*args[1:2], kwargs.get("bins")) if isinstance(v, int)]
+    elif base == "combinations":  # by way of all tuples of so many elements
+        asked = [16.0 ** min(v, 64) for v in (*args[1:2], kwargs.get("r")) if isinstance(v, int)]
     elif base == "eye":
         sides = [v for v in (*args[:2], kwargs.get("n"), kwargs.get("m")) if isinstance(v, int)]
         asked = [_product(sides if len(sides) > 1 else sides * 2)]

@@ -239,6 +239,11 @@ def renamed(name):
         calls("torch:histc", [2**40]),
         constant("torch:full", [2**40], 1.0),
         calls("torch:conv2d", [{"node": "x"}, None, 1, 0, 2**62]),
+        calls("torch:matrix_power", [-(2**63)]),
+        calls("torch.linalg:matrix_power", kwargs={"n": -(2**63)}),
+        calls("ops:aten::linalg_matrix_power.default", [-(2**63)]),
+        calls("torch:combinations", [20]),
+        calls("torch:combinations", kwargs={"r": 2**64 - 1}),
         calls("new", op="call_method", kwargs={"\uff43data": 4096}),  # (Python's parser reads it as cdata)
         calls("torch:div", [{"node": "x"}], {"rounding_mod\uff45": "trunc"}),
         renamed("\uff58"),
