@@ -16,7 +16,7 @@ not:
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from ..errors import ExportError
 
@@ -194,6 +194,15 @@ def is_listed(name: str) -> bool:
     return base in _OPERATORS
 
 
+# Calls with one number that is a count: its position, its name, and how many elements it asks for.
+_COUNTS: dict[str, tuple[int, str, Callable[[int], float]]] = {
+    "linspace": (2, "steps", float),
+    "logspace": (2, "steps", float),
+    "histc": (1, "bins", float),
+    "combinations": (1, "r", lambda r: 16.0 ** min(r, 64)),  # by way of all tuples of so many elements
+}
+
+
 def check_sizes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """That the constants of a call ask for no more than LARGEST elements."""
     base = base_name(name)
@@ -208,12 +217,9 @@ def check_sizes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
         ]
         start, end, step = (*((0, *numbers) if len(numbers) < 2 else numbers), 1, 1)[:3]
         asked = [abs(end - start) / (abs(step) or 1)]
-    elif base in ("linspace", "logspace"):
-        asked = [v for v in (*args[2:3], kwargs.get("steps")) if isinstance(v, int)]
-    elif base == "histc":
-        asked = [v for v in (*args[1:2], kwargs.get("bins")) if isinstance(v, int)]
-    elif base == "combinations":  # by way of all tuples of so many elements
-        asked = [16.0 ** min(v, 64) for v in (*args[1:2], kwargs.get("r")) if isinstance(v, int)]
+    elif base in _COUNTS:
+        at, keyword, of = _COUNTS[base]
+        asked = [of(v) for v in (*args[at : at + 1], kwargs.get(keyword)) if isinstance(v, int)]
     elif base == "eye":
         sides = [v for v in (*args[:2], kwargs.get("n"), kwargs.get("m")) if isinstance(v, int)]
         asked = [_product(sides if len(sides) > 1 else sides * 2)]
