@@ -206,7 +206,7 @@ def _parse(data: bytes) -> dict:
         opens = torch.frombuffer(bytearray(brackets.translate(_OPENS)), dtype=torch.int8)
         if int(opens.cumsum(0, dtype=torch.int32).max()) > grammar.MOST_DEPTH:
             raise ExportError(f"the file's program is nested more than {grammar.MOST_DEPTH} values deep")
-    text = json.loads(data, parse_int=_whole, parse_constant=_constant)
+    text = json.loads(data, parse_int=_whole, parse_constant=_constant, object_pairs_hook=_object)
     if not isinstance(text, dict):
         raise ExportError("the file holds no exported program")
     return text
@@ -221,6 +221,13 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ExportError("the file's program has a field twice")
+    return made
+
+
 def _constant(text: str) -> Any:
     raise ExportError(f"the file holds {text}, which is no JSON")
 
@@ -232,7 +239,7 @@ def _program(
         [grammar.identifier(n), grammar.words(k), None if d is None else [decode(d[0])]]
         for n, k, d in text["signature"]
     ]
-    parameters = [str(name) for name, _, _ in signature]
+    parameters = dict.fromkeys(str(name) for name, _, _ in signature)
     state = _state(text["state"], kept)
     symbols = {
         grammar.identifier(k): _symbol(v, parameters) for k, v in decode({"dict": _pairs(text["symbols"])}).items()
@@ -244,11 +251,16 @@ def _program(
         checks.append(Check(kind, facts.check(kind, decode(path), expected), expected, grammar.words(where)))
     facts.finish()
     inputs = [_input(decode(row), facts) for row in text["inputs"]]
+    floating = _floating_arguments(checks)
     graph = decode_graph(
         text["graph"],
         [_KINDS[i.kind] for i in inputs],
         allowed=operators,
-        plain={k for k, i in enumerate(inputs) if _floating(i, state, checks)},
+        plain={
+            k
+            for k, i in enumerate(inputs)
+            if (state[i.key].is_floating_point() if i.kind == "state" else i.path and repr(i.path) in floating)
+        },
     )
     result = decode(text["result"])
     facts.result(result, len(graph.meta["kinds"]))
@@ -276,16 +288,14 @@ def _program(
 _KINDS = {"argument": TENSOR, "state": TENSOR, "number": NUMBER, "size": NUMBER}
 
 
-def _floating(i: Input, state: dict[str, torch.Tensor], checks: list[Check]) -> bool:
-    """Whether the input is a tensor of floating dtype."""
-    if i.kind == "state":
-        return state[i.key].is_floating_point()
-    dtypes = [
-        decode({"torch": c.expected["dtype"]})
-        for c in checks
-        if c.kind == "tensor" and i.kind == "argument" and c.path == i.path
-    ]
-    return bool(dtypes) and all(d.is_floating_point for d in dtypes)
+def _floating_arguments(checks: list[Check]) -> set[str]:
+    """The paths, as text, that the checks say to be tensors of floating dtype."""
+    found: dict[str, bool] = {}
+    for c in checks:
+        if c.kind == "tensor":
+            path, dtype = repr(c.path), decode({"torch": c.expected["dtype"]})
+            found[path] = found.get(path, True) and dtype.is_floating_point
+    return {path for path, floating in found.items() if floating}
 
 
 def _pairs(symbols: dict) -> Any:
@@ -318,17 +328,19 @@ _TAKEN = {*dir(ExportedModule), *vars(nn.Module()), "_exported_program"}
 def _state(rows: Any, kept: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors by name. Names are those that modules can have."""
     state: dict[str, torch.Tensor] = {}
-    inner: set[str] = set()
     for name, index in rows:
         parts = grammar.state_name(name).split(".")
         if name in state or type(index) is not int or not 0 <= index < len(kept):
             raise ExportError(f"the file's state names {name[:40]!a} twice, or a tensor that it lacks")
         if len(parts) > grammar.LONGEST_PATH or not all(parts) or not _TAKEN.isdisjoint(parts):
             raise ExportError(f"the file's state has the name {name[:40]!a}, which a module cannot have")
-        inner.update(".".join(parts[:k]) for k in range(1, len(parts)))
         state[name] = kept[index]
-    if inner & set(state):
-        raise ExportError("the file's state has a tensor where it has a module")
+    for name in state:
+        at = name.find(".")
+        while at >= 0:
+            if name[:at] in state:
+                raise ExportError("the file's state has a tensor where it has a module")
+            at = name.find(".", at + 1)
     return state
 
 

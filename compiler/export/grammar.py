@@ -30,11 +30,10 @@ runs as long as its condition says.
 
 from __future__ import annotations
 
-import keyword
 from typing import Any, Callable, Collection
 
 from ..errors import ExportError
-from ..base.quoting import file_name
+from ..base.quoting import file_name, is_plain_name
 from . import value_json
 
 __all__ = [
@@ -105,9 +104,7 @@ def state_name(value: Any) -> str:
 
 
 def identifier(value: Any) -> str:
-    if not (isinstance(value, str) and value.isidentifier() and len(value) <= _LONGEST_WORDS) or keyword.iskeyword(
-        value
-    ):
+    if not (isinstance(value, str) and len(value) <= _LONGEST_WORDS and is_plain_name(value)):
         raise ExportError(f"the file holds a name that is none: {str(value)[:40]!a}")
     return value
 
@@ -234,7 +231,7 @@ class Facts:
     def _mapping(self, parts: Any, key: Callable[[Any], Any] = lambda k: plain_key(value_json.decode(k))) -> None:
         if not isinstance(parts, list) or any(not isinstance(p, list) or len(p) != 2 for p in parts):
             raise ExportError("the file holds a result without its parts")
-        keys = [key(k) for k, _ in parts]
+        keys = value_json.distinct([key(k) for k, _ in parts])
         if len(set(keys)) != len(keys):
             raise ExportError("the file holds a result that has a field twice")
         self._sequence([v for _, v in parts])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 from typing import Any, Collection, Sequence
 
 import torch
@@ -10,6 +9,7 @@ import torch.fx
 
 from ..errors import ExportError
 from ..base.fx_modules import graph_module
+from ..base.quoting import is_plain_name
 from ..graph.higher_order import (
     AutogradFunctionCall,
     CheckpointCall,
@@ -22,12 +22,14 @@ from . import safe_targets
 from .arithmetic import EITHER, OTHER, SEVERAL, SIZE, TENSOR, Kind, check_windows, kind_of, kind_of_call
 from .checked import CHECKED, div
 from .safe_operators import NATIVE_SEVERAL, base_name, check_sizes
-from .value_json import decode, encode
+from .value_json import decode, distinct, encode
 
 __all__ = ["encode_graph", "decode_graph", "check_name", "custom_operators", "sets_modes"]
 
 _RESERVED = frozenset(("self",))  # the first parameter of the text that fx writes
 _LONGEST_NAME = 512
+_MOST_NODES = 1 << 16
+_MOST_BODIES = 1 << 13
 
 
 def encode_graph(module: torch.fx.GraphModule) -> list:
@@ -82,7 +84,7 @@ def _read_argument(value: Any, nodes: dict[str, torch.fx.Node]) -> Any:
         if kind == "tuple":
             return tuple(_read_argument(v, nodes) for v in of)
         if kind == "dict":
-            return {decode(k): _read_argument(v, nodes) for k, v in of}
+            return dict(zip(distinct([decode(k) for k, _ in of]), [_read_argument(v, nodes) for _, v in of]))
         if kind == "slice":
             return slice(*(_read_argument(v, nodes) for v in of))
     return decode(value)
@@ -90,11 +92,7 @@ def _read_argument(value: Any, nodes: dict[str, torch.fx.Node]) -> Any:
 
 def check_name(name: Any) -> str:
     """A name that stands in Python text: an identifier, no keyword and none of fx's own."""
-    if (
-        not (isinstance(name, str) and name.isidentifier() and len(name) <= _LONGEST_NAME)
-        or keyword.iskeyword(name)
-        or name in _RESERVED
-    ):
+    if not (isinstance(name, str) and len(name) <= _LONGEST_NAME and is_plain_name(name)) or name in _RESERVED:
         raise ExportError(f"the file has a node called {str(name)[:40]!a}")
     return name
 
@@ -110,7 +108,21 @@ def decode_graph(
     `operands`: the kinds of what its placeholders get. `allowed`: custom operators that it may call. `plain`: the
     placeholders whose `.data` it may read.
     """
+    _check_extent(rows)
     return _Reader(operands, allowed, plain).graph_module(rows, name)
+
+
+def _check_extent(rows: Any) -> None:
+    """That the graph and the bodies in it have no more nodes than fx writes text of in a minute."""
+    nodes, bodies, later = 0, 0, [rows]
+    while later:
+        body = later.pop()
+        nodes, bodies = nodes + len(body) if isinstance(body, list) else nodes, bodies + 1
+        for row in body if isinstance(body, list) else ():
+            inner = row[2].get("bodies") if isinstance(row, list) and row[2:] and isinstance(row[2], dict) else None
+            later.extend(inner.values() if isinstance(inner, dict) else ())
+    if nodes > _MOST_NODES or bodies > _MOST_BODIES:
+        raise ExportError(f"the file's graph has {nodes} nodes in {bodies} bodies, which is too many")
 
 
 class _Reader:
@@ -121,6 +133,8 @@ class _Reader:
         self.nodes: dict[str, torch.fx.Node] = {}
         self.kinds: dict[torch.fx.Node, Kind] = {}
         self.operands, self.allowed, self.plain = operands, allowed, plain
+        self.inputs: list[torch.fx.Node] = []
+        self.data: set[torch.fx.Node] = set()  # whose `.data` may be read
         self.results: list[Any] = []
 
     def graph_module(self, rows: Any, name: str) -> torch.fx.GraphModule:
@@ -144,7 +158,7 @@ class _Reader:
                 self._call(op, label, target, args, kwargs)
             else:
                 raise ExportError(f"the file's graph has a node of kind {str(op)[:40]!a}")
-        if len(self.operands) != sum(n.op == "placeholder" for n in self.graph.nodes):
+        if len(self.operands) != len(self.inputs):
             raise ExportError("the file's graph and its inputs do not fit each other")
         made = graph_module(self.graph, name)
         made.meta["kinds"] = [kind_of(v, self.kinds) for v in self.results]
@@ -156,10 +170,14 @@ class _Reader:
         self.nodes[label], self.kinds[node] = node, kind
 
     def _placeholder(self, label: str) -> None:
-        if any(n.op != "placeholder" for n in self.graph.nodes):
+        k = len(self.inputs)
+        if k != len(self.nodes):
             raise ExportError("the file's graph takes an input behind its first call")
-        k = len(self.nodes)
-        self._add(label, self.graph.placeholder(label), self.operands[k] if k < len(self.operands) else OTHER)
+        node = self.graph.placeholder(label)
+        self.inputs.append(node)
+        if k in self.plain:
+            self.data.add(node)
+        self._add(label, node, self.operands[k] if k < len(self.operands) else OTHER)
 
     def _output(self, args: Any) -> None:
         values = _read_argument(args, self.nodes)
@@ -193,9 +211,7 @@ class _Reader:
             safe_targets.check_property(values[1] if len(values) == 2 and not named else None)
             if first.name not in (TENSOR.name, EITHER.name):
                 raise ExportError("the file reads a tensor property of what is no tensor")
-            if values[1] == "data" and values[0] not in [
-                self.nodes[n] for k, n in enumerate(self.nodes) if k in self.plain
-            ]:
+            if values[1] == "data" and values[0] not in self.data:
                 raise ExportError("the file reads the data of what is not an argument or state of floating dtype")
             kind = SIZE if values[1] == "shape" else first
         elif safe_targets.is_mode(called):

@@ -16,7 +16,7 @@ not:
 from __future__ import annotations
 
 import math
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from ..errors import ExportError
 
@@ -162,7 +162,8 @@ WINDOWS = _names("""
     adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d conv1d conv2d
     conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution fold unfold im2col col2im
     reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d
-    pixel_shuffle pixel_unshuffle channel_shuffle local_response_norm stft istft native_group_norm group_norm""")
+    pixel_shuffle pixel_unshuffle channel_shuffle local_response_norm stft istft native_group_norm group_norm
+    matrix_power""")  # (of the smallest whole number it never ends)
 SCALES = _names("""
     interpolate upsample upsample_bilinear upsample_nearest upsample_bicubic2d upsample_bilinear2d upsample_linear1d
     upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d _upsample_bicubic2d_aa
@@ -193,6 +194,15 @@ def is_listed(name: str) -> bool:
     return base in _OPERATORS
 
 
+# Calls with one number that is a count: its position, its name, and how many elements it asks for.
+_COUNTS: dict[str, tuple[int, str, Callable[[int], float]]] = {
+    "linspace": (2, "steps", float),
+    "logspace": (2, "steps", float),
+    "histc": (1, "bins", float),
+    "combinations": (1, "r", lambda r: 16.0 ** min(r, 64)),  # by way of all tuples of so many elements
+}
+
+
 def check_sizes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """That the constants of a call ask for no more than LARGEST elements."""
     base = base_name(name)
@@ -207,10 +217,9 @@ def check_sizes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
         ]
         start, end, step = (*((0, *numbers) if len(numbers) < 2 else numbers), 1, 1)[:3]
         asked = [abs(end - start) / (abs(step) or 1)]
-    elif base in ("linspace", "logspace"):
-        asked = [v for v in (*args[2:3], kwargs.get("steps")) if isinstance(v, int)]
-    elif base == "histc":
-        asked = [v for v in (*args[1:2], kwargs.get("bins")) if isinstance(v, int)]
+    elif base in _COUNTS:
+        at, keyword, of = _COUNTS[base]
+        asked = [of(v) for v in (*args[at : at + 1], kwargs.get(keyword)) if isinstance(v, int)]
     elif base == "eye":
         sides = [v for v in (*args[:2], kwargs.get("n"), kwargs.get("m")) if isinstance(v, int)]
         asked = [_product(sides if len(sides) > 1 else sides * 2)]

@@ -3,7 +3,6 @@ them. A file can name nothing else: not torch.load, not os.system, no private op
 
 from __future__ import annotations
 
-import keyword
 import operator
 import types
 from typing import Any, Callable, Collection
@@ -11,6 +10,7 @@ from typing import Any, Callable, Collection
 import torch
 import torch.nn.functional as F
 
+from ..base.quoting import is_plain_name
 from ..errors import ExportError
 from .checked import ORIGINALS
 from .safe_operators import is_listed
@@ -214,9 +214,10 @@ def check_method(name: Any) -> None:
 
 
 def check_keywords(names: Collection[Any]) -> None:
-    """That keywords of a call are names: fx writes them into Python text."""
+    """That keywords of a call are names: fx writes them into Python text, where a letter of another alphabet may stand
+    for one of ASCII (`\uff43data`)."""
     for k in names:
-        if not (isinstance(k, str) and k.isidentifier()) or keyword.iskeyword(k) or k in _POINTERS:
+        if not (isinstance(k, str) and is_plain_name(k)) or k in _POINTERS:
             raise ExportError("the file's graph has a keyword that is no name, or that names memory")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from typing import Any, Callable, Collection, Mapping
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from ..errors import ExportError
 from ..symbolic.expr import Expr
 
-__all__ = ["encode", "decode", "encode_expr", "evaluate", "check_expr"]
+__all__ = ["encode", "decode", "distinct", "encode_expr", "evaluate", "check_expr"]
 
 # torch's values by name: dtypes of plain numbers (quantized ones and those of bits hold what no operator checks), dense
 # tensors alone.
@@ -81,6 +82,15 @@ def decode(value: Any) -> Any:
     raise ExportError(f"the file holds a value that is none: {str(value)[:80]!a}")
 
 
+def distinct(keys: list) -> list:
+    """Keys of a set or dict. Hashes of numbers and tuples can be foreseen, and a table whose keys share one takes time
+    that grows with their square.
+    """
+    if len(keys) > _MOST_ALIKE and max(Counter(map(hash, keys)).values()) > _MOST_ALIKE:
+        raise ExportError("the file holds keys that were made to collide")
+    return keys
+
+
 def _whole(values: Any) -> list[int]:
     values = [decode(v) for v in values]
     if any(type(v) is not int for v in values):
@@ -111,6 +121,7 @@ def _device(of: Any) -> torch.device:
 _LARGEST_INT = 2**64
 _LONGEST_TEXT = 1 << 16
 _LONGEST_RANGE = 1 << 20
+_MOST_ALIKE = 64
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:[0-9]{1,3})?")
 _READ: dict[str, Callable] = {
     "float": lambda of: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[of],
@@ -122,9 +133,9 @@ _READ: dict[str, Callable] = {
     "size": lambda of: torch.Size(_whole(of)),
     "range": _range,
     "tuple": lambda of: tuple([decode(v) for v in of]),
-    "set": lambda of: {decode(v) for v in of},
-    "frozenset": lambda of: frozenset([decode(v) for v in of]),
-    "dict": lambda of: {decode(k): decode(v) for k, v in of},
+    "set": lambda of: set(distinct([decode(v) for v in of])),
+    "frozenset": lambda of: frozenset(distinct([decode(v) for v in of])),
+    "dict": lambda of: dict(zip(distinct([decode(k) for k, _ in of]), [decode(v) for _, v in of])),
 }
 
 

@@ -493,7 +493,9 @@ class Engine:
     def _add_entry(self, cache: CodeCache, name: str, program: Any, result: CaptureResult) -> Entry:
         """The guarded entry over what was captured and compiled, in the frame's cache."""
         fn = _entry_function(result, name)
-        if result.needs_hook and frame_hook.available():
+        # Under fullgraph what runs natively is what no graph can hold (`_refused`), such as an operator with a kernel
+        # in Python. Its frames are none of those that are to be one graph.
+        if result.needs_hook and frame_hook.available() and not self.opts.fullgraph:
             _pass_over(result)
             fn = self._hooked(fn)
         if result.breaks and result.break_errors is not None:

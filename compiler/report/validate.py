@@ -19,7 +19,7 @@ from .payload import expand
 __all__ = ["build", "check_graphs", "check_profiles", "mend_references"]
 
 _LARGEST = 1 << 63
-_MOST_NODES = 5_000_000
+_MOST_NODES = 1_000_000  # of all graphs
 
 # Rows of a fixed form, in lists of them.
 _LINE = (str, (int, type(None)))
@@ -183,17 +183,19 @@ def mend_references(report: Any) -> None:
 
 
 def check_graphs(report: Any) -> None:
-    """That each graph's columns make nodes."""
+    """That each graph's columns make nodes, and all of them not too many: a block that repeats is a few bytes."""
+    room = _MOST_NODES
     for i, g in enumerate(report.graphs):
         for part in ("captured", "lowered"):
             data = getattr(g, part)
             try:
-                _check_graph(data)
+                _check_graph(data, room)
             except (ValueError, KeyError, IndexError, TypeError, AttributeError) as e:
                 raise ValueError(f"report: graphs[{i}].{part} is damaged: {type(e).__name__}: {str(e)[:100]}") from None
+            room -= data.count
 
 
-def _check_graph(data: s.GraphData) -> None:
+def _check_graph(data: s.GraphData, room: int) -> None:
     if not data.count:
         return
     if any(type(r[k]) is not int or r[k] < 0 for r in data.repeats for k in ("start", "length", "times")) or any(
@@ -201,7 +203,7 @@ def _check_graph(data: s.GraphData) -> None:
         for r in data.repeats
     ):
         raise ValueError("a repeated block without its length and modules")
-    if not 0 < data.count <= _MOST_NODES or sum(r["length"] * r["times"] for r in data.repeats) > _MOST_NODES:
+    if not 0 < data.count <= room or sum(r["length"] * r["times"] for r in data.repeats) > room:
         raise ValueError("too many nodes")
     for name, column in data.columns.items():
         cells = (

@@ -57,8 +57,8 @@ def speedup_figure(report: Any) -> Any:
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": [e.hi - e.median for _, e in rows],
-                "arrayminus": [e.median - e.lo for _, e in rows],
+                "array": [0.0 if e.hi is None else e.hi - e.median for _, e in rows],
+                "arrayminus": [0.0 if e.lo is None else e.median - e.lo for _, e in rows],
             },
             hovertemplate="%{y:.3s}s a call<extra>" + engine + "</extra>",
         )

@@ -354,6 +354,19 @@ def test_operators_whose_sizes_are_values(backend):
     )
 
 
+LIBRARY = torch.library.Library("tcompile_tests_whole", "DEF")
+LIBRARY.define("ones(Tensor x, int n) -> Tensor")
+LIBRARY.impl("ones", lambda x, n: x.new_ones(n * int(x.sum())), "CPU")  # a kernel that could be no graph itself
+torch.library.register_fake(
+    "tcompile_tests_whole::ones", lambda x, n: x.new_empty(torch.library.get_ctx().new_dynamic_size())
+)
+
+
+@pytest.mark.parametrize("backend", ["eager", "tcompile"])
+def test_python_kernels_are_no_part_of_the_graph(backend):
+    check(lambda x: torch.ops.tcompile_tests_whole.ones(x, 2).cumsum(0) + 1, (X.abs() + 1,), (X * 0,), backend=backend)
+
+
 @pytest.mark.parametrize("backend", ["eager", "tcompile"])
 def test_operators_of_the_program_run_once_a_call(backend):
     CALLS.clear()

@@ -246,6 +246,26 @@ def one_recorded(x):
     return y, [str(i.message) for i in w]
 
 
+def counted_after_an_operator(x):
+    with warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        warnings.warn("one")
+        y = x[:1]
+        warnings.warn("two", FutureWarning)
+    return y, len(w)
+
+
+def kinds_recorded(x):
+    with warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        warnings.warn("one")
+        torch.std(x[:1])
+        warnings.warn("two", FutureWarning)
+        n = len(w)
+        warnings.warn("three")
+    return x * n, [i.category.__name__ for i in w]
+
+
 def turned_into_an_error(x):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -289,6 +309,8 @@ def an_operators_turned_into_an_error(x):
         (hidden_then_seen, True),
         (filtered_by_text, True),
         (none_recorded, False),
+        (counted_after_an_operator, False),
+        (kinds_recorded, False),
         (one_recorded, False),
         (of_an_operator, False),
         (of_a_call, False),

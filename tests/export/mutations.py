@@ -85,6 +85,9 @@ WORDS = [
     "len",
     "type",
     "x" * 5000,
+    "\uff58",
+    "\uff43data",
+    "\u017felf",
 ]
 NUMBERS = [
     0,

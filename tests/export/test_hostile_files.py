@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 import types
 import zipfile
 
@@ -238,6 +239,14 @@ def renamed(name):
         calls("torch:histc", [2**40]),
         constant("torch:full", [2**40], 1.0),
         calls("torch:conv2d", [{"node": "x"}, None, 1, 0, 2**62]),
+        calls("torch:matrix_power", [-(2**63)]),
+        calls("torch.linalg:matrix_power", kwargs={"n": -(2**63)}),
+        calls("ops:aten::linalg_matrix_power.default", [-(2**63)]),
+        calls("torch:combinations", [20]),
+        calls("torch:combinations", kwargs={"r": 2**64 - 1}),
+        calls("new", op="call_method", kwargs={"\uff43data": 4096}),  # (Python's parser reads it as cdata)
+        calls("torch:div", [{"node": "x"}], {"rounding_mod\uff45": "trunc"}),
+        renamed("\uff58"),
         calls("torch.nn.functional:interpolate", kwargs={"scale_factor": 1e-30}),
         renamed("self"),
         renamed("class"),
@@ -319,6 +328,9 @@ def deep(n, inner):
         (lambda t: t["inputs"][0].__setitem__(1, "eval"), "nowhere"),
         (lambda t: "[" * 10**6, "deep"),
         (lambda t: '"' + '\\"' * 10**6, "damaged"),
+        (lambda t: json.dumps(t).replace('"version": 1', '"version": 1, "version": 1'), "twice"),
+        (lambda t: t.update(result=["namedtuple", [["\uff41", ["const", 1]]], "m.A"]), "name"),
+        (lambda t: t["signature"][0].__setitem__(0, "\uff58"), "name"),
     ],
 )
 def test_damage_is_refused_in_words(file, change, words):
@@ -641,6 +653,105 @@ def test_parameters_of_any_name(file, name):
     assert program(torch.ones(2), torch.zeros(2)).tolist() == [2, 2]
     program.save(file)
     assert tcompile.load_exported(file)(torch.ones(2), torch.zeros(2)).tolist() == [2, 2]
+
+
+# --- files that are long: the time grows with their size, not with its square
+def tuples_of_one_hash(count):
+    """Tuples of two numbers, computed backwards from the hash that all are to have."""
+    modulus, a, b, seed = 2**64, 11400714785074694791, 14029467366897019727, 2870177450012600261
+    back_a, back_b = pow(a, -1, modulus), pow(b, -1, modulus)
+
+    def rotated(x, by):
+        return (x << by | x >> 64 - by) % modulus
+
+    found, first = [], 0
+    while len(found) < count:
+        first += 1
+        second = (rotated(12345 * back_a % modulus, 33) - rotated((seed + first * b) % modulus, 31) * a) * back_b
+        if second % modulus < 2**60:  # (a number that is its own hash)
+            found.append((first, second % modulus))
+    assert len(set(map(hash, found))) == 1
+    return found
+
+
+def encoded(value):
+    return {"dict": [["tuple", list(value)]]}  # twice, as a constant within a result
+
+
+def graph_of(inputs, calls, output):
+    return [
+        *[["placeholder", name, None, None, {}] for name in inputs],
+        *[["call_function", f"n{k}", target, {"tuple": args}, {}] for k, (target, args) in enumerate(calls)],
+        ["output", "output", None, {"tuple": [{"tuple": [{"node": output}]}]}, {}],
+    ]
+
+
+def _many_inputs(t):
+    names = [f"p{k}" for k in range(12000)]
+    path = next(i[2] for i in t["inputs"] if i[1] == "argument")
+    reads = [("getattr", [{"node": names[-1]}, "data"])] * len(names)
+    t.update(
+        graph=graph_of(names, reads, "n0"), inputs=[[n, "argument", path, ""] for n in names], result=["output", 0]
+    )
+
+
+def _many_parameters(t):
+    names = [f"a{k}" for k in range(15000)]
+    t["signature"] += [[n, "KEYWORD_ONLY", [1]] for n in names]
+    t["checks"] += [["const", [names[-1]], 1, ""] for _ in names]
+
+
+@pytest.mark.parametrize("change", [_many_inputs, _many_parameters])
+def test_long_files_are_read_in_time(file, change):
+    save(file)
+    rewritten(file, change)
+    before = time.process_time()
+    assert tcompile.load_exported(file, backend="eager").inputs
+    assert time.process_time() - before < 30
+
+
+_IDENTITY = [
+    ["placeholder", "a", None, None, {}],
+    ["output", "output", None, {"tuple": [{"tuple": [{"node": "a"}]}]}, {}],
+]
+_COND = {"kind": "cond", "name": "cond", "bodies": {"true": _IDENTITY, "false": _IDENTITY}, "fields": {}}
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda t: t.update(result=["const", {"dict": [["set", list(map(encoded, tuples_of_one_hash(20000)))]]}]), "collide"),
+        (lambda t: t.update(result=["dict", [[encoded(k), ["const", 1]] for k in tuples_of_one_hash(20000)]]), "collide"),
+        (
+            lambda t: t["checks"].append(["const", ["x"], {"dict": [[{"tuple": k}, 1] for k in tuples_of_one_hash(20000)]}, ""]),
+            "collide",
+        ),
+        (lambda t: t.update(graph=graph_of("x", [("operator:neg", [{"node": "x"}])] * 70000, "x")), "too many"),
+        (lambda t: t.update(graph=graph_of("x", [(_COND, [{"node": "x"}, {"node": "x"}])] * 4200, "x")), "too many"),
+    ],
+)  # fmt: skip
+def test_long_files_are_refused(file, change, words):
+    save(file)
+    rewritten(file, change)
+    refused(file, words, seconds=20)
+
+
+def test_names_of_state_share_no_memory(file):
+    """One whose modules are many would be kept once for each of them."""
+    save(file)
+
+    def change(t):
+        kept = t["state"][0][1]
+        deep = "a" * 3000 + "." + ".".join("b" * 60)
+        t["state"] += [[f"{deep}.c{k}", kept] for k in range(2000)]
+
+    rewritten(file, change)
+    tracemalloc.start()
+    try:
+        assert len(tcompile.load_exported(file, backend="eager").state) > 2000
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
 
 
 # --- damage at random

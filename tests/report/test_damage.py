@@ -108,6 +108,7 @@ def test_every_field(turn):
         lambda d: d["kernels"][0].update(occupancy="inf"),
         lambda d: d["graph_breaks"][0].update(code="\ud800\x00</script>"),
         lambda d: d["frames"][0].update(entries=[10**6]),
+        lambda d: [e.update(lo=None, hi=None) for c in d["speedups"]["calls"] for e in c["engines"]],
     ],
 )
 def test_what_was_drawn_wrongly(change):
@@ -150,6 +151,22 @@ def test_refusals_name_the_field(change, words):
     with pytest.raises(ValueError) as info:
         CompileReport.from_json(data)
     assert words in str(info.value)
+
+
+def test_small_files_of_many_nodes():
+    """A block that repeats takes a few bytes, and as many graphs as one likes may have one."""
+    data = sample()
+    graph = next(g for g in data["graphs"] if g["captured"]["count"])
+    times, columns = 100_000, graph["captured"]["columns"]
+    columns = {
+        name: column * times if name in ("name", "kernel") else column
+        for name, column in ((name, column[:1]) for name, column in columns.items())
+    }
+    block = {"start": 0, "length": 1, "times": times, "modules": ["m"] * times}
+    graph["captured"].update(count=times, columns={**columns, "inputs": [[]]}, repeats=[block])
+    data["graphs"] = [graph] * 20
+    with pytest.raises(ValueError, match="too many nodes"):
+        CompileReport.from_json(data)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ from ..machine.signals import Break, CaptureBug, Plainly, Raised, Skip, Unrebuil
 from ..tensors.tensor_errors import refuses_view
 from ..tensors.tensor_subclasses import PLAIN_TENSORS
 from ..library.torch_marks import is_allowed_in_graph
+from ..library.watched_warnings import fills_one_of
 from ..machine.stack_values import MISSING, NULL
 
 __all__ = ["CaptureOptions", "capture_frame", "runs_natively"]
@@ -261,6 +262,7 @@ class _Attempt:
         self.machine.initial_state = read_state(DEFAULT_FIELDS)
         self.machine.world.state_relied.update(self.machine.initial_state)
         self.machine.functions_off = not self.machine.initial_state["torch_function"][0]
+        self.machine.given_warnings = fills_one_of(args)
         self.frame: Frame = root_frame(self.machine, code, func, args)
 
     def run(self) -> CaptureResult:

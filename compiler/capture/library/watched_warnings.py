@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ..machine.signals import Plainly
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["Warned", "keeps_warnings", "refuse_watched_operator", "unless_it_warns"]
+__all__ = ["Warned", "fills_one_of", "keeps_warnings", "refuse_watched_operator", "unless_it_warns"]
 
 
 class Warned(BaseException):
@@ -39,12 +39,19 @@ def unless_it_warns(fn: Callable, *args: Any) -> Any:
             warnings.warn = given
 
 
+def fills_one_of(values: Iterable[Any]) -> bool:
+    """Whether warnings are kept in one of these lists: a frame that was parted inside of catch_warnings(record=True) is
+    handed the list, and an entry would give its warnings after it has read the length.
+    """
+    kept = getattr(getattr(warnings, "_showwarnmsg_impl", None), "__self__", None)
+    return type(kept) is list and any(v is kept for v in values)
+
+
 def keeps_warnings(m: Machine) -> bool:
     """Whether the program is inside of catch_warnings(record=True)."""
-    written = m.world.pending.get(id(warnings.__dict__))
-    return bool(written) and any(
-        name in written and written[name] is not vars(warnings)[name] for name in ("showwarning", "_showwarnmsg_impl")
-    )
+    written = m.world.pending.get(id(warnings.__dict__)) or {}
+    changed = [written[n] is not vars(warnings)[n] for n in ("showwarning", "_showwarnmsg_impl") if n in written]
+    return any(changed) or m.given_warnings and not changed
 
 
 def refuse_watched_operator(m: Machine) -> None:
@@ -52,9 +59,8 @@ def refuse_watched_operator(m: Machine) -> None:
     yet.
     """
     written = m.world.pending.get(id(warnings.__dict__))
-    if written and (
-        keeps_warnings(m)
-        or any(type(f) is tuple and f[0] == "error" and f not in warnings.filters for f in written.get("filters", ()))
+    if keeps_warnings(m) or any(
+        type(f) is tuple and f[0] == "error" and f not in warnings.filters for f in (written or {}).get("filters", ())
     ):
         raise Plainly(
             "c_call",

@@ -93,6 +93,7 @@ class Machine:
         self.escaped: BaseException | None = None  # what the program raised, on its way through native code
         self.subclassed = False  # a tensor of a class of the program's has been met
         self.functions_off = False  # __torch_function__ of such classes is not asked
+        self.given_warnings = False  # the list that catch_warnings(record=True) fills came with the frame's values
         self.devices = DeviceRegions()
         self.break_errors: bool = opts.break_errors  # whether a break is an error here (error_on_graph_break)
         self.probe_classes = ProbeClasses()
