@@ -26,7 +26,8 @@ from ..marks import dynamic_dims
 from ..base.quoting import identifier
 from ..runtime.dispatch import Dispatcher, disabled
 from . import value_json
-from .exported_program import Check, ExportedProgram, Input
+from .exported_program import ExportedProgram
+from .program_calls import Check, Input
 
 __all__ = ["export"]
 
@@ -482,7 +483,7 @@ class _Builder:
             matters,
             self.backend,
         )
-        program.classes = self.classes
+        program.classes, program.hints = self.classes, {s: int(self.env.hints[s]) for s in symbols}
         return program
 
     def _check_dynamic(self, options: CaptureOptions) -> None:

@@ -23,7 +23,8 @@ from ..errors import ExportError, TCompileError
 from . import grammar
 from .arithmetic import NUMBER, TENSOR
 from .graph_json import custom_operators, decode_graph, encode_graph
-from .exported_program import Check, ExportedModule, ExportedProgram, Input
+from .exported_program import ExportedModule, ExportedProgram
+from .program_calls import Check, Input
 from .value_json import decode, encode
 
 __all__ = ["save", "load_exported"]
@@ -77,9 +78,6 @@ def save(program: ExportedProgram, path: Any) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-ExportedProgram.save = save  # type: ignore[attr-defined]
 
 
 def _default(name: str, value: Any) -> list:
