@@ -34,6 +34,7 @@ __all__ = [
     "run",
     "compile_captured",
     "compiling",
+    "generate",
     "load",
     "replace",
     "names",
@@ -208,16 +209,27 @@ def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
 def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
     """The part of the pipeline behind the graph stage."""
     with compiling():
-        if opts.get("max_autotune") and not _replaced:
-            from .runtime.gpu.tuned_products import choose
-
-            aten = choose(aten, opts)
-        lowered = run("lowering", aten, opts=opts)
-        schedule = run("fusion", lowered, opts=opts)
-        generated = run("codegen", schedule, opts=opts)
-        global _kernels
-        _kernels += len(generated.kernels)
+        generated = _generate(aten, opts)
         return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
+
+
+def generate(captured: Any, opts: Options) -> Any:
+    """A captured graph as generated code, not compiled yet: for who puts it into a file."""
+    with compiling():
+        return _generate(run("graph", captured, opts=opts), opts)
+
+
+def _generate(aten: Any, opts: Options) -> Any:
+    if opts.get("max_autotune") and not _replaced:
+        from .runtime.gpu.tuned_products import choose
+
+        aten = choose(aten, opts)
+    lowered = run("lowering", aten, opts=opts)
+    schedule = run("fusion", lowered, opts=opts)
+    generated = run("codegen", schedule, opts=opts)
+    global _kernels
+    _kernels += len(generated.kernels)
+    return generated
 
 
 def _interpret(aten: Any, *inputs: Any) -> tuple:

@@ -23,11 +23,12 @@ from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.weak import present
 from ..marks import dynamic_dims
+from ..symbolic.expr import as_expr
 from ..base.quoting import identifier
 from ..runtime.dispatch import Dispatcher, disabled
 from . import value_json
 from .exported_program import ExportedProgram
-from .program_calls import Check, Input
+from .program_calls import Check, Input, path_text
 
 __all__ = ["export"]
 
@@ -483,8 +484,22 @@ class _Builder:
             matters,
             self.backend,
         )
+        program.strides = self.strides()
         program.classes, program.hints = self.classes, {s: int(self.env.hints[s]) for s in symbols}
         return program
+
+    def strides(self) -> dict[str, list]:
+        """Those of the example's tensors, by argument, where they follow from the sizes."""
+        out = {}
+        known = {s for s, source in self.env.sources.items() if source is not None and source.kind == "size"}
+        for g in self.result.guards:
+            if g.kind == "TENSOR" and self.is_argument(g.source):
+                encoded = [None if s is None else value_json.encode_expr(s) for s in g.expected.stride]
+                if None not in encoded and known.issuperset(
+                    n for s in g.expected.stride for n in as_expr(s).symbol_names()
+                ):
+                    out[path_text(self.path(g.source))] = encoded
+        return out
 
     def _check_dynamic(self, options: CaptureOptions) -> None:
         """Sizes that were asked to vary must not have been fixed."""

@@ -50,6 +50,7 @@ class ExportedProgram(ProgramCalls):
         self.graph_module, self.parameters = graph_module, parameters
         self.training, self.backend, self.loaded = training, backend, loaded
         self.hints: dict[str, int] = {}  # sizes of the last call, or of the example
+        self.strides: dict[str, list] = {}  # of the example's tensors, by argument
         self._kept = modes_kept if sets_modes(graph_module) else nullcontext
         self._compiled: Callable | None = None
 
@@ -116,6 +117,19 @@ class ExportedProgram(ProgramCalls):
         from .files import save
 
         save(self, path)
+
+    def package(self, path: Any, *, weights: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """Compile the program into the folder `path`, which `tcompile.load_package` runs without a compiler and without
+        the source, and C++ by `tcompile_package.h`. Gives the path. It computes no gradients.
+
+        weights   a file for the state's tensors, beside the folder or anywhere; None: in the folder
+        options   those of `compile`; {"simd": "avx2"} makes kernels for any x86-64 processor with AVX2
+
+        ExportError where the program calls what is no operator of torch's own library.
+        """
+        from .package import package
+
+        return package(self, path, weights, options)
 
 
 class ExportedModule(nn.Module):

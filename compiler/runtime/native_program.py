@@ -31,6 +31,7 @@ from .plan_parts import (
     ARG_SLOT,
     ARG_TUPLE,
     ARG_VALUE,
+    DTYPE_CODES,
     OUT_CALL,
     OUT_CONSTANT,
     OUT_INPUT,
@@ -65,31 +66,17 @@ from .plan_parts import (
 from .torch_calls import TorchCall, numbers_of, torch_call
 from .trace import WRITE_BACK, label_steps
 
-__all__ = ["make_program", "ProgramBuilder", "NotInC", "one_product", "gemm_of", "operands_of", "fast_empty", "DTYPE_CODES"]
-
-# c10::ScalarType
-DTYPE_CODES: dict[torch.dtype, int] = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
-    torch.complex32: 8,
-    torch.complex64: 9,
-    torch.complex128: 10,
-    torch.bool: 11,
-    torch.bfloat16: 15,
-    torch.float8_e5m2: 23,
-    torch.float8_e4m3fn: 24,
-    torch.float8_e5m2fnuz: 25,
-    torch.float8_e4m3fnuz: 26,
-    torch.uint16: 27,
-    torch.uint32: 28,
-    torch.uint64: 29,
-}
+__all__ = [
+    "make_program",
+    "ProgramBuilder",
+    "detached_view",
+    "NotInC",
+    "one_product",
+    "gemm_of",
+    "operands_of",
+    "fast_empty",
+    "DTYPE_CODES",
+]
 
 _PRODUCTS = {
     "aten.mm.default": 0,
@@ -208,6 +195,7 @@ class ProgramBuilder:
         algorithms: dict[tuple, tuple[bytes, int]] | None = None,
     ):
         self.g, self.s, self.kernels, self.opts = generated, generated.schedule, kernels, opts
+        self.function: Callable[[Any], Any] = direct_function  # what stands in the plan for an operator
         self.algorithms = algorithms or {}
         self.values: list[Expr] = []
         self.value_at: dict[tuple[Expr, ...], int] = {}
@@ -501,7 +489,7 @@ class ProgramBuilder:
             slots = [self._slot(b) for b in step.outputs if b is not None]
             names += step.out_names or ("out",)
             args += [(ARG_SLOT, slot) for slot in slots]
-            call = (direct_function(op), tuple(args), tuple(names), (), False)
+            call = (self.function(op), tuple(args), tuple(names), (), False)
             if self._is_product(step):
                 beta, alpha = (float(step.kwargs.get(k, 1)) for k in ("beta", "alpha"))
                 gemm = gemm_of(step) if self.g.cuda is not None else ()
@@ -524,7 +512,7 @@ class ProgramBuilder:
                 self._release(b, free_after)
         returns = step.op._schema.returns
         single = len(returns) == 1 and len(outs) == 1 and not str(returns[0].type).startswith("List")
-        call = (direct_function(op), tuple(args), tuple(names), tuple(outs), single)
+        call = (self.function(op), tuple(args), tuple(names), tuple(outs), single)
         return (
             (STEP_CALL, call) if id(step) not in self.torch_calls else self._by_torch(self.torch_calls[id(step)], call)
         )
@@ -602,7 +590,7 @@ class ProgramBuilder:
         if seen[0] == ARG_SLOT and is_whole(self.s, o) and self.slots[seen[1]][0] in (SLOT_OWN, SLOT_RESULT):
             return OUT_SLOT, seen[1]
         dims = (self._arg(tuple(map(as_expr, part))) for part in (shape, stride))
-        function = _detached_view if o.detached else view_of
+        function = detached_view if o.detached else view_of
         return OUT_CALL, (function, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)), (), (), False)
 
 
@@ -610,7 +598,7 @@ def _changed(changes: int, view: Callable[..., torch.Tensor], *args: Any) -> tor
     return changed(view(*args), changes)
 
 
-def _detached_view(*args: Any) -> torch.Tensor:
+def detached_view(*args: Any) -> torch.Tensor:
     return view_of(*args).detach()
 
 

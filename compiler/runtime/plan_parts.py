@@ -6,11 +6,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable
 
+import torch
+
 from ..native import native
 from ..symbolic.expr import Expr
 from ..symbolic.stack_code import stack_code
 
-__all__ = ["PlanParts", "native_program"]
+__all__ = ["PlanParts", "native_program", "DTYPE_CODES"]
+
+# c10::ScalarType
+DTYPE_CODES: dict[torch.dtype, int] = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.complex32: 8,
+    torch.complex64: 9,
+    torch.complex128: 10,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+    torch.float8_e5m2: 23,
+    torch.float8_e4m3fn: 24,
+    torch.float8_e5m2fnuz: 25,
+    torch.float8_e4m3fnuz: 26,
+    torch.uint16: 27,
+    torch.uint32: 28,
+    torch.uint64: 29,
+}
 
 # numbers shared with compiler/native/plan_numbers.h
 SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT = range(6)
