@@ -1,4 +1,4 @@
-"""`load_package`: a package (package.py) as a callable. No compiler runs, and the stages of this one are not imported."""
+"""`load_package`: a package (package.py) as a callable. No compiler runs, and no stage of this one is imported."""
 
 from __future__ import annotations
 
@@ -219,7 +219,6 @@ def _program(m: dict[str, Any], folder: Path, tensors: list[torch.Tensor], place
     own: dict[str, Callable] = {
         "view": view_of,
         "count": torch.autograd.graph.increment_version,
-        "aten::copy_": torch.Tensor.copy_,
     }
     if place.type == "cuda":
         from ..ops import philox

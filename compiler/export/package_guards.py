@@ -1,5 +1,5 @@
-"""The quick way into a package: its checks as guards, which C looks at (compiler/guards), and the few steps from a call's
-arguments to the plan's inputs, and from its results to the program's."""
+"""The quick way into a package: its checks as guards, which C looks at (compiler/guards), and the few steps from the
+arguments of a call to the plan's inputs, and from its results to the program's."""
 
 from __future__ import annotations
 

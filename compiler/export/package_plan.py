@@ -12,6 +12,7 @@ from ..runtime.plan_parts import (
     ARG_LIST,
     ARG_OBJECT,
     ARG_TUPLE,
+    DTYPE_CODES,
     OUT_CALL,
     STEP_CALL,
     STEP_GONE,
@@ -30,6 +31,15 @@ BUILTINS = (
     "draw",
 )  # functions of the plan's own: a view of a tensor, a version more, a generator's state
 _LIBRARIES = ("aten", "mkldnn", "quantized", "_quantized")  # operators that libtorch itself has
+_NUMBERED = (torch.dtype, torch.layout, torch.memory_format)
+_NUMBERS: dict[Any, int] = {
+    **DTYPE_CODES,
+    torch.strided: 0,
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+}
 
 
 class _Encoder:
@@ -80,7 +90,8 @@ class _Encoder:
             name = s.name if s is not None else getattr(op, "__name__", repr(op))
             raise ExportError(
                 f"the program calls {name}, which is no operator of torch's own library: a package runs "
-                "without Python, and without what defines it. Write it with torch's operators, or save the program (`.save`)"
+                "without Python, and without what defines it. Write it "
+                "with torch's operators, or save the program (`.save`)"
             )
         return f"{s.name}.{s.overload_name}" if s.overload_name else s.name, str(s)
 
@@ -91,7 +102,10 @@ class _Encoder:
         return [kind, self.constant(what) if kind == ARG_OBJECT else what]
 
     def constant(self, x: Any) -> Any:
-        return {"tensor": self.keep(x)} if isinstance(x, torch.Tensor) else encode(x)
+        if isinstance(x, torch.Tensor):
+            return {"tensor": self.keep(x)}
+        number = _NUMBERS.get(x) if isinstance(x, _NUMBERED) else None
+        return encode(x) if number is None else {"number": [str(x), number]}  # (C++ has numbers for these)
 
 
 def encode_plan(parts: PlanParts, own: dict[Any, str], keep: Callable[[torch.Tensor], int]) -> dict[str, Any]:
@@ -136,7 +150,7 @@ class _Decoder:
     def constant(self, x: Any) -> Any:
         if isinstance(x, dict) and "tensor" in x:
             return self.tensors[x["tensor"]]
-        value = decode(x)
+        value = decode({"torch": x["number"][0]} if isinstance(x, dict) and "number" in x else x)
         return self.place if isinstance(value, torch.device) and value.type == self.place.type else value
 
 
