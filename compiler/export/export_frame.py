@@ -93,7 +93,7 @@ def export(
         if code.co_flags & inspect.CO_VARKEYWORDS
         else -1
     )
-    effects = [e.words() for e in seen.effects if not _unseen(e, seen.sources, spread)]
+    effects = [e.words() for e in seen.effects if not _unseen(e, seen, spread)]
     if effects:
         raise ExportError(
             f"{name} has side effects that a graph cannot hold: {', '.join(dict.fromkeys(effects))}. Return values"
@@ -117,12 +117,17 @@ class _Seen:
         self.nodes = dict(machine.graph.nodes)
 
 
-def _unseen(effect: Any, sources: dict[int, Source], spread: int) -> bool:
+def _unseen(effect: Any, seen: _Seen, spread: int) -> bool:
     """Whether nobody can tell that the effect happened: it is on the frame's own **kwargs (parameter `spread`), or an
-    attribute ends as what it was."""
+    attribute or an item ends as what it was (`self.buffer += x`)."""
     if effect.kind == "method":
-        source = sources.get(id(effect.target))
-        return source is not None and source.kind == "local" and source.key[0] == spread
+        source = seen.sources.get(id(effect.target))
+        if source is not None and source.kind == "local" and source.key[0] == spread:
+            return True
+        if effect.base is not dict or effect.name != "__setitem__" or len(effect.args) != 2:
+            return False
+        key, value = effect.args
+        return isinstance(key, str) and effect.target.get(key, effect) is seen.reals.get(id(value), value)
     if effect.kind == "setattr":
         before = getattr(effect.target, "__dict__", {}).get(effect.name, effect)
         return (

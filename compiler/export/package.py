@@ -32,7 +32,6 @@ from ..errors import ExportError
 from ..graph.captured import CapturedGraph, GraphInput
 from ..graph.meta.core import TensorMeta
 from ..graph.tensor import from_meta
-from ..guards.tensors import memory_range
 from ..ops import philox
 from ..runtime.native_program import NotInC, ProgramBuilder, detached_view
 from ..runtime.plan_parts import DTYPE_CODES
@@ -51,6 +50,7 @@ _ALIGN = 64  # bytes, of tensors in the file
 _OWN = {
     torch.Tensor.copy_: torch.ops.aten.copy_.default,
     unseen_writes.copy_unseen: torch.ops.aten.copy_.default,
+    unseen_writes.note: None,
     view_of: "view",
     detached_view: "view",
     torch.autograd.graph.increment_version: "count",
@@ -79,7 +79,6 @@ def package(program: ExportedProgram, path: Any, weights: Any = None, options: d
             node.meta.pop("val", None)
     found = captured.env.guards[known:]
     checks = [*program.checks, *(Check("sizes", [], encode_expr(e), f"{f}:{n}" if f else "") for e, f, n, _ in found)]
-    _check_memory(program, generated)
     plan = encode_plan(_plan_of(generated, opts), _OWN, tensors.number)
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=target.name, suffix=".part", dir=target.parent))
@@ -205,23 +204,6 @@ class _Builder(ProgramBuilder):
 
     def _output(self, o: Any, changes: int) -> tuple[int, Any]:
         return super()._output(o, 0)
-
-
-def _check_memory(program: ExportedProgram, generated: Generated) -> None:
-    """Tensors of state that share memory become tensors of their own, which must make no difference."""
-    s = generated.schedule
-    written = [program.inputs[i] for i in {*s.written, *(i for i, _ in s.mutations)}]
-    for i in written:
-        if i.kind != "state":
-            continue
-        a0, a1 = memory_range(program.state[i.key])
-        for name, t in program.state.items():
-            b0, b1 = memory_range(t)
-            if t is not program.state[i.key] and a0 < b1 and b0 < a1:
-                raise ExportError(
-                    f"{program.name} changes the tensor {i.key}, which shares memory with {name}: a package keeps each"
-                    " by itself"
-                )
 
 
 # --- what a caller sees

@@ -44,13 +44,13 @@ _NUMBERS: dict[Any, int] = {
 
 class _Encoder:
     def __init__(self, own: dict[Any, str], keep: Callable[[torch.Tensor], int]):
-        """`own`: functions of the plan's own -> their names (of BUILTINS, or of an operator); `keep`: puts a tensor
-        among the package's, and gives its number."""
+        """`own`: functions of the plan's own -> their names (of BUILTINS), an operator that stands for them, or None:
+        left out; `keep`: puts a tensor among the package's, and gives its number."""
         self.own, self.keep = own, keep
         self.operators: dict[tuple[str, str], int] = {}
 
     def plan(self, parts: PlanParts) -> dict[str, Any]:
-        steps = [self.step(s) for s in parts.steps if s[0] != STEP_GONE]  # (a caller of a package gives nothing away)
+        steps = [self.step(s) for s in parts.steps if not self.idle(s)]
         outputs = [[kind, self.call(what) if kind == OUT_CALL else what] for kind, what in parts.outputs]
         return {
             "inputs": parts.n_inputs,
@@ -63,6 +63,10 @@ class _Encoder:
             "scratch": parts.scratch,
             "operators": [list(o) for o in self.operators],
         }
+
+    def idle(self, s: tuple) -> bool:
+        """Whether the step is nothing to a package: its callers give no inputs away, and record no gradients."""
+        return s[0] == STEP_GONE or s[0] == STEP_CALL and self.own.get(s[1][0], "") is None
 
     def step(self, s: tuple) -> list:
         if s[0] == STEP_KERNEL and s[4]:
