@@ -29,7 +29,7 @@ int main(int, char** argv) try {
   }
   std::vector<c10::IValue> state;
   for (auto& [name, tensor] : program.state())
-    state.push_back(list_of({name, tensor}));
+    state.push_back(list_of({name, tensor.clone()}));
   auto saved = torch::jit::pickle_save(list_of({list_of(out), list_of(state)}));
   std::ofstream(argv[3], std::ios::binary).write(saved.data(), saved.size());
   return 0;
