@@ -26,7 +26,7 @@ from ..marks import dynamic_dims
 from ..symbolic.expr import as_expr
 from ..base.quoting import identifier
 from ..runtime.dispatch import Dispatcher, disabled
-from . import value_json
+from . import files, value_json  # (files gives programs `save` and `package`)
 from .exported_program import ExportedProgram
 from .program_calls import Check, Input, path_text
 

@@ -111,25 +111,7 @@ class ExportedProgram(ProgramCalls):
         """
         return ExportedModule(self)
 
-    def save(self, path: Any) -> None:
-        """Write to a file that `tcompile.load_exported` reads, in a process without the source: text and raw tensors,
-        no pickles. A file that is there is replaced once the new one is whole."""
-        from .files import save
-
-        save(self, path)
-
-    def package(self, path: Any, *, weights: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Compile the program into the folder `path`, which `tcompile.load_package` runs without a compiler and without
-        the source, and C++ by `tcompile_package.h`. Gives the path. It computes no gradients.
-
-        weights   a file for the state's tensors, beside the folder or anywhere; None: in the folder
-        options   those of `compile`; {"simd": "avx2"} makes kernels for any x86-64 processor with AVX2
-
-        ExportError where the program calls what is no operator of torch's own library.
-        """
-        from .package import package
-
-        return package(self, path, weights, options)
+    # files.py gives it `save(path)` and `package(path)`.
 
 
 class ExportedModule(nn.Module):

@@ -24,6 +24,7 @@ from . import grammar
 from .arithmetic import NUMBER, TENSOR
 from .graph_json import custom_operators, decode_graph, encode_graph
 from .exported_program import ExportedModule, ExportedProgram
+from .package import package
 from .program_calls import Check, Input
 from .value_json import decode, encode
 
@@ -78,6 +79,10 @@ def save(program: ExportedProgram, path: Any) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+ExportedProgram.save = save  # type: ignore[attr-defined]
+ExportedProgram.package = package  # type: ignore[attr-defined]
 
 
 def _default(name: str, value: Any) -> list:

@@ -47,7 +47,7 @@ __all__ = ["package", "KIND", "FORMAT"]
 
 KIND, FORMAT = "tcompile.package", 1
 _ALIGN = 64  # bytes, of tensors in the file
-_OWN = {
+_OWN: dict[Any, Any] = {
     torch.Tensor.copy_: torch.ops.aten.copy_.default,
     unseen_writes.copy_unseen: torch.ops.aten.copy_.default,
     unseen_writes.note: None,
@@ -58,9 +58,16 @@ _OWN = {
 }
 
 
-def package(program: ExportedProgram, path: Any, weights: Any = None, options: dict | None = None) -> Path:
-    """Write the package to the folder `path`. `weights`: a file for the tensors of its state, beside the folder or
-    anywhere; None: inside."""
+def package(program: ExportedProgram, path: Any, *, weights: Any = None, options: dict[str, Any] | None = None) -> Path:
+    """Compile the program into the folder `path`, which `tcompile.load_package` runs without a compiler and without the
+    source, and C++ by `tcompile_package.h`. Gives the path. A package computes no gradients.
+
+    weights   a file for the state's tensors, beside the folder or anywhere; None: in the folder
+    options   those of `compile`; {"simd": "avx2"} makes kernels for any x86-64 processor with AVX2
+
+    ExportError where the program calls what is no operator of torch's own library. A package that is there is
+    replaced once the new one is whole.
+    """
     target = Path(path)
     _check_target(target)
     if program.backend != "tcompile":
@@ -217,7 +224,7 @@ def _outside(
         range(len(s.inputs))
     )
     arguments, at = _arguments(program, checks)
-    inputs = []
+    inputs: list[dict[str, Any]] = []
     for k, i in enumerate(program.inputs):
         if i.kind == "state":
             inputs.append({"state": kept[i.key]})

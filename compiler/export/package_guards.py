@@ -22,7 +22,9 @@ __all__ = ["binder", "quick_check", "Quick"]
 
 def binder(signature: list) -> Callable[..., tuple]:
     """A function that binds arguments as the program's parameters, in their order. (Names come out of a manifest.)"""
-    text, values, starred = [], {}, False
+    text: list[str] = []
+    values: dict[str, Any] = {}
+    starred = False
     for k, (name, kind, default) in enumerate(signature):
         if not name.isidentifier():
             raise ValueError(f"{name!r} is no parameter")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Sequence
 
 
+from ..base.processor import cpu_features
 from ..codegen.generated import Generated, GeneratedKernel
-from ..codegen.target import cpu_features
 from ..symbolic.expr import Expr
 from .value_json import encode_expr
 

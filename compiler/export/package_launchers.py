@@ -15,6 +15,7 @@ __all__ = ["cpu_kernels", "cuda_kernels"]
 
 
 def cpu_kernels(rows: list[dict[str, Any]], folder: Path) -> dict[str, Callable]:
+    assert native is not None
     out = {}
     for row in rows:
         try:
@@ -63,6 +64,7 @@ def _cuda_kernel(row: dict[str, Any], forms: list[dict[str, Any]], folder: Path,
         tuple(map(tuple, form["walks"])),
         any(p["waits"] for p in form["parts"]),
     )
+    assert native is not None
     fixed = not row["sizes"]
     parts = []
     with torch.cuda.device(index):

@@ -43,7 +43,7 @@ _NUMBERS: dict[Any, int] = {
 
 
 class _Encoder:
-    def __init__(self, own: dict[Any, str], keep: Callable[[torch.Tensor], int]):
+    def __init__(self, own: dict[Any, Any], keep: Callable[[torch.Tensor], int]):
         """`own`: functions of the plan's own -> their names (of BUILTINS), an operator that stands for them, or None:
         left out; `keep`: puts a tensor among the package's, and gives its number."""
         self.own, self.keep = own, keep
@@ -112,7 +112,7 @@ class _Encoder:
         return encode(x) if number is None else {"number": [str(x), number]}  # (C++ has numbers for these)
 
 
-def encode_plan(parts: PlanParts, own: dict[Any, str], keep: Callable[[torch.Tensor], int]) -> dict[str, Any]:
+def encode_plan(parts: PlanParts, own: dict[Any, Any], keep: Callable[[torch.Tensor], int]) -> dict[str, Any]:
     return _Encoder(own, keep).plan(parts)
 
 

@@ -114,9 +114,7 @@ PROGRAMS: dict[str, Program] = {
     "buffers": Program(Counting, lambda: (rows(6, 3),), lambda: [(rows(6, 3),), (rows(6, 3),)]),
     "changed arguments": Program(lambda: changed, lambda: (rows(3), rows(2))),
     "drawn": Program(lambda: drawn, lambda: (rows(3, 4),)),
-    "a number": Program(
-        lambda: by_number, lambda: (rows(3), 5), lambda: [(rows(3), 8)], dynamic=True
-    ),
+    "a number": Program(lambda: by_number, lambda: (rows(3), 5), lambda: [(rows(3), 8)], dynamic=True),
     "views": Program(lambda: views, lambda: (rows(3, 4),)),
     "odd operators": Program(lambda: odd, lambda: (rows(4, 4),)),
     "nested": Program(lambda: nested, lambda: ({"a": rows(2, 3), "b": [rows(3, 2)]},), flat=False),

@@ -275,7 +275,9 @@ class TestRefused:
         def _(x):
             return torch.empty_like(x)
 
-        with pytest.raises(ExportError, match="calls tcompile_package_test::twice, which is no operator of torch's own"):
+        with pytest.raises(
+            ExportError, match="calls tcompile_package_test::twice, which is no operator of torch's own"
+        ):
             tcompile.export(lambda x: twice(x) + 1, (torch.randn(3),)).package(tmp_path / "p")
         assert not (tmp_path / "p").exists()
 

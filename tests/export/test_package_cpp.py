@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,7 +48,7 @@ def runner(tmp_path_factory):
 def call(runner, package, calls, tmp_path, seed=3):
     torch.save([[x.clone() if isinstance(x, torch.Tensor) else x for x in args] for args in calls], tmp_path / "in.pt")
     command = [str(runner), str(package), str(tmp_path / "in.pt"), str(tmp_path / "out.pt"), str(seed)]
-    env = {"PATH": "", "OMP_NUM_THREADS": "2"}
+    env = {**os.environ, "PATH": "", "OMP_NUM_THREADS": "2"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
