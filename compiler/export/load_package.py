@@ -191,7 +191,7 @@ def _check_files(folder: Path, m: dict[str, Any]) -> None:
 
 
 def _tensors(m: dict[str, Any], file: Path, place: torch.device) -> list[torch.Tensor]:
-    """The tensors: pages of the file, which are copied only where they are written to; on a GPU, copies."""
+    """The tensors: pages of the file, which are copied only where they are written to; on a GPU, a copy of all."""
     wanted = m["weights"]
     try:
         size = file.stat().st_size
@@ -200,14 +200,15 @@ def _tensors(m: dict[str, Any], file: Path, place: torch.device) -> list[torch.T
     if size != wanted["bytes"]:
         raise CacheFileError(f"{file} is damaged, or of another package: {size} bytes where {wanted['bytes']} are due")
     words = torch.from_file(str(file), shared=False, size=size // 8, dtype=torch.int64)
-    if int(words.sum()) != wanted["sum"]:
+    there = words.to(place)  # in one piece
+    if int(there.sum()) != wanted["sum"]:
         raise CacheFileError(f"{file} is damaged, or of another package: its checksum does not match")
-    data = words.view(torch.uint8)
     dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
     out = []
     for d in m["tensors"]:
-        t = data[d["offset"] : d["offset"] + d["bytes"]].view(dtypes[d["dtype"]]).as_strided(d["shape"], d["stride"])
-        out.append(t.to(place) if d["device"] == "cuda" else t)
+        data = (words if d["device"] == "cpu" else there).view(torch.uint8)
+        flat = data[d["offset"] : d["offset"] + d["bytes"]].view(dtypes[d["dtype"]])
+        out.append(flat.as_strided(d["shape"], d["stride"]))
     return out
 
 

@@ -107,7 +107,7 @@ def package(program: ExportedProgram, path: Any, *, weights: Any = None, options
             "tensors": tensors.described,
             "weights": {"file": _weights_name(place, work, target), "bytes": size, "sum": total},
         }
-        text = json.dumps(manifest, allow_nan=False, indent=1).encode()
+        text = json.dumps(manifest, allow_nan=False).encode()
         (work / "manifest.json").write_bytes(text)
         (work / "checksum").write_text(hashlib.sha256(text).hexdigest())
         work.chmod(0o755)

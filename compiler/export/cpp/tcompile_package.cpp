@@ -390,13 +390,13 @@ void read_tensors(const Json& m, const std::string& file, PackageData& p) {
   at::Tensor words = at::empty({0}, at::kLong);
   if (bytes)
     words = at::from_file(file, false, bytes / 8, at::kLong); /* pages that are copied only where they are written to */
-  if (words.sum().item<int64_t>() != wanted["sum"].whole)
+  at::Tensor there = words.to(p.place); /* in one piece */
+  if (there.sum().item<int64_t>() != wanted["sum"].whole)
     throw PackageError(file + " is damaged, or of another package: its checksum does not match");
-  at::Tensor data = words.view(at::kByte);
   for (auto& t : m["tensors"].items) {
+    at::Tensor data = (t["device"].text == "cpu" ? words : there).view(at::kByte);
     at::Tensor flat = data.narrow(0, t["offset"].whole, t["bytes"].whole).view(at::ScalarType(t["dtype"].whole));
-    at::Tensor lies = flat.as_strided(t["shape"].wholes(), t["stride"].wholes(), flat.storage_offset());
-    p.tensors.push_back(t["device"].text == "cuda" ? lies.to(p.place) : lies);
+    p.tensors.push_back(flat.as_strided(t["shape"].wholes(), t["stride"].wholes(), flat.storage_offset()));
   }
   for (size_t i = 0; i < m["state"].size(); i++)
     p.state.emplace(m["state"].keys[i], p.tensors.at(m["state"][i].whole));
