@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,26 +24,50 @@ TORCH = Path(torch.__file__).parent
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
-def build(folder: Path, *more: str) -> Path:
-    """runner.cpp with the package's library, against the libtorch in this Python's torch."""
-    out = folder / "runner"
-    libraries = ["-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
-    command = [
-        *("g++", "-std=c++20", "-O0", "-fopenmp", "-Wall", "-Werror=return-type"),
-        *(f"-I{p}" for p in (tcompile.cpp_path(), TORCH / "include", TORCH / "include/torch/csrc/api/include")),
-        *(str(Path(tcompile.cpp_path()) / "tcompile_package.cpp"), str(HERE / "runner.cpp"), "-o", str(out)),
-        *(f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", *more, *libraries),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    ours = [line for line in done.stderr.splitlines() if "export/cpp" in line and "warning" in line]
-    assert not ours, "\n".join(ours)
+def compiled(source: Path, out: Path, *more: str) -> Path:
+    """One C++ source as an object file, against the headers of this Python's torch; no warnings of ours."""
+    folders = (tcompile.cpp_path(), TORCH / "include", TORCH / "include/torch/csrc/api/include")
+    flags = ("-std=c++20", "-O0", "-fopenmp", "-Wall", "-Wextra", "-Wno-unused-parameter", *more)
+    run("g++", *flags, f"-I{folders[0]}", *(f"-isystem{f}" for f in folders[1:]), "-c", str(source), "-o", str(out))
     return out
 
 
+def linked(out: Path, *objects: Path, gpu: bool = False) -> Path:
+    libraries = ("-ltorch", "-ltorch_cpu", *(("-ltorch_cuda", "-lc10_cuda") if gpu else ()), "-lc10", "-ldl")
+    where = (f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-Wl,--no-as-needed")
+    run("g++", "-fopenmp", *map(str, objects), "-o", str(out), *where, *libraries)
+    return out
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0 and "export/cpp" not in done.stderr, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory):
-    return build(tmp_path_factory.mktemp("cpp"))
+def library(tmp_path_factory):
+    """The library of packages, compiled once."""
+    out = tmp_path_factory.mktemp("library") / "tcompile_package.o"
+    return compiled(Path(tcompile.cpp_path()) / "tcompile_package.cpp", out)
+
+
+@pytest.fixture(scope="session")
+def runner(library, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runner")
+    main = compiled(HERE / "runner.cpp", folder / "runner.o")
+    return linked(folder / "runner", library, main, gpu=torch.cuda.is_available())
+
+
+def test_the_guides_example_runs(library, tmp_path):
+    text = (HERE.parents[1] / "docs" / "guide" / "it-must-ship.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```cpp\n(.*?)^```", text, re.S | re.M)
+    (tmp_path / "app.cpp").write_text(example)
+    net = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 2)).eval()
+    tcompile.export(net, (torch.randn(4, 8),), dynamic={"input": [0]}).package(tmp_path / "net.package")
+    app = linked(tmp_path / "app", library, compiled(tmp_path / "app.cpp", tmp_path / "app.o"))
+    done = subprocess.run([str(app)], capture_output=True, text=True, timeout=300, cwd=tmp_path, env={"PATH": ""})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[9, 2]\n", "")
 
 
 def call(runner, package, calls, tmp_path, seed=3):
@@ -138,3 +163,28 @@ def test_what_is_no_whole_package_is_refused(runner, tmp_path):
     refused("is damaged: the checksum of its manifest does not match")
     shutil.rmtree(tmp_path / "p")
     refused("manifest.json is not there")
+
+
+def test_a_transformer(runner, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=100
+    )
+    torch.manual_seed(0)
+    model = transformers.BertModel(config).eval()
+    ids, mask = torch.randint(0, 100, (3, 12)), torch.ones(3, 12, dtype=torch.int64)
+    mask[0, -2:] = 0
+    dynamic = {"input_ids": [0], "attention_mask": [0]}
+    program = tcompile.export(model, (), {"input_ids": ids, "attention_mask": mask}, dynamic=dynamic)
+    program.package(tmp_path / "p")
+    m = json.loads((tmp_path / "p" / "manifest.json").read_text())
+    given = {"input_ids": ids, "attention_mask": mask}
+    calls = [[given[a["name"]][:n] for a in m["arguments"]] for n in (3, 2)]
+    answers, _ = call(runner, tmp_path / "p", calls, tmp_path)
+    names = [r[0] for r in m["results"]]
+    assert names[:2] == ["result['last_hidden_state']", "result['pooler_output']"]
+    for n, (results, _) in zip((3, 2), answers):
+        with torch.no_grad():
+            want = model(input_ids=ids[:n], attention_mask=mask[:n])
+        torch.testing.assert_close(results[0], want.last_hidden_state, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(results[1], want.pooler_output, rtol=1e-3, atol=1e-4)

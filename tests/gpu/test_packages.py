@@ -16,9 +16,10 @@ import tcompile  # noqa: E402
 
 from ..export.packaged import PROGRAMS, leaves  # noqa: E402
 from ..export.test_package import same  # noqa: E402
-from ..export.test_package_cpp import build, call  # noqa: E402
+from ..export import test_package_cpp as cpp  # noqa: E402
 
 pytestmark = pytest.mark.gpu
+needs_cpp = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 def on_gpu(x):
@@ -42,6 +43,7 @@ def options(p):
     return {k: v for k, v in p.options.items() if k != "cpu_products"}
 
 
+call, library, runner = cpp.call, cpp.library, cpp.runner  # (the last two are fixtures)
 NAMES = [n for n in PROGRAMS if n != "drawn"]  # (torch.rand without a device draws on the CPU)
 
 
@@ -101,14 +103,8 @@ def test_a_tensor_on_the_cpu_is_refused(tmp_path):
         tcompile.load_package(tmp_path / "p", trusted=True)(torch.randn(4))
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    if shutil.which("g++") is None:
-        pytest.skip("needs g++")
-    return build(tmp_path_factory.mktemp("cpp"), "-Wl,--no-as-needed", "-ltorch_cuda", "-lc10_cuda")
-
-
 @pytest.mark.parametrize("name", [n for n in NAMES if PROGRAMS[n].flat])
+@needs_cpp
 def test_in_cpp(name, runner, tmp_path):
     p, program, eager, calls = made(name)
     exported = tcompile.export(program, copy.deepcopy(calls[0]), dynamic=p.dynamic)
@@ -126,6 +122,7 @@ def test_in_cpp(name, runner, tmp_path):
             close(states[key], value)
 
 
+@needs_cpp
 def test_random_numbers_in_cpp(runner, tmp_path):
     def f(x):
         return nn.functional.dropout(x, 0.5) + torch.rand_like(x)

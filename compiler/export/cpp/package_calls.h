@@ -3,13 +3,16 @@
 
 #include "package_text.h"
 
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/GeneratorImpl.h>
-#include <ATen/Context.h>
-#include <ATen/Functions.h>
 
+#include <cmath>
+#include <mutex>
+#include <optional>
 #include <sstream>
 
 namespace tcompile {
@@ -53,7 +56,7 @@ c10::IValue constant_of(const Json& j, const std::vector<at::Tensor>& tensors, a
   if (kind == "float")
     return of.text == "nan" ? NAN : of.text == "inf" ? INFINITY : -INFINITY;
   if (kind == "complex")
-    return c10::complex<double>(of[size_t(0)].kind == Json::Int ? of[size_t(0)].whole : of[size_t(0)].real, of[1].kind == Json::Int ? of[1].whole : of[1].real);
+    return c10::complex<double>(of[size_t(0)].real, of[1].real);
   throw PackageError("the package hands an operator a constant of kind " + kind);
 }
 
@@ -127,11 +130,11 @@ Operator operator_of(const Json& j) {
 }
 
 struct Call {
-  const Operator* op;
+  const Operator* op = nullptr;
   std::vector<Arg> args;
   std::vector<int> at; /* of each argument, its place in the schema */
   std::vector<int> outs;
-  bool single;
+  bool single = false;
 };
 
 Call call_of(const Json& j, const std::vector<Operator>& operators, const std::vector<at::Tensor>& tensors, at::Device place) {

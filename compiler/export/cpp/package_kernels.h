@@ -7,6 +7,10 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+
 namespace tcompile {
 namespace {
 

@@ -3,8 +3,9 @@
 
 #include "tcompile_package.h"
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>

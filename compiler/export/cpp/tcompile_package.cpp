@@ -37,14 +37,14 @@ struct Slot {
 };
 
 struct Step {
-  int kind, slot = 0;
+  int kind = 0, slot = 0;
   const Kernel* kernel = nullptr;
   std::vector<int> slots, sizes;
   Call call;
 };
 
 struct Output {
-  int kind, index = 0;
+  int kind = 0, index = 0;
   Call call;
 };
 
@@ -469,7 +469,8 @@ void read_plan(const Json& plan, PackageData& p) {
     p.slots.push_back({n.at(0), n.at(1), n.at(3), n.at(4), n.at(5), n.at(6), at::ScalarType(n.at(2))});
   }
   for (auto& s : plan["steps"].items) {
-    Step made{int(s[size_t(0)].whole)};
+    Step made;
+    made.kind = int(s[size_t(0)].whole);
     if (made.kind == STEP_KERNEL) {
       made.kernel = kernels.at(s[1].text);
       made.slots = ints(s[2]);
@@ -485,7 +486,8 @@ void read_plan(const Json& plan, PackageData& p) {
     p.steps.push_back(std::move(made));
   }
   for (auto& o : plan["outputs"].items) {
-    Output made{int(o[size_t(0)].whole)};
+    Output made;
+    made.kind = int(o[size_t(0)].whole);
     if (made.kind == OUT_CALL)
       made.call = call(o[1]);
     else
