@@ -35,6 +35,7 @@ __all__ = [
     "run",
     "compile_captured",
     "compiling",
+    "generate",
     "load",
     "replace",
     "names",
@@ -209,15 +210,7 @@ def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
 def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
     """The part of the pipeline behind the graph stage."""
     with compiling():
-        if opts.get("max_autotune") and not _replaced:
-            from .runtime.gpu.tuned_products import choose
-
-            aten = choose(aten, opts)
-        lowered = run("lowering", aten, opts=opts)
-        schedule = run("fusion", lowered, opts=opts)
-        generated = run("codegen", schedule, opts=opts)
-        global _kernels
-        _kernels += len(generated.kernels)
+        generated = _generate(aten, opts)
         try:
             return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
         except RejectedKernel as e:
@@ -226,6 +219,25 @@ def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
             why = str(e).splitlines()[0][:200]
             events.emit("fallback", what="kernel", reason=f"a graph is compiled without fusion: {why}", count=1)
             return compile_aten(aten, replaced_options(opts, given={**opts.given, "disable_fusion": True}))
+
+
+def generate(captured: Any, opts: Options) -> Any:
+    """A captured graph as generated code, not compiled yet: for who puts it into a file."""
+    with compiling():
+        return _generate(run("graph", captured, opts=opts), opts)
+
+
+def _generate(aten: Any, opts: Options) -> Any:
+    if opts.get("max_autotune") and not _replaced:
+        from .runtime.gpu.tuned_products import choose
+
+        aten = choose(aten, opts)
+    lowered = run("lowering", aten, opts=opts)
+    schedule = run("fusion", lowered, opts=opts)
+    generated = run("codegen", schedule, opts=opts)
+    global _kernels
+    _kernels += len(generated.kernels)
+    return generated
 
 
 def _interpret(aten: Any, *inputs: Any) -> tuple:

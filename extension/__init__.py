@@ -52,7 +52,10 @@ if TYPE_CHECKING:
         ToolchainError,
         VerifyError,
     )
-    from .compiler.export import ExportedProgram, export, load_exported
+    from .compiler.export.export_frame import export
+    from .compiler.export.exported_program import ExportedProgram
+    from .compiler.export.files import load_exported
+    from .compiler.export.load_package import cpp_path, load_package
     from .compiler.logs import set_logs
     from .compiler.minifier import minify, reproduce
     from .compiler.reproduce import Reproducer
@@ -98,7 +101,10 @@ _NAMES: dict[str, str] = {
         ),
         "compiler.errors",
     ),
-    **dict.fromkeys(("export", "load_exported", "ExportedProgram"), "compiler.export"),
+    "export": "compiler.export.export_frame",
+    "load_exported": "compiler.export.files",
+    "ExportedProgram": "compiler.export.exported_program",
+    **dict.fromkeys(("load_package", "cpp_path"), "compiler.export.load_package"),
     **dict.fromkeys(("minify", "reproduce"), "compiler.minifier"),
     "Reproducer": "compiler.reproduce",
     "set_logs": "compiler.logs",

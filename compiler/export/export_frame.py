@@ -23,10 +23,12 @@ from ..guards.guard import Guard
 from ..guards.source import Source
 from ..guards.weak import present
 from ..marks import dynamic_dims
+from ..symbolic.expr import as_expr
 from ..base.quoting import identifier
 from ..runtime.dispatch import Dispatcher, disabled
-from . import value_json
-from .exported_program import Check, ExportedProgram, Input
+from . import files, value_json  # (files gives programs `save` and `package`)
+from .exported_program import ExportedProgram
+from .program_calls import Check, Input, path_text
 
 __all__ = ["export"]
 
@@ -91,7 +93,7 @@ def export(
         if code.co_flags & inspect.CO_VARKEYWORDS
         else -1
     )
-    effects = [e.words() for e in seen.effects if not _unseen(e, seen.sources, spread)]
+    effects = [e.words() for e in seen.effects if not _unseen(e, seen, spread)]
     if effects:
         raise ExportError(
             f"{name} has side effects that a graph cannot hold: {', '.join(dict.fromkeys(effects))}. Return values"
@@ -115,12 +117,17 @@ class _Seen:
         self.nodes = dict(machine.graph.nodes)
 
 
-def _unseen(effect: Any, sources: dict[int, Source], spread: int) -> bool:
+def _unseen(effect: Any, seen: _Seen, spread: int) -> bool:
     """Whether nobody can tell that the effect happened: it is on the frame's own **kwargs (parameter `spread`), or an
-    attribute ends as what it was."""
+    attribute or an item ends as what it was (`self.buffer += x`)."""
     if effect.kind == "method":
-        source = sources.get(id(effect.target))
-        return source is not None and source.kind == "local" and source.key[0] == spread
+        source = seen.sources.get(id(effect.target))
+        if source is not None and source.kind == "local" and source.key[0] == spread:
+            return True
+        if effect.base is not dict or effect.name != "__setitem__" or len(effect.args) != 2:
+            return False
+        key, value = effect.args
+        return isinstance(key, str) and effect.target.get(key, effect) is seen.reals.get(id(value), value)
     if effect.kind == "setattr":
         before = getattr(effect.target, "__dict__", {}).get(effect.name, effect)
         return (
@@ -482,8 +489,22 @@ class _Builder:
             matters,
             self.backend,
         )
-        program.classes = self.classes
+        program.strides = self.strides()
+        program.classes, program.hints = self.classes, {s: int(self.env.hints[s]) for s in symbols}
         return program
+
+    def strides(self) -> dict[str, list]:
+        """Those of the example's tensors, by argument, where they follow from the sizes."""
+        out = {}
+        known = {s for s, source in self.env.sources.items() if source is not None and source.kind == "size"}
+        for g in self.result.guards:
+            if g.kind == "TENSOR" and self.is_argument(g.source):
+                encoded = [None if s is None else value_json.encode_expr(s) for s in g.expected.stride]
+                if None not in encoded and known.issuperset(
+                    n for s in g.expected.stride for n in as_expr(s).symbol_names()
+                ):
+                    out[path_text(self.path(g.source))] = encoded
+        return out
 
     def _check_dynamic(self, options: CaptureOptions) -> None:
         """Sizes that were asked to vary must not have been fixed."""

@@ -23,7 +23,9 @@ from ..errors import ExportError, TCompileError
 from . import grammar
 from .arithmetic import NUMBER, TENSOR
 from .graph_json import custom_operators, decode_graph, encode_graph
-from .exported_program import Check, ExportedModule, ExportedProgram, Input
+from .exported_program import ExportedModule, ExportedProgram
+from .package import package
+from .program_calls import Check, Input
 from .value_json import decode, encode
 
 __all__ = ["save", "load_exported"]
@@ -80,6 +82,7 @@ def save(program: ExportedProgram, path: Any) -> None:
 
 
 ExportedProgram.save = save  # type: ignore[attr-defined]
+ExportedProgram.package = package  # type: ignore[attr-defined]
 
 
 def _default(name: str, value: Any) -> list:

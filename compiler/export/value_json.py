@@ -10,9 +10,10 @@ from typing import Any, Callable, Collection, Mapping
 import torch
 
 from ..errors import ExportError
-from ..symbolic.expr import Expr
+from ..symbolic.expr import Expr, as_expr, symbol
+from ..symbolic.walk import BUILDERS
 
-__all__ = ["encode", "decode", "distinct", "encode_expr", "evaluate", "check_expr"]
+__all__ = ["encode", "decode", "distinct", "encode_expr", "decode_expr", "evaluate", "check_expr"]
 
 # torch's values by name: dtypes of plain numbers (quantized ones and those of bits hold what no operator checks), dense
 # tensors alone.
@@ -149,6 +150,13 @@ def encode_expr(e: Any) -> Any:
     if op == "sym":
         return ["sym", next(iter(e.symbol_names()))]
     return [op, *(encode_expr(a) for a in e.args)]
+
+
+def decode_expr(e: Any) -> Expr:
+    """What `encode_expr` gave, of a text that is trusted."""
+    if not isinstance(e, list):
+        return as_expr(e)
+    return symbol(e[1]) if e[0] == "sym" else BUILDERS[e[0]](*map(decode_expr, e[1:]))
 
 
 def _shift(a: int, b: int) -> int:

@@ -5,22 +5,7 @@
 
 #include "expressions.h"
 
-/* the numbers of compiler/runtime/native_program.py */
-enum { SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT, N_SLOT_KINDS };
-enum {
-    STEP_KERNEL,
-    STEP_MAKE,
-    STEP_FREE,
-    STEP_PRODUCT,
-    STEP_CALL,
-    STEP_TORCH,
-    STEP_WRITING,
-    STEP_GONE
-};   /* STEP_WRITING: from here on inputs are written, and an error is final */
-enum { OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL };
-enum { ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE };
-enum { WORD_VALUE, WORD_ADDRESS, WORD_LIST, WORD_TENSOR, WORD_OPTIONAL, WORD_UNDEFINED, WORD_RESULT, WORD_NUMBER };
-enum { SYM_SIZE, SYM_STRIDE, SYM_VALUE };
+#include "plan_numbers.h"
 
 typedef struct {
     int kind;

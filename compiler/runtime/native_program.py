@@ -23,44 +23,61 @@ from ..lowering.ir import Buffer
 from ..lowering.lowered import Param
 from ..native import native
 from ..symbolic.expr import ZERO, Expr, as_expr, ceildiv
-from ..symbolic.stack_code import stack_code
 from . import output_pool
+from .plan_parts import (
+    ARG_INPUT,
+    ARG_LIST,
+    ARG_OBJECT,
+    ARG_SLOT,
+    ARG_TUPLE,
+    ARG_VALUE,
+    DTYPE_CODES,
+    OUT_CALL,
+    OUT_CONSTANT,
+    OUT_INPUT,
+    OUT_SLOT,
+    OUT_VALUE,
+    SLOT_ALIAS,
+    SLOT_CONSTANT,
+    SLOT_INPUT,
+    SLOT_OWN,
+    SLOT_RESULT,
+    SLOT_SCRATCH,
+    STEP_CALL,
+    STEP_FREE,
+    STEP_GONE,
+    STEP_KERNEL,
+    STEP_MAKE,
+    STEP_PRODUCT,
+    STEP_TORCH,
+    STEP_WRITING,
+    SYMBOL_KINDS,
+    WORD_ADDRESS,
+    WORD_LIST,
+    WORD_NUMBER,
+    WORD_OPTIONAL,
+    WORD_RESULT,
+    WORD_TENSOR,
+    WORD_UNDEFINED,
+    WORD_VALUE,
+    PlanParts,
+    native_program,
+)
 from .torch_calls import TorchCall, numbers_of, torch_call
 from .trace import WRITE_BACK, label_steps
 
-__all__ = ["make_program", "one_product", "gemm_of", "operands_of", "fast_empty", "DTYPE_CODES"]
+__all__ = [
+    "make_program",
+    "ProgramBuilder",
+    "detached_view",
+    "NotInC",
+    "one_product",
+    "gemm_of",
+    "operands_of",
+    "fast_empty",
+    "DTYPE_CODES",
+]
 
-# c10::ScalarType
-DTYPE_CODES: dict[torch.dtype, int] = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
-    torch.complex32: 8,
-    torch.complex64: 9,
-    torch.complex128: 10,
-    torch.bool: 11,
-    torch.bfloat16: 15,
-    torch.float8_e5m2: 23,
-    torch.float8_e4m3fn: 24,
-    torch.float8_e5m2fnuz: 25,
-    torch.float8_e4m3fnuz: 26,
-    torch.uint16: 27,
-    torch.uint32: 28,
-    torch.uint64: 29,
-}
-
-# numbers shared with compiler/native/plan.c
-SLOT_INPUT, SLOT_CONSTANT, SLOT_OWN, SLOT_SCRATCH, SLOT_ALIAS, SLOT_RESULT = range(6)
-STEP_KERNEL, STEP_MAKE, STEP_FREE, STEP_PRODUCT, STEP_CALL, STEP_TORCH, STEP_WRITING, STEP_GONE = range(8)
-OUT_SLOT, OUT_INPUT, OUT_VALUE, OUT_CONSTANT, OUT_CALL = range(5)
-ARG_OBJECT, ARG_SLOT, ARG_VALUE, ARG_INPUT, ARG_LIST, ARG_TUPLE = range(6)
-WORD_VALUE, WORD_ADDRESS, WORD_LIST, WORD_TENSOR, WORD_OPTIONAL, WORD_UNDEFINED, WORD_RESULT, WORD_NUMBER = range(8)
-_SYMBOL_KINDS = {"size": 0, "stride": 1, "value": 2}
 _PRODUCTS = {
     "aten.mm.default": 0,
     "aten.bmm.default": 1,
@@ -96,8 +113,8 @@ def make_program(
     chosen by measuring, and its workspace.
     """
     try:
-        return _ProgramBuilder(generated, kernels, opts, algorithms).build()
-    except _NotInC:
+        return ProgramBuilder(generated, kernels, opts, algorithms).build()
+    except NotInC:
         return None
 
 
@@ -128,7 +145,7 @@ def one_product(step: Extern, index: int, algorithm: tuple[bytes, int] | tuple[(
     )
 
 
-class _NotInC(Exception):
+class NotInC(Exception):
     """The plan holds what a Program has no form for."""
 
 
@@ -169,7 +186,7 @@ class _Block:
         return at
 
 
-class _ProgramBuilder:
+class ProgramBuilder:
     def __init__(
         self,
         generated: Generated,
@@ -178,6 +195,7 @@ class _ProgramBuilder:
         algorithms: dict[tuple, tuple[bytes, int]] | None = None,
     ):
         self.g, self.s, self.kernels, self.opts = generated, generated.schedule, kernels, opts
+        self.function: Callable[[Any], Any] = direct_function  # what stands in the plan for an operator
         self.algorithms = algorithms or {}
         self.values: list[Expr] = []
         self.value_at: dict[tuple[Expr, ...], int] = {}
@@ -232,7 +250,7 @@ class _ProgramBuilder:
                     self.root[id(step.buffer)] = self._root(step.reuse)
             elif isinstance(step, View):
                 if id(step.buffer) in seen and step.buffer.dtype != step.base.dtype:
-                    raise _NotInC
+                    raise NotInC
                 self.root[id(step.buffer)] = self._root(step.base)
                 self.addressed.add(id(step.base))
             used = (
@@ -284,6 +302,15 @@ class _ProgramBuilder:
 
     # ---- the program
     def build(self) -> Callable[..., tuple]:
+        parts, places = self.parts()
+        program = native_program(parts, as_planned)
+        if program is None:
+            raise NotInC
+        label_steps(program, self.g, places)
+        return _with_pool(program, self.pooled) if self.pooled else program
+
+    def parts(self) -> tuple[PlanParts, list[int]]:
+        """The plan as data; and of each step, where it stands in the schedule."""
         s = self.s
         steps: list[tuple] = []
         places: list[int] = []  # of each step, where it stands in the schedule
@@ -314,7 +341,7 @@ class _ProgramBuilder:
             elif isinstance(step, Extern):
                 steps.append(self._extern(step, free_after))
             elif not isinstance(step, Free):
-                raise _NotInC
+                raise NotInC
             if isinstance(step, (Launch, Extern)):
                 places += [-1] * (len(steps) - len(places) - 1) + [at]
             for slot in free_after.pop(at, ()):
@@ -334,34 +361,24 @@ class _ProgramBuilder:
         if s.uncounted:
             steps.append((STEP_CALL, (unseen_writes.note, (), (), (), False)))
         raised = s.changed_results()
-        outputs = tuple(self._output(o, raised.get(k, 0)) for k, o in enumerate(s.outputs))
+        outputs = [self._output(o, raised.get(k, 0)) for k, o in enumerate(s.outputs)]
         scratch = self._place_the_varying()
         names = sorted({n for e in self.values for n in e.symbol_names()})
         if any(n not in s.symbols for n in names):
-            raise _NotInC
-        symbols = tuple((s.symbols[n][0], _SYMBOL_KINDS[s.symbols[n][1]], s.symbols[n][2]) for n in names)
-        varying = list(dict.fromkeys(e for e in self.values if not e.is_const))
-        place = {n: i for i, n in enumerate(names)}
-        computed = tuple(stack_code(e, place, native.OPCODES) for e in varying)
-        if None in computed:
-            raise _NotInC
-        at_value = {e: i for i, e in enumerate(varying)}
-        program = native.Program(
+            raise NotInC
+        symbols = {n: (s.symbols[n][0], SYMBOL_KINDS[s.symbols[n][1]], s.symbols[n][2]) for n in names}
+        parts = PlanParts(
             len(s.inputs) + len(self.pooled),
             -1 if self.g.cuda is None else self.g.cuda,
             symbols,
-            tuple(e.value if e.is_const else 0 for e in self.values),
-            computed,
-            tuple(at_value.get(e, -1) for e in self.values),
-            tuple(map(tuple, self.slots)),
-            tuple(steps),
+            self.values,
+            list(map(tuple, self.slots)),
+            steps,
             outputs,
-            tuple(self.constants),
+            self.constants,
             scratch,
-            as_planned,
         )
-        label_steps(program, self.g, places)
-        return _with_pool(program, self.pooled) if self.pooled else program
+        return parts, places
 
     # ---- values, slots, constants
     def _value(self, *es: Expr) -> int:
@@ -374,7 +391,7 @@ class _ProgramBuilder:
     def _new(self, kind: int, index: int, b: Buffer, offset: int = 0) -> int:
         code = DTYPE_CODES.get(b.dtype)
         if code is None:
-            raise _NotInC
+            raise NotInC
         dims = tuple(as_expr(x) for x in (*b.shape, *b.stride))
         self.slots.append(
             [kind, index, code, b.dtype.itemsize, len(b.shape), self._value(*dims) if dims else 0, offset]
@@ -393,7 +410,7 @@ class _ProgramBuilder:
             elif b.name in self.s.constants:
                 at = self._new(SLOT_CONSTANT, self._constant(self.s.constants[b.name]), b)
             else:
-                raise _NotInC
+                raise NotInC
             self.slot_of[id(b)] = at
         return at
 
@@ -472,7 +489,7 @@ class _ProgramBuilder:
             slots = [self._slot(b) for b in step.outputs if b is not None]
             names += step.out_names or ("out",)
             args += [(ARG_SLOT, slot) for slot in slots]
-            call = (direct_function(op), tuple(args), tuple(names), (), False)
+            call = (self.function(op), tuple(args), tuple(names), (), False)
             if self._is_product(step):
                 beta, alpha = (float(step.kwargs.get(k, 1)) for k in ("beta", "alpha"))
                 gemm = gemm_of(step) if self.g.cuda is not None else ()
@@ -495,7 +512,7 @@ class _ProgramBuilder:
                 self._release(b, free_after)
         returns = step.op._schema.returns
         single = len(returns) == 1 and len(outs) == 1 and not str(returns[0].type).startswith("List")
-        call = (direct_function(op), tuple(args), tuple(names), tuple(outs), single)
+        call = (self.function(op), tuple(args), tuple(names), tuple(outs), single)
         return (
             (STEP_CALL, call) if id(step) not in self.torch_calls else self._by_torch(self.torch_calls[id(step)], call)
         )
@@ -538,7 +555,7 @@ class _ProgramBuilder:
         if isinstance(x, (list, tuple)):
             return ARG_LIST if isinstance(x, list) else ARG_TUPLE, tuple(map(self._arg, x))
         if isinstance(x, dict):
-            raise _NotInC
+            raise NotInC
         return ARG_OBJECT, x
 
     # ---- results
@@ -558,7 +575,7 @@ class _ProgramBuilder:
             slot = self._slot(o.value)
             kind, index = self.slots[slot][:2]
             if kind == SLOT_ALIAS and self.slots[index][0] in (SLOT_INPUT, SLOT_CONSTANT):
-                raise _NotInC  # a view of what came in: not for C to say what autograd is to make of it
+                raise NotInC  # a view of what came in: not for C to say what autograd is to make of it
             return (OUT_INPUT, index) if kind == SLOT_INPUT else (OUT_SLOT, slot)  # (memory of the pool's came in)
         if o.kind == "input":
             return OUT_INPUT, o.value
@@ -567,13 +584,13 @@ class _ProgramBuilder:
         if o.kind == "const":
             return OUT_CONSTANT, self._constant(o.value)
         if o.kind != "view":
-            raise _NotInC
+            raise NotInC
         base, shape, stride, offset = o.value
         seen = (ARG_INPUT, base) if isinstance(base, int) else self._arg(base)
         if seen[0] == ARG_SLOT and is_whole(self.s, o) and self.slots[seen[1]][0] in (SLOT_OWN, SLOT_RESULT):
             return OUT_SLOT, seen[1]
         dims = (self._arg(tuple(map(as_expr, part))) for part in (shape, stride))
-        function = _detached_view if o.detached else view_of
+        function = detached_view if o.detached else view_of
         return OUT_CALL, (function, (seen, *dims, self._arg(as_expr(offset)), (ARG_OBJECT, o.dtype)), (), (), False)
 
 
@@ -581,7 +598,7 @@ def _changed(changes: int, view: Callable[..., torch.Tensor], *args: Any) -> tor
     return changed(view(*args), changes)
 
 
-def _detached_view(*args: Any) -> torch.Tensor:
+def detached_view(*args: Any) -> torch.Tensor:
     return view_of(*args).detach()
 
 

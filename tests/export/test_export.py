@@ -501,3 +501,24 @@ def test_convolutions_and_backends(file):
 
 
 _ = F
+
+
+def test_buffer_changed_by_an_operator_of_python(file):
+    """`self.seen += x` puts the very tensor back where it was."""
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x):
+            self.seen += x
+            return self.seen * 2
+
+    net, x = Counting(), torch.randn(3)
+    program = tcompile.export(net, (x,))
+    assert torch.equal(net.seen, torch.zeros(3))
+    close(program(x), 2 * x)
+    close(program(x), 4 * x)
+    close(net.seen, 2 * x)
+    close(roundtrip(program, file)(x), 6 * x)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 import tcompile
 from tcompile.compiler.errors import ExportError
 from tcompile.compiler.export import checked, safe_operators, safe_targets
-from tcompile.compiler.export.exported_program import _reach
+from tcompile.compiler.export.program_calls import _reach
 
 from . import hostile
 

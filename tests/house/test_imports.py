@@ -62,7 +62,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "minifier": {"reproduce", "stages", "api"},
     "logs": {"report"},
     "frontend": {"guards", "capture", "autograd", "runtime", "backends", "config", "logs", "marks", "stages"},
-    "export": {"symbolic", "guards", "graph", "capture", "runtime", "backends", "frontend", "marks", "stages", "api"},
+    "export": {
+        *("symbolic", "native", "guards", "ops", "graph", "capture", "lowering", "codegen", "runtime", "backends"),
+        *("frontend", "marks", "stages", "config", "api"),
+    },
     "api": {"frontend", "backends", "report", "runtime", "config", "marks", "stages"},
 }
 

@@ -18,7 +18,7 @@ from tcompile.compiler.native import native
 from tcompile.compiler.runtime import build_graph as build_module
 from tcompile.compiler.runtime import cpu_kernels
 from tcompile.compiler.runtime.compiled_graph import python_plan
-from tcompile.compiler.runtime.native_program import _ProgramBuilder
+from tcompile.compiler.runtime.native_program import ProgramBuilder
 from tcompile.compiler.symbolic.expr import as_expr
 
 from .helper import add_constant, chain_schedule, compiled, flat, s0
@@ -206,7 +206,7 @@ def test_memory_that_was_made_anew_is_not_taken_for_the_larger_block_that_was_pl
         Launch(add_constant(4096, 1.0), [later], [o]),
     ]
     generated = generate(Schedule(steps, [x, y], [OutputSpec("buffer", o), OutputSpec("buffer", neg)]), Options())
-    builder = _ProgramBuilder(generated, {}, Options())
+    builder = ProgramBuilder(generated, {}, Options())
     assert builder.fresh == {id(small), id(later)} and builder._root(later) is later
 
 
@@ -235,7 +235,7 @@ def test_what_the_library_of_a_gpu_is_asked_for():
             list(args),
             [OutputSpec("buffer", out)],
         )
-        builder = _ProgramBuilder(Generated(s, [], {}, None, None, cuda=cuda), {}, Options())
+        builder = ProgramBuilder(Generated(s, [], {}, None, None, cuda=cuda), {}, Options())
         builder.input_at = {id(x): i for i, x in enumerate(args)}
         builder.slot_of[id(out)] = 0
         return builder._extern(s.steps[1], {})[-2]

@@ -33,7 +33,7 @@ from ...fusion.schedule import Extern, Launch, Schedule
 from ...lowering.ir import Buffer
 from ...native import native
 from ...symbolic.expr import Expr
-from ..native_program import DTYPE_CODES
+from ..plan_parts import DTYPE_CODES
 from .counters import Counters
 from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, place_of, span
 

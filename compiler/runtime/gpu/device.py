@@ -9,9 +9,9 @@ import torch
 
 from ...native import native
 from ..cpu_kernels import native_ready
-from ..native_program import DTYPE_CODES
+from ..plan_parts import DTYPE_CODES
 
-__all__ = ["why_not", "allocate"]
+__all__ = ["why_not", "why_no_launch", "allocate"]
 
 _dtypes = {code: dtype for dtype, code in DTYPE_CODES.items()}
 
@@ -30,6 +30,12 @@ def why_not() -> str | None:
         return "kernels are launched through NVIDIA's driver, and this torch is for AMD"
     if triton_version() is None:
         return "triton is not installed (pip install triton)"
+    return why_no_launch()
+
+
+@functools.cache
+def why_no_launch() -> str | None:
+    """The same of kernels that are compiled already."""
     if native is None or not hasattr(native, "CudaKernel"):
         return "the C extension is missing or older than these sources: its launcher runs kernels on the GPU"
     if not native_ready():

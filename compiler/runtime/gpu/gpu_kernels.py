@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
 import torch
@@ -18,7 +19,7 @@ from ...symbolic.expr import Expr, as_expr
 from ...symbolic.stack_code import stack_code
 from .compile import Binary, Job, compile_all
 
-__all__ = ["load_kernels", "make_kernel", "occupancy"]
+__all__ = ["load_kernels", "make_kernel", "launch_facts", "launcher", "LaunchFacts", "occupancy"]
 
 _handles: dict[
     tuple[int, int], tuple
@@ -106,29 +107,75 @@ def make_kernel(
     hold, are compiled when a call first needs them."""
     source = source or k.source
     handles = _functions(binary, index)
+    facts = launch_facts(k, source)
     sizes = [str(e) for e in k.kernel.sizes]
     fixed = not sizes
-    grids = [f.grid for f in source.functions]
-    offsets, total = _scratch(source)
     parts = tuple(
-        (h[0], p.threads, p.shared, int(g.value) if fixed else 0, WAIT in source.text)
-        for h, p, g in zip(handles, binary.parts, grids)
+        (h[0], p.threads, p.shared, int(g.value) if fixed else 0, facts.waits)
+        for h, p, g in zip(handles, binary.parts, facts.grids)
     )
+    unaligned = (lambda: _unaligned(k, source, target, index, opts)) if aligned else None
+    wide = (lambda: _wide(k, target, index, opts)) if source.limits else None
+    return launcher(k.name, index, parts, _n_buffers(k), sizes, facts, unaligned, wide)
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What a launcher has to know of a kernel's source: sizes are over the kernel's own.
+
+    kinds     a letter for each size and scalar: 'i' 32 bits, 'l' 64 bits, 'f' float, 'd' double
+    grids     of each function
+    offsets   of each partial result in scratch memory; `scratch` the bytes of all
+    limits    what 32-bit indices have to hold
+    walks     how the copy engine goes through buffers
+    waits     whether it may start while the kernel before ends
+    """
+
+    kinds: str
+    grids: list[Expr]
+    offsets: list[Expr]
+    scratch: Expr
+    limits: list[Expr]
+    walks: tuple
+    waits: bool
+
+
+def launch_facts(k: GeneratedKernel, source: TritonSource) -> LaunchFacts:
+    sizes = [str(e) for e in k.kernel.sizes]
     kinds = "".join("l" if t == "i64" else "i" for n, t in source.functions[0].arguments if n in sizes)
     kinds += "".join(
         {"fp32": "f", "fp64": "d", "i64": "l"}.get(t, "i")
         for n, t in source.functions[0].arguments
         if n in dict(k.kernel.params)
     )
-    n_buffers = len(k.kernel.inputs) + len(k.kernel.outputs)
-    grid, limits = ((), ()) if fixed else (_codes(sizes, es) for es in ([*grids, *offsets, total], source.limits))
-    flat = tuple(int(e.value) for e in (*offsets, total)) if fixed else (0,) * (len(offsets) + 1)
-    unaligned = (lambda: _unaligned(k, source, target, index, opts)) if aligned else None
-    wide = (lambda: _wide(k, target, index, opts)) if source.limits else None
+    offsets, total = _scratch(source)
+    grids = [as_expr(f.grid) for f in source.functions]
+    return LaunchFacts(kinds, grids, offsets, total, list(source.limits), _walks(k, source), WAIT in source.text)
+
+
+def launcher(
+    name: str,
+    index: int,
+    parts: tuple,
+    n_buffers: int,
+    sizes: Sequence[str],
+    facts: LaunchFacts,
+    unaligned: Callable | None,
+    wide: Callable | None,
+) -> Callable:
+    """The callable of functions on device `index`: (handle, threads, shared bytes, grid, waits) each."""
+    offsets = [*facts.offsets, facts.scratch]
+    varying = [*facts.grids, *offsets]
+    grid, limits = ((), ()) if not sizes else (_codes(sizes, varying), _codes(sizes, facts.limits))
+    flat = (0,) * len(offsets) if sizes else tuple(int(e.value) for e in offsets)
     with torch.cuda.device(index):
         return native.CudaKernel(
-            k.name, index, parts, n_buffers, len(sizes), kinds, flat, grid, limits, unaligned, wide, _walks(k, source)
+            name, index, parts, n_buffers, len(sizes), facts.kinds, flat, grid, limits, unaligned, wide, facts.walks
         )
+
+
+def _n_buffers(k: GeneratedKernel) -> int:
+    return len(k.kernel.inputs) + len(k.kernel.outputs)
 
 
 def _walks(k: GeneratedKernel, source: TritonSource) -> tuple:

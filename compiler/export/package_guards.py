@@ -1,0 +1,165 @@
+"""The quick way into a package: its checks as guards, which C looks at (compiler/guards), and the few steps from the
+arguments of a call to the plan's inputs, and from its results to the program's."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any, Callable
+
+import torch
+
+from ..guards import source as S
+from ..guards.guard import Guard, TensorSpec
+from ..guards.guard_program import compile_guards
+from ..guards.source import Source
+from ..guards.source_values import is_constant
+from ..symbolic.expr import symbol
+from .program_calls import Check, ProgramCalls, path_text
+from .value_json import decode, decode_expr
+
+__all__ = ["binder", "quick_check", "Quick"]
+
+
+def binder(signature: list) -> Callable[..., tuple]:
+    """A function that binds arguments as the program's parameters, in their order. (Names come out of a manifest.)"""
+    text: list[str] = []
+    values: dict[str, Any] = {}
+    starred = False
+    for k, (name, kind, default) in enumerate(signature):
+        if not name.isidentifier():
+            raise ValueError(f"{name!r} is no parameter")
+        if kind == "KEYWORD_ONLY" and not starred:
+            text.append("*")
+        starred |= kind in ("KEYWORD_ONLY", "VAR_POSITIONAL")
+        values[f"_default{k}"] = None if default is None else default[0]
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(kind, "")
+        text.append(f"{stars}{name}" + ("" if default is None else f"=_default{k}"))
+        if kind == "POSITIONAL_ONLY" and (k + 1 == len(signature) or signature[k + 1][1] != kind):
+            text.append("/")
+    names = [name for name, _, _ in signature]
+    exec(f"def program({', '.join(text)}):\n    return ({''.join(n + ', ' for n in names)})", values)
+    return values["program"]
+
+
+class Quick:
+    """`given(bound)`: the plan's inputs, None where a check fails; `result(outputs, bound, given)`."""
+
+    def __init__(self, program: ProgramCalls, check: Callable, readers: list[Callable], build: Callable):
+        self._check, self._readers, self._build, self._program = check, readers, build, program
+
+    def given(self, bound: tuple) -> list | None:
+        if self._check(_frame, bound) != -1:
+            return None
+        return [read(bound) for read in self._readers]
+
+    def result(self, outputs: tuple, bound: tuple, given: list) -> Any:
+        return self._build(outputs, bound)
+
+
+def _frame() -> None:
+    """Whose parameters the guards speak of."""
+
+
+def quick_check(program: ProgramCalls, arguments: dict[str, dict], place: torch.device) -> Quick | None:
+    """None where a check has no form as a guard."""
+    index = {name: k for k, (name, _, _) in enumerate(program.signature)}
+    state = {"autocast": (), "functorch": None}
+    guards = [Guard(None, "STATE", state)]
+    for c in program.checks:
+        made = _guard(c, index, arguments, place)
+        if made is None:
+            return None
+        guards.append(made)
+    try:
+        check = compile_guards(guards, len(index)).check
+    except ValueError:  # a size that no argument gives alone
+        return None
+    readers = []
+    for i in program.inputs:
+        if i.kind == "state":
+            readers.append(_constant(program.state[i.key]))
+        else:
+            path, dim = program.symbols[i.key] if i.kind == "size" else (i.path, None)
+            readers.append(_reader(index, path, dim))
+    return Quick(program, check, readers, _building(program, index))
+
+
+def _source(path: list, index: dict[str, int]) -> Source:
+    source = S.local(index[path[0]], path[0])
+    for kind, key in path[1:]:
+        source = S.attr(source, key) if kind == "attr" else S.item(source, key)
+    return source
+
+
+def _guard(c: Check, index: dict[str, int], arguments: dict[str, dict], place: torch.device) -> Guard | None:
+    if c.kind == "sizes":
+        return Guard(None, "PREDICATE", decode_expr(c.expected))
+    source = _source(c.path, index)
+    if c.kind == "tensor":
+        row = arguments[path_text(c.path)]
+        shape = tuple(_plain(decode_expr(e)) for e in row["shape"])
+        stride = tuple(_plain(decode_expr(e)) for e in row["stride"]) if "stride" in row else (None,) * len(shape)
+        dtype = decode({"torch": c.expected["dtype"]})
+        device = torch.device("cpu") if c.expected["device"] == "cpu" else place
+        return Guard(source, "TENSOR", TensorSpec(torch.Tensor, dtype, device, False, shape, stride))
+    if c.kind == "const":
+        value = decode(c.expected)
+        return Guard(source, "EQUALS", value) if value is None or is_constant(value) else None
+    if c.kind == "type":
+        module, _, name = c.expected.rpartition(".")
+        wanted = getattr(builtins, name, None) if module == "builtins" else None
+        return Guard(source, "TYPE", wanted) if isinstance(wanted, type) else None
+    if c.kind == "len":
+        return Guard(source, "LEN", c.expected)
+    if c.kind == "keys":
+        return Guard(source, "DICT_KEYS", tuple(decode(k) for k in c.expected))
+    if c.kind == "int":
+        return Guard(source, "INT_SYMBOL", symbol(c.expected))
+    if c.kind == "same":
+        return Guard(source, "ALIAS", _source(c.expected, index))
+    if c.kind == "apart":
+        return Guard(None, "NO_OVERLAP", (source, _source(c.expected, index)))
+    return None
+
+
+def _plain(e: Any) -> Any:
+    return e.value if e.is_const else e
+
+
+def _constant(value: Any) -> Callable:
+    return lambda bound: value
+
+
+def _reader(index: dict[str, int], path: list, dim: int | None = None) -> Callable[[tuple], Any]:
+    """The part of the arguments that a path names, or its size in a dimension. The guards have looked at the way."""
+    first, rest = index[path[0]], path[1:]
+    if not rest and dim is None:
+        return lambda bound: bound[first]
+
+    def read(bound: tuple) -> Any:
+        value = bound[first]
+        for kind, key in rest:
+            value = getattr(value, key) if kind == "attr" else value[key]
+        return value if dim is None else value.shape[dim]
+
+    return read
+
+
+def _building(program: ProgramCalls, index: dict[str, int]) -> Callable[[tuple, tuple], Any]:
+    """How results are put together; what needs more than outputs goes the program's own way."""
+    shape = program.result
+    if shape[0] == "output":
+        k = shape[1]
+        return lambda outputs, bound: outputs[k]
+    if shape[0] in ("tuple", "list") and all(part[0] == "output" for part in shape[1]):
+        places = [part[1] for part in shape[1]]
+        make = tuple if shape[0] == "tuple" else list
+        return lambda outputs, bound: make([outputs[k] for k in places])
+    sizes = {name: _reader(index, path, dim) for name, (path, dim) in program.symbols.items()}
+    names = list(index)
+
+    def build(outputs: tuple, bound: tuple) -> Any:
+        values = {name: read(bound) for name, read in sizes.items()}
+        return program._build(shape, outputs, dict(zip(names, bound)), values, program.state)
+
+    return build
