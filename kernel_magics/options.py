@@ -86,9 +86,14 @@ def values_of(name: str) -> list[str]:
     return list(option.type) if option is not None and isinstance(option.type, tuple) else []
 
 
-def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptions | None = None) -> CellOptions:
-    """Read a line of options over those of `base`. `namespace` is where a backend function is looked up.
-    Raises OptionError."""
+def parse(
+    line: str,
+    namespace: Mapping[str, Any] | None = None,
+    base: CellOptions | None = None,
+    on_rank: bool = False,
+) -> CellOptions:
+    """Read a line of options over those of `base`. `namespace` is where a backend function is looked up. `on_rank`: in
+    a process that `ranks=` started. Raises OptionError."""
     raw: dict[str, Any] = dict(base.given) if base is not None else {}
     given = dict(_pairs(line))
     raw.update(given)
@@ -111,7 +116,7 @@ def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptio
         elif name == "time":
             cell.time = _seconds(value)
         elif name == "ranks":
-            cell.ranks = parse_ranks(value)
+            cell.ranks = None if on_rank else parse_ranks(value)
         elif name == "o":
             if not str(value).isidentifier() or keyword.iskeyword(str(value)):
                 raise OptionError(f"-o takes a variable name, such as -o r; got {value!r}")

@@ -225,14 +225,14 @@ class Session:
     def options(self, line: str, base: CellOptions | None = None) -> CellOptions:
         """Options of a line; a mistake in them is a UsageError, which IPython shows without a traceback."""
         try:
-            return parse(line, self.shell.user_ns, base)
+            return parse(line, self.shell.user_ns, base, self.on_rank)
         except OptionError as e:
             raise UsageError(f"tcompile: {e}") from None
 
     def _options(self, first: str | None, body: str) -> CellOptions:
         line = first.removeprefix("%%tcompile") if first is not None else comment_options(body) or ""
         spec = self.options(line, self.always)
-        return replace(spec, ranks=None, quiet=True, time=None, out=None) if self.on_rank else spec
+        return replace(spec, quiet=True, time=None, out=None) if self.on_rank else spec
 
     def _prepare(self, first: str | None, body: str) -> Cell | None:
         """The cell, or None when its syntax error has been shown and is said to whoever runs the cell."""

@@ -61,7 +61,7 @@ class RankWait:
 
 @dataclass
 class RankDifference:
-    """Ranks that compiled different graphs of one function. `ranks`: those that agree, together."""
+    """Ranks that compiled different graphs of one function, the first of them. `ranks`: those that agree, together."""
 
     function: str
     graph: int  # how manyth of the function's graphs
@@ -69,6 +69,7 @@ class RankDifference:
     texts: list[str]  # what each of these has where they begin to differ
     file: str = ""
     line: int | None = None
+    more: int = 0  # further graphs of the function that differ
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Ranks:
     rows: list[RankRow] = field(default_factory=list)
     waits: list[RankWait] = field(default_factory=list)  # the longest first
     differences: list[RankDifference] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     reports: Any = field(default=None, repr=False, compare=False)  # rank -> its own CompileReport; not in the JSON
 
     def __bool__(self) -> bool:

@@ -33,7 +33,7 @@ def side_by_side(rows: list[RankRow], facts: Mapping[int, dict[str, Any]], repor
         for row in rows:
             if row.rank in facts:
                 _fill(row, facts[row.rank], first, early)
-        out.waits = _waits(calls, early)
+        out.waits = _waits(calls, first, early)
         timed = any(c["took"] is not None for cs in calls.values() for c in cs)
         ended = any(c["end"] is not None for cs in calls.values() for c in cs)
         if any(calls.values()):
@@ -119,17 +119,22 @@ def _union(stretches: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _waits(calls: Mapping[int, list[Call]], early: Mapping[Any, Any]) -> list[RankWait]:
+def _waits(calls: Mapping[int, list[Call]], first: int, early: Mapping[Any, Any]) -> list[RankWait]:
     found: dict[tuple[int, int], RankWait] = {}
+    stretches: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for rank, its in calls.items():
         for c in its:
             seconds, last, _ = early.get((rank, _key(c)), (0.0, None, 0))
             if last is None or seconds < _LEAST:
                 continue
             w = found.setdefault((rank, last), RankWait(rank, last, 0.0, 0))
-            w.seconds, w.count = w.seconds + seconds, w.count + 1
+            begin = (c["begin"] - first) * 1e-9
+            stretches[rank, last].append((begin, begin + seconds))  # asynchronous ones overlap
+            w.count += 1
             if seconds > w.longest:
                 w.name, w.longest = _name(c), seconds
+    for pair, w in found.items():
+        w.seconds = _union(stretches[pair])
     return sorted(found.values(), key=lambda w: -w.seconds)
 
 
@@ -165,6 +170,10 @@ def _differences(reports: Mapping[int, Any]) -> list[RankDifference]:
             else:
                 group.append(rank)
         if len(alike) > 1:
+            known = next((d for d in out if (d.function, d.file) == (function, file)), None)
+            if known is not None:
+                known.more += 1
+                continue
             texts, line = _first_difference([rows for rows, _ in alike])
             out.append(RankDifference(function, number, [ranks for _, ranks in alike], texts, file, line))
     return out

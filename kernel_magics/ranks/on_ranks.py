@@ -138,7 +138,7 @@ class OnRanks:
         report = replace(compiled[0], source=CellSource(text, f"In[{number}]", 1, number), options=spec.words())
         report.ranks = side_by_side(rows, facts, reports)
         if not run.agree:
-            report.ranks.notes.append(_counts(run))
+            report.ranks.remarks.append(_counts(run))
         note = wait_words(report.ranks)
         report.summary = replace(report.summary, line=_line(report, ranks.plan.count, note))
         if spec.out:
