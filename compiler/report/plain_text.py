@@ -9,7 +9,7 @@ from . import schema as s
 from ..base.labels import frame_words, stage_name
 from .numbers import against, count, interval, plural, ratio, seconds, seconds_range, size
 from .conclusions.wall import by_kind
-from .ranks_text import ranks_lines
+from .ranks.ranks_text import ranks_lines
 
 __all__ = ["render", "render_short", "bar", "gain_words", "table"]
 

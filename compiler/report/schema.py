@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .payload import GraphData, Node
-from .ranks_schema import RankDifference, RankRow, Ranks, RankSpan, RankWait
+from .ranks.ranks_schema import RankDifference, RankRow, Ranks, RankSpan, RankWait
 
 __all__ = [
     "SCHEMA",

@@ -112,9 +112,9 @@ class OnRanks:
         self, run: CellRun, ranks: RankSet, spec: CellOptions, text: str, number: int, implicit: bool, place: Place
     ) -> None:
         from ...compiler.report import CompileReport
-        from ...compiler.report.ranks_schema import RankRow
+        from ...compiler.report.ranks.ranks_schema import RankRow
         from ...compiler.report.schema import CellSource
-        from ...compiler.report.side_by_side import side_by_side, wait_words
+        from ...compiler.report.ranks.side_by_side import side_by_side, wait_words
 
         reports = {
             rank: CompileReport.from_json(m["report"]) for rank, m in sorted(run.done.items()) if m["report"] is not None

@@ -143,7 +143,7 @@ class RankProcess:
                     signal.pthread_kill(self.main_thread, signal.SIGINT)  # wakes what sleeps, too
             elif kind == "break_off" and self.group is not None:
                 self.group.break_off()
-        os._exit(1)  # the launcher ends the other ranks where one does so
+        os.kill(os.getpid(), signal.SIGKILL)  # whatever it does; the launcher ends the other ranks then
 
     def _on_interrupt(self, number: int, frame: Any) -> None:
         if self.in_cell and self.cell == self.interrupted and not self.caught:

@@ -49,6 +49,7 @@ class RankRecorder:
     def __init__(self, device: str):
         self.device = device
         self._since = time.time_ns()  # the process group is there from now on
+        self._recorded = bool(_flight_record())  # its first barrier, at least
         self._hooked: set[int] = set()
         self._heard: dict[str, list[_Heard]] = {}  # by group, in order
         self._compiling: list[list[int]] = []
@@ -155,8 +156,10 @@ class RankRecorder:
                 out.update(zip(places, heard))
         return out
 
-    def sequence(self) -> dict[str, int]:
-        """How many collectives each group has had: ranks that agree can go on with the group."""
+    def sequence(self) -> dict[str, int] | None:
+        """How many collectives each group has had: ranks that agree can go on with the group. None: not known."""
+        if not self._recorded:
+            return None
         out = {name: 0 for name, _ in live_groups()}
         for entry in _flight_record():
             if not entry["is_p2p"] and entry["time_created_ns"] >= self._since:

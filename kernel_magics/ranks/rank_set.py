@@ -86,8 +86,10 @@ class RankSet:
         failed = {rank: m["error"]["time"] for rank, m in run.done.items() if m["error"] is not None}
         if failed and not run.interrupted and (run.first is None or run.first in failed):
             run.first = min(failed, key=failed.__getitem__)
-        run.agree = _agree([m["sequence"] for m in run.done.values()])
-        run.parted |= (bool(failed) or run.interrupted) and not run.agree
+        sequences = [m["sequence"] for m in run.done.values()]
+        known = None not in sequences
+        run.agree = not known or _agree(sequences)
+        run.parted |= (bool(failed) or run.interrupted) and not (known and run.agree)
         self._group += run.parted
         return run
 

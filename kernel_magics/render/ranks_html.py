@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...compiler.base.quoting import html_text
-from ...compiler.report.ranks_schema import RankRow, Ranks
-from ...compiler.report.ranks_text import CLOCKS, HEAD, difference_words, rank_cells, wait_sentence
+from ...compiler.report.ranks.ranks_schema import RankRow, Ranks
+from ...compiler.report.ranks.ranks_text import CLOCKS, HEAD, difference_words, rank_cells, wait_sentence
 from ...compiler.report.numbers import seconds
 from .svg import image
 

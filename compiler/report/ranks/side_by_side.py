@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Iterable, Mapping
 
-from ..base.labels import frame_words
+from ...base.labels import frame_words
 from .ranks_schema import RankDifference, RankRow, Ranks, RankSpan, RankWait
 
 __all__ = ["side_by_side", "wait_words"]
@@ -208,7 +208,7 @@ def _first_difference(graphs: list[list[tuple] | None]) -> tuple[list[str], int 
 
 def wait_words(r: Ranks) -> str:
     """Who waits for whom, as one phrase; empty where nobody waits long."""
-    from .numbers import seconds
+    from ..numbers import seconds
 
     if not r.waits:
         return ""

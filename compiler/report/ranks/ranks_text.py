@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .numbers import count, plural, seconds, size
+from ..numbers import count, plural, seconds, size
 from .ranks_schema import RankDifference, RankRow, Ranks, RankWait
 
 __all__ = ["CLOCKS", "HEAD", "difference_words", "rank_cells", "ranks_lines", "wait_sentence"]
@@ -62,7 +62,7 @@ def _ranks(ranks: list[int]) -> str:
 
 def ranks_lines(r: Ranks) -> list[str]:
     """All of it as plain text."""
-    from .plain_text import table  # which prints these lines among its own
+    from ..plain_text import table  # which prints these lines among its own
 
     if not r:
         return []
