@@ -153,7 +153,7 @@ class Launcher:
         return "\n" + "\n".join(self._said) if self._said else ""
 
     def exit_code(self, rank: int) -> str:
-        """How a rank ended, as the launcher saw it: `signal 9 (SIGKILL)`, `exit code 3`; empty where it is not known."""
+        """How a rank ended, as the launcher saw it: `signal 9 (SIGKILL)`, `exit code 3`; empty: not known."""
         pid = self.facts[rank].get("pid")
         end = time.monotonic() + 1.0
         while self._process is not None and time.monotonic() < end:

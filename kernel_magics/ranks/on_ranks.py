@@ -117,7 +117,9 @@ class OnRanks:
         from ...compiler.report.ranks.side_by_side import side_by_side, wait_words
 
         reports = {
-            rank: CompileReport.from_json(m["report"]) for rank, m in sorted(run.done.items()) if m["report"] is not None
+            rank: CompileReport.from_json(m["report"])
+            for rank, m in sorted(run.done.items())
+            if m["report"] is not None
         }
         rows = []
         for rank in range(ranks.plan.count):

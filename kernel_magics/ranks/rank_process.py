@@ -181,6 +181,9 @@ class RankProcess:
         if self.error is None:
             self.error = {"name": name, "text": text, "lines": lines, "time": time.time_ns()}
 
+    def _say(self, text: str) -> None:
+        self.channel.send("progress", text=text)
+
     def _cell(self, job: dict[str, Any]) -> tuple[Any, Any]:
         from ...compiler import events
         from ..progress import Progress
@@ -191,7 +194,7 @@ class RankProcess:
         shell.execution_count, shell.colors = job["cell"], job["colors"]
         self.recorder.begin()
         try:
-            with events.listen(Progress(lambda text: self.channel.send("progress", text=text) and None)):
+            with events.listen(Progress(self._say)):
                 result = shell.run_cell(job["text"], store_history=False)
         finally:
             facts = self.recorder.end()

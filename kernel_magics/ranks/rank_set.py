@@ -23,6 +23,7 @@ _TO_INTERRUPT = 0.6  # seconds after which the process group is broken off
 _TO_BREAK_OFF = 0.9  # seconds more after which the processes are ended
 _TO_TELL = 10.0  # seconds that an interrupted rank gets for its report
 _LIMIT = 4_000_000  # bytes of a rank's report
+Say = Callable[[str], None]  # shows a line of progress
 
 
 @dataclass
@@ -49,7 +50,7 @@ class RankSet:
         self._group = 0  # the number of the process group that the next cell uses
         atexit.register(self.stop)
 
-    def start(self, say: Callable[[str], None]) -> None:
+    def start(self, say: Say) -> None:
         self.launcher.start(say)
 
     def stop(self) -> None:
@@ -67,7 +68,7 @@ class RankSet:
             self.launcher.inbox.put(message)
         return bool(self.launcher.channels) and not gone
 
-    def run(self, text: str, number: int, settings: dict[str, Any], out: Labelled, say: Callable[[str], None]) -> CellRun:
+    def run(self, text: str, number: int, settings: dict[str, Any], out: Labelled, say: Say) -> CellRun:
         """Run a cell on all ranks; output goes to `out`, progress to `say`."""
         run = CellRun(number)
         for channel in self.launcher.channels.values():
@@ -97,7 +98,7 @@ class RankSet:
         self,
         run: CellRun,
         out: Labelled,
-        say: Callable[[str], None],
+        say: Say,
         enough: Callable[[], bool],
         seconds: float | None = None,
     ) -> None:
@@ -114,7 +115,7 @@ class RankSet:
                 continue
             self._hear(run, rank, message, out, say)
 
-    def _hear(self, run: CellRun, rank: int, message: dict, out: Labelled, say: Callable[[str], None]) -> None:
+    def _hear(self, run: CellRun, rank: int, message: dict, out: Labelled, say: Say) -> None:
         kind = message["kind"]
         if kind == "output":
             out.text(rank, message["stream"], message["text"])
@@ -133,7 +134,7 @@ class RankSet:
             if run.first is None:
                 run.first = rank
 
-    def _end(self, run: CellRun, out: Labelled, say: Callable[[str], None]) -> None:
+    def _end(self, run: CellRun, out: Labelled, say: Say) -> None:
         """End the cell on the ranks that still run it."""
         say("ending the cell on all ranks")
         if not run.gone:

@@ -143,7 +143,8 @@ def test_a_rich_display_is_below_its_rank(ranks, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.publish_display_data", lambda data, metadata=None: shown.append(data))
     out, _ = run(
-        ranks, "%%tcompile ranks=cpu:2 --quiet\nfrom IPython.display import HTML\nHTML(f'<b>{rank}</b>') if rank else None"
+        ranks,
+        "%%tcompile ranks=cpu:2 --quiet\nfrom IPython.display import HTML\nHTML(f'<b>{rank}</b>') if rank else None",
     )
     assert [d["text/html"] for d in shown] == ["<b>1</b>"] and "[rank 1] value:" in out
 
@@ -195,7 +196,9 @@ dist.barrier()""",
     from tcompile.compiler.report import CompileReport
 
     again = CompileReport.from_json(r.to_json())
-    assert [(w.rank, w.other, w.count) for w in again.ranks.waits] == [(w.rank, w.other, w.count) for w in r.ranks.waits]
+    assert [(w.rank, w.other, w.count) for w in again.ranks.waits] == [
+        (w.rank, w.other, w.count) for w in r.ranks.waits
+    ]
     assert again.ranks.differences == r.ranks.differences
     assert [row.rank for row in again.ranks.rows] == [0, 1] and "rank 0" in str(again)
 
@@ -257,13 +260,17 @@ def test_what_cannot_be_interrupted_is_ended(ranks):
         "%%tcompile ranks=cpu:2 --quiet\nimport signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
         "time.sleep(60)",
     )
-    assert isinstance(result.error_in_exec, KeyboardInterrupt) and "the next cell starts new ones" in str(result.error_in_exec)
+    assert isinstance(result.error_in_exec, KeyboardInterrupt) and "the next cell starts new ones" in str(
+        result.error_in_exec
+    )
     assert seconds < 15 and not wait_for_end(before)
 
 
 def test_a_rank_that_dies_ends_all(ranks):
     before = pids(ranks)
-    out, result = run(ranks, "%%tcompile ranks=cpu:2 --quiet\nif rank == 1: os.kill(os.getpid(), 9)\ndist.all_reduce(x)")
+    out, result = run(
+        ranks, "%%tcompile ranks=cpu:2 --quiet\nif rank == 1: os.kill(os.getpid(), 9)\ndist.all_reduce(x)"
+    )
     assert "rank 1 ended (signal 9 (SIGKILL))" in str(result.error_in_exec)
     assert not wait_for_end(before)
 
@@ -289,6 +296,50 @@ def test_nothing_is_left_of_a_kernel_that_is_killed():
     process.wait()
     process.stdout.close()
     assert not wait_for_end([int(p) for p in started.split()[1:]], 30)
+
+
+def test_in_a_kernel():
+    """Ctrl-C as a notebook sends it, the report as a notebook gets it, and the kernel's end."""
+    jupyter_client = pytest.importorskip("jupyter_client")
+    from tcompile.compiler.report import MIME
+
+    manager = jupyter_client.KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    client = manager.client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=120)
+
+        def execute(code, interrupt=False):
+            request, seen = client.execute(code), []
+            while True:
+                m = client.get_iopub_msg(timeout=300)
+                if m["parent_header"].get("msg_id") != request:
+                    continue
+                seen.append((m["msg_type"], m["content"]))
+                if interrupt and "started" in str(m["content"].get("text", "")):
+                    interrupt = False
+                    manager.interrupt_kernel()
+                if m["msg_type"] == "status" and m["content"]["execution_state"] == "idle":
+                    return seen
+
+        execute("%load_ext tcompile")
+        setup = "import os, time, torch, torch.distributed as dist\nx = torch.ones(3)\ndist.all_reduce(x)\nos.getpid()"
+        seen = execute(f"%%tcompile ranks=cpu:2\n{setup}")
+        shown = [c["data"] for kind, c in seen if kind in ("display_data", "update_display_data") and MIME in c["data"]]
+        assert shown and len(shown[-1][MIME]["ranks"]) and "Ranks" in shown[-1]["text/html"]
+        printed = "".join(c["text"] for kind, c in seen if kind == "stream")
+        processes = [int(line.split("Out: ")[1]) for line in printed.splitlines() if "Out: " in line]
+        assert len(processes) == 2 and all(map(alive, processes))
+        seen = execute("%%tcompile ranks=cpu:2\nprint('started', flush=True)\ntime.sleep(60)", interrupt=True)
+        error = next(c for kind, c in seen if kind == "error")
+        assert error["evalue"].startswith("the cell was ended on all ranks") and all(map(alive, processes))
+        seen = execute("%%tcompile ranks=cpu:2\nx")
+        assert "[rank 1] Out: tensor([2., 2., 2.])" in "".join(c["text"] for kind, c in seen if kind == "stream")
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert not wait_for_end(processes, 30)
 
 
 # -- several hosts

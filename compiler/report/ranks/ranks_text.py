@@ -9,9 +9,9 @@ __all__ = ["CLOCKS", "HEAD", "difference_words", "rank_cells", "ranks_lines", "w
 
 CLOCKS = {
     "call": "Communication lasts from a rank's call to its end. A rank waits until the last one has come.",
-    "arrival": "This torch doesn't say when a collective of the CPU ends: communication is shown until the last rank came.",
+    "arrival": "This torch doesn't say when a collective on the CPU ends: it is shown until the last rank came.",
     "device": (
-        "Communication is as long as its kernel on the GPU, from its launch on. The rank with the shortest one came last."
+        "Communication is as long as its kernel on the GPU, from its launch on. The rank with the shortest came last."
     ),
 }
 HEAD = (
@@ -22,9 +22,7 @@ HEAD = (
 
 def wait_sentence(w: RankWait) -> str:
     longest = f", at most {seconds(w.longest)} ({w.name})" if w.count > 1 else f" ({w.name})"
-    return (
-        f"rank {w.rank} was {seconds(w.seconds)} ahead of rank {w.other} at {plural(w.count, 'collective')}{longest}"
-    )
+    return f"rank {w.rank} was {seconds(w.seconds)} ahead of rank {w.other} at {plural(w.count, 'collective')}{longest}"
 
 
 def rank_cells(row: RankRow) -> list[str]:

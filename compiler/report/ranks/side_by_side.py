@@ -159,7 +159,7 @@ def _differences(reports: Mapping[int, Any]) -> list[RankDifference]:
             place = (*name, seen[name])
             seen[name] += 1
             found[place][rank] = _rows(g)
-    out = []
+    out: list[RankDifference] = []
     for (function, file, number), by_rank in found.items():
         alike: list[tuple[list[tuple] | None, list[int]]] = []
         for rank in reports:

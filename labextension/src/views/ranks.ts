@@ -14,9 +14,8 @@ const PARTS: { [part: string]: string } = words({
 });
 const CLOCKS: { [clock: string]: string } = words({
   call: 'Communication lasts from a rank’s call to its end. A rank waits until the last one has come.',
-  arrival: 'This torch doesn’t say when a collective of the CPU ends: communication is shown until the last rank came.',
-  device:
-    'Communication is as long as its kernel on the GPU, from its launch on. The rank with the shortest one came last.'
+  arrival: 'This torch doesn’t say when a collective on the CPU ends: it is shown until the last rank came.',
+  device: 'Communication is as long as its kernel on the GPU, from its launch on. The rank with the shortest came last.'
 });
 const STATUS: { [status: string]: string } = words({
   done: '',
