@@ -31,7 +31,8 @@ def post_accumulate_hooks_outside(compiled):
     f = compiled(lambda x: model(x).square().mean())
     for _ in range(3):
         f(randn(5, 4)).backward()
-    return [name for name, _ in log][:4], [g for _, g in log], [p.grad for p in model.parameters()]
+    # (a graph's gradients come at once: the order of hooks among its parameters is the engine's, as under stock)
+    return [torch.stack([g for n, g in log if n == name]) for name, _ in model.named_parameters()]
 
 
 @program.breaks
@@ -47,7 +48,8 @@ def post_accumulate_hooks_in_the_step(compiled):
 
     f = compiled(step)
     losses = [f(randn(5, 4)) for _ in range(3)]
-    return losses, torch.tensor(log), [p.grad for p in model.parameters()]
+    steps = [sorted(log[i : i + 4]) for i in range(0, len(log), 4)]
+    return losses, torch.tensor(steps), [p.grad for p in model.parameters()]
 
 
 @program.breaks
@@ -309,13 +311,44 @@ def hessian_of_a_compiled_function(compiled):
 
 @program.breaks
 def double_backward_with_hooks(compiled):
-    x, w, log = leaf(3, 4), leaf(4, 4), []
-    w.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.clone()))
-    x.register_hook(lambda g: log.append(g.clone()))
+    x, w, of_x, of_w = leaf(3, 4), leaf(4, 4), [], []
+    w.register_post_accumulate_grad_hook(lambda p: of_w.append(p.grad.clone()))
+    x.register_hook(lambda g: of_x.append(g.clone()))
     y = compiled(lambda x, w: (x @ w).tanh().sum())(x, w)
     (gx,) = torch.autograd.grad(y, x, create_graph=True)
     gx.square().sum().backward()
-    return log, x.grad, w.grad
+    return of_x, of_w, x.grad, w.grad
+
+
+@program.breaks
+def a_hook_on_an_input_runs_once_in_double_backward(compiled):
+    a, w, out = leaf(3, 4), leaf(4, 4), []
+    w.register_hook(lambda g: g * 3)
+    for x in (a, a * 1):
+        x.register_hook(lambda g: g * 2)
+        y = compiled(lambda x, w: (x @ w).tanh().sum())(x, w)
+        gx, gw = torch.autograd.grad(y, (x, w), create_graph=True)
+        (gx.square().sum() + gw.sum()).backward()
+        out += [gx, gw, a.grad.clone(), w.grad.clone()]
+    return out
+
+
+@program.breaks
+def one_tensor_twice_in_double_backward(compiled):
+    x = leaf(4)
+    y = compiled(lambda a, b: (a.sin() * b.exp()).sum())(x, x)
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    g.square().sum().backward()
+    return g, x.grad
+
+
+@program.breaks
+def a_view_as_a_result_in_double_backward(compiled):
+    x = leaf(4, 3)
+    v, y = compiled(lambda x: (x.t(), x.sin()))(x)
+    (g,) = torch.autograd.grad((v.square().sum() + y.sum()), x, create_graph=True)
+    g.square().sum().backward()
+    return v, g, x.grad
 
 
 # -- backward over several parts
