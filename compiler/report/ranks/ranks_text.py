@@ -64,7 +64,9 @@ def ranks_lines(r: Ranks) -> list[str]:
 
     if not r:
         return []
-    out = table([rank_cells(row) for row in r.rows], list(HEAD), tuple(range(2, 12)))
+    cells = [rank_cells(row) for row in r.rows]
+    out = table([c[:-1] for c in cells], list(HEAD[:-1]), tuple(range(2, 12)))
+    out += [f"  {c[0]} {c[-1]}" for c in cells if c[-1]]
     out += [f"  {wait_sentence(w)}" for w in r.waits[:8]]
     for d in r.differences:
         first, *rest = difference_words(d)
