@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
 
 from .notebooks import sample_report
@@ -12,7 +13,7 @@ from .pages import TABS, opened, saved
 
 
 def test_ranks_beside_each_other(browser: Any, tmp_path: Path) -> None:
-    report = sample_report()
+    report = CompileReport.from_json(sample_report())
     spans = [
         s.RankSpan("compile", "compiling", 0.1, 0.5),
         s.RankSpan("communication", "all_reduce", 1.0, 0.5, 0.4, 1, 64),
