@@ -66,7 +66,7 @@ def render(r: Any) -> str:
     out = [r.summary.line or f"tcompile report: {r.title}"]
     for title, lines in (
         ("What would make it faster", _answers(r)),
-        ("Ranks", ranks_lines(r.ranks)),
+        ("Ranks", ranks_lines(r.ranks, table)),
         ("Where the time went", _wall(r)),
         ("Findings", _findings(r)),
         ("Since the last run of this cell", _previous(r)),

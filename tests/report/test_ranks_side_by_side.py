@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tcompile import CompileReport
+from tcompile.compiler.report.plain_text import table
 from tcompile.compiler.report.ranks.ranks_schema import RankRow
 from tcompile.compiler.report.ranks.ranks_text import ranks_lines
 from tcompile.compiler.report.ranks.side_by_side import side_by_side, wait_words
@@ -75,7 +76,7 @@ def test_point_to_point_and_groups_of_one_wait_for_nobody() -> None:
 def test_a_rank_that_ended_has_a_row() -> None:
     rows = [RankRow(0, "cpu"), RankRow(1, "cpu", status="ended", error="signal 9 (SIGKILL)")]
     r = side_by_side(rows, {0: facts([call(1, 10)])}, {})
-    assert len(r.rows) == 2 and not r.waits and "ended: signal 9 (SIGKILL)" in "\n".join(ranks_lines(r))
+    assert len(r.rows) == 2 and not r.waits and "ended: signal 9 (SIGKILL)" in "\n".join(ranks_lines(r, table))
 
 
 def test_a_report_with_ranks_is_saved_small_and_read_again() -> None:

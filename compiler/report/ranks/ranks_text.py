@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from ..numbers import count, plural, seconds, size
 from .ranks_schema import RankDifference, RankRow, Ranks, RankWait
 
@@ -58,10 +60,8 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
 
 
-def ranks_lines(r: Ranks) -> list[str]:
-    """All of it as plain text."""
-    from ..plain_text import table  # which prints these lines among its own
-
+def ranks_lines(r: Ranks, table: Callable[..., list[str]]) -> list[str]:
+    """All of it as plain text; `table` lays rows out."""
     if not r:
         return []
     cells = [rank_cells(row) for row in r.rows]
