@@ -15,7 +15,8 @@ from .options import comment_options, option_names, values_of
 
 __all__ = ["COMMANDS", "completions", "install", "remove"]
 
-COMMANDS = ("on", "off", "last", "status", "cache", "reset", "help")
+COMMANDS = ("on", "off", "last", "status", "cache", "ranks", "reset", "help")
+_REST = {"cache": ("clear",), "ranks": ("stop",)}  # what a command takes
 _LINE = re.compile(r"\s*(?:(%?%)tcompile\s|#\s*tcompile:)(.*)$", re.S)
 
 
@@ -31,7 +32,7 @@ def completions(text: str) -> tuple[str, list[str]]:
         if not given:
             return word, _begin(word, COMMANDS)
         if given[0] != "on":
-            return word, _begin(word, ("clear",) if given == ["cache"] else ())
+            return word, _begin(word, _REST.get(" ".join(given), ()))
     option = _name(given[-1]) if given else ""
     if option in option_names() and given[-1].startswith("-") and not word.startswith("-"):  # --mode max
         return word, _begin(word, values_of(option))

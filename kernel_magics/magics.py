@@ -21,6 +21,7 @@ HELP = """\
 %tcompile on [options]              every cell from now on; a cell's own options in its comment
 %tcompile off | last | status       none, comments or not; the last report again; what is on, compiled and kept
 %tcompile cache [clear]             the compiled kernels on disk
+%tcompile ranks [stop]              the processes of `%%tcompile ranks=N`, or their end
 %tcompile reset                     forget everything compiled in this process
 %tcompile help
 
@@ -32,6 +33,7 @@ options: key=value, --key value and --flag are the same
   compare=eager,torch               engines to time beside tcompile (torch: stock torch.compile)
   time=1s | off                     seconds of timing after the cell      repeat=N   run the whole cell again, N times
   --check                           every node against eager and float64: where results begin to differ
+  ranks=N                           run the cell in N processes of torch.distributed, one report for all
   -o r                              r is the CompileReport                --quiet    no report
   any option of tcompile.config:    disable_fusion=True recompile_limit=4 ..."""
 
@@ -62,7 +64,7 @@ class TCompileMagics(Magics):
                     " line."
                 )
             raise UsageError(f"tcompile: unknown command {word!r}.{hint} Commands: {', '.join(COMMANDS)}")
-        if rest.strip() and word not in ("on", "cache"):
+        if rest.strip() and word not in ("on", "cache", "ranks"):
             raise UsageError(f"tcompile: `%tcompile {word}` takes nothing more, got {rest.strip()!r}")
         return getattr(self, "_" + word)(rest.strip())
 
@@ -95,6 +97,11 @@ class TCompileMagics(Magics):
         if rest not in ("", "clear"):
             raise UsageError(f"tcompile: `%tcompile cache` or `%tcompile cache clear`, got {rest!r}")
         print("\n".join(clear_cache() if rest else cache_lines()))
+
+    def _ranks(self, rest: str) -> None:
+        if rest not in ("", "stop"):
+            raise UsageError(f"tcompile: `%tcompile ranks` or `%tcompile ranks stop`, got {rest!r}")
+        print("\n".join(self.session.ranks.stop_words() if rest else self.session.ranks.status_words()))
 
     def _reset(self, rest: str) -> None:
         self.session.engine.reset()

@@ -16,6 +16,7 @@ from typing import Any, Iterator, Mapping
 
 from ..compiler import config
 from ..compiler.errors import OptionError
+from .ranks.plan import HELP as RANKS_HELP, RanksPlan, parse_ranks
 
 __all__ = ["CellOptions", "parse", "catalogue", "comment_options", "option_names", "values_of", "ENGINES"]
 
@@ -32,6 +33,7 @@ _OWN = {
     "repeat": "times to run the whole cell again for timing (its effects happen again)",
     "time": "seconds of timing after the cell: 1s, 500ms, off",
     "check": "compare every node of the graphs with eager and with float64, after the cell",
+    "ranks": RANKS_HELP,
     "o": "-o name: a variable that gets the CompileReport",
     "quiet": "show no report",
 }
@@ -49,6 +51,7 @@ class CellOptions:
     out: str | None = None
     quiet: bool = False
     check: bool = False
+    ranks: RanksPlan | None = None  # None: this process runs the cell
     given: dict[str, Any] = field(default_factory=dict)  # as written, for the report
 
     def words(self) -> dict[str, Any]:
@@ -83,11 +86,17 @@ def values_of(name: str) -> list[str]:
     return list(option.type) if option is not None and isinstance(option.type, tuple) else []
 
 
-def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptions | None = None) -> CellOptions:
-    """Read a line of options over those of `base`. `namespace` is where a backend function is looked up.
-    Raises OptionError."""
+def parse(
+    line: str,
+    namespace: Mapping[str, Any] | None = None,
+    base: CellOptions | None = None,
+    on_rank: bool = False,
+) -> CellOptions:
+    """Read a line of options over those of `base`. `namespace` is where a backend function is looked up. `on_rank`: in
+    a process that `ranks=` started. Raises OptionError."""
     raw: dict[str, Any] = dict(base.given) if base is not None else {}
-    raw.update(_pairs(line))
+    given = dict(_pairs(line))
+    raw.update(given)
     cell = replace(base, given=raw) if base is not None else CellOptions(given=raw)
     mode, backend, fullgraph, dynamic = "default", "tcompile", False, None
     settings: dict[str, Any] = {}
@@ -106,6 +115,8 @@ def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptio
             cell.repeat = _repeat(value)
         elif name == "time":
             cell.time = _seconds(value)
+        elif name == "ranks":
+            cell.ranks = None if on_rank else parse_ranks(value)
         elif name == "o":
             if not str(value).isidentifier() or keyword.iskeyword(str(value)):
                 raise OptionError(f"-o takes a variable name, such as -o r; got {value!r}")
@@ -116,6 +127,12 @@ def parse(line: str, namespace: Mapping[str, Any] | None = None, base: CellOptio
             cell.check = _bool(name, value)
         else:
             settings[name] = config.check(name, value)
+    measured = [name for name in ("compare", "repeat", "time", "check") if name in given]
+    if cell.ranks is not None and measured:
+        raise OptionError(
+            f"{measured[0]}= is not taken with ranks=: calls are not run again on ranks, which would have to agree on"
+            " how often. The report tells what each rank did in the cell"
+        )
     if settings.keys() & {"force_fuse", "force_split"}:
         from ..compiler.fusion.forced_fusion import Wishes
 

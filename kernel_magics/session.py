@@ -30,6 +30,7 @@ from .display import Place
 from .engine import Compiler, Engine
 from .live import Live
 from .preload import Preload
+from .ranks.on_ranks import OnRanks
 from .options import CellOptions, comment_options, parse
 from .progress import Progress
 from .sampling import Sampler, Samples
@@ -67,6 +68,9 @@ class Session:
         self._runs: dict[str, CompileReport] = {}  # the latest report of each cell
         self.live = Live(self)
         self._preload = Preload()
+        self.on_rank = False  # in a process that `ranks=` started: reports are sent, not shown
+        self.latest_run: CompileReport | None = None  # of the last cell, whatever it says
+        self.ranks = OnRanks(self)
         self.cells = 0  # cells run through tcompile
         self._executing = 0  # > 0 while the shell executes a cell
         self._due: list[Callable[[], None]] = []  # timings that wait until the cell's result is shown
@@ -92,6 +96,7 @@ class Session:
         if self._transformer in self.shell.input_transformers_cleanup:
             self.shell.input_transformers_cleanup.remove(self._transformer)
         self.live.remove()
+        self.ranks.stop()
         set_cell_labels(None)
 
     def _hooks(self) -> list[tuple[str, Callable]]:
@@ -126,12 +131,12 @@ class Session:
         found = [self._known[id(m)] for m in metas if id(m) in self._known]
         return next((report for reference, report, _ in found if reference() is not None), None)
 
-    def _cell_key(self, cell: Cell) -> str:
+    def _cell_key(self, text: str) -> str:
         """A name that a cell keeps from run to run: the frontend's id of it, else its first lines of code."""
         kernel: Any = getattr(self.shell, "kernel", None)
         parent = kernel.get_parent("shell") if hasattr(kernel, "get_parent") else {}
         known = (parent.get("metadata") or {}).get("cellId") if isinstance(parent, dict) else None
-        return known or "\n".join([ln for ln in cell.text.splitlines() if ln.strip() and not ln.startswith("%%")][:2])
+        return known or "\n".join([ln for ln in text.splitlines() if ln.strip() and not ln.startswith("%%")][:2])
 
     def timing_calls(self, served: list[tuple[Any, int]]) -> int:
         """How many of these entries' calls were made by timing, not by the user."""
@@ -188,6 +193,8 @@ class Session:
         __tracebackhide__ = True
         first = None if line.strip() == _IMPLICIT else f"%%tcompile {line}".rstrip()
         spec = self._options(first, body)
+        if spec.ranks is not None:
+            return self.ranks.run(spec, first, body)
         cell = self._prepare(first, body)
         if cell is None:
             return None
@@ -200,6 +207,8 @@ class Session:
         __tracebackhide__ = True
         first = head or None
         spec = self._options(first, body)
+        if spec.ranks is not None:
+            return self.ranks.run(spec, first, body)
         cell = self._prepare(first, body)
         if cell is None:
             return None
@@ -217,14 +226,14 @@ class Session:
     def options(self, line: str, base: CellOptions | None = None) -> CellOptions:
         """Options of a line; a mistake in them is a UsageError, which IPython shows without a traceback."""
         try:
-            return parse(line, self.shell.user_ns, base)
+            return parse(line, self.shell.user_ns, base, self.on_rank)
         except OptionError as e:
             raise UsageError(f"tcompile: {e}") from None
 
     def _options(self, first: str | None, body: str) -> CellOptions:
-        if first is not None:
-            return self.options(first.removeprefix("%%tcompile"), self.always)
-        return self.options(comment_options(body) or "", self.always)
+        line = first.removeprefix("%%tcompile") if first is not None else comment_options(body) or ""
+        spec = self.options(line, self.always)
+        return replace(spec, quiet=True, time=None, out=None) if self.on_rank else spec
 
     def _prepare(self, first: str | None, body: str) -> Cell | None:
         """The cell, or None when its syntax error has been shown and is said to whoever runs the cell."""
@@ -299,7 +308,7 @@ class Session:
 
     def _finish(self, builder: Any, spec: CellOptions, cell: Cell, place: Place, implicit: bool, ok: bool) -> None:
         """What follows a cell: its report is made, kept and shown, and its calls are timed."""
-        key = self._cell_key(cell)
+        key = self._cell_key(cell.text)
         before = self._runs.get(key)
         if before is not None:  # what was decided of library code then holds now: it is not decided again
             builder.r.decided = {**before.decided, **builder.r.decided}
@@ -309,6 +318,7 @@ class Session:
             place.clear()
             print(f"tcompile: the report could not be made: {type(e).__name__}: {e}", file=sys.stderr)
             return
+        self.latest_run = report
         for meta, number in builder.release():
             self._remember(meta, report, number)
         if spec.out:
@@ -332,6 +342,11 @@ class Session:
         if not report.speedups:  # it may have those of the run that compiled
             report.speedups = _not_timed(spec, ok)
         _conclude(report, builder.served, None, place)
+
+    def keep(self, report: CompileReport, text: str) -> None:
+        """Keep the report of a cell that ran elsewhere."""
+        key = self._cell_key(text)
+        self._keep(report, key, self._runs.get(key))
 
     def _keep(self, report: CompileReport, key: str, before: CompileReport | None) -> None:
         """Among the latest reports, and as its cell's latest. `before`: the cell's report of the run before."""

@@ -565,6 +565,18 @@ def _as_traced(t: torch.Tensor, stride: tuple, sizes: dict[str, int]) -> torch.T
     return t if t.stride() == stride else torch.empty_strided(t.shape, stride, dtype=t.dtype, device=t.device).copy_(t)
 
 
+class _Same(torch.autograd.Function):
+    """A tensor as another one, which is no view of it, and has none of its hooks."""
+
+    @staticmethod
+    def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
+        return t.detach()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return g
+
+
 def _double(
     graph: GradGraph,
     saved: Sequence[Any],
@@ -606,7 +618,10 @@ def _double(
     )
     written = {i for i, _ in j.partition.forward.mutation_slots} | {i for i, _ in plan.writes}
     with torch.enable_grad():
-        run = [t.clone() if i in written else t for i, t in enumerate(inputs)]
+        # The engine runs hooks of what gradients are asked for, and it does so for the inputs themselves, too.
+        own = {i: _Same.apply(inputs[i]) for i in j.grad_inputs}
+        run = [own.get(i, t) for i, t in enumerate(inputs)]
+        run = [t.clone() if i in written else t for i, t in enumerate(run)]
         outs = graph.captured.graph_module(*run)
         ends, given = [], []
         for (kind, k), t in zip(plan.origin, tangents):
@@ -619,7 +634,7 @@ def _double(
             if t is not None:
                 ends.append(end)
                 given.append(t)
-        wanted = [inputs[i] for i in j.grad_inputs]
+        wanted = [own[i] for i in j.grad_inputs]
         grads = torch.autograd.grad(ends, wanted, given, create_graph=True, allow_unused=True)
     result: list[Any] = [None] * graph.n_inputs
     for i, g in zip(j.grad_inputs, grads):

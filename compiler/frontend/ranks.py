@@ -13,7 +13,7 @@ import torch
 
 from .. import events
 
-__all__ = ["agreed", "several"]
+__all__ = ["agreed", "forget_answers", "several"]
 
 WAIT = datetime.timedelta(seconds=20)
 _answers: dict[str, str] = {}
@@ -46,3 +46,8 @@ def agreed(mine: str, what: str) -> str:
             mine = "on"
     _answers[what] = mine
     return mine
+
+
+def forget_answers() -> None:
+    """The process group is another one from now on: all of its ranks ask again."""
+    _answers.clear()

@@ -25,7 +25,7 @@ DEFAULT_LIMIT = 200_000
 _PACK_FROM = 600  # JSON text shorter than this stays readable
 _UNPACK_LIMIT = 64 << 20  # bytes of all packed values of a report
 _SKIP = {"live", "stock", "result", "raised", "raised_words", "waited", "reran", "notes", "decided", "tried"}
-_SKIP |= {"why_nothing", "graph_module", "aten", "specs", "autocast", "call", "compile_args"}
+_SKIP |= {"reports", "why_nothing", "graph_module", "aten", "specs", "autocast", "call", "compile_args"}
 _ATOMS = frozenset((type(None), bool, int))  # are JSON as they are, and texts of ASCII
 _TEXT_FIELDS = {"kernels": ("source", "ir", "assembly"), "entries": ("source",), "frames": ("bytecode",)}
 
@@ -171,6 +171,7 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
     yield "what graph passes changed", *_spread(field_cut(body["graphs"], "passes", []), why)
     yield "bytecode", *_spread(field_cut(body["frames"], "bytecode", ""), why)
     yield "single timing samples", *_spread(field_cut(engines, "samples", []), why)
+    yield "short spans of ranks", *_spread(_span_cut(body["ranks"]["rows"]), why)
     yield "values that backward computes again", *_spread(field_cut(body["partitions"], "recomputed", []), why)
     yield "memory plan buffers", *_spread(field_cut(body["memory"], "buffers", []), why)
     yield (
@@ -214,6 +215,18 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
         why,
         lambda: body["source"].update(text=""),
     )
+
+
+def _span_cut(rows: list[dict], keep: int = 40) -> _Cut:
+    """Of each rank's spans the longest stay, in their order."""
+
+    def cut() -> None:
+        for row in rows:
+            least = sorted((x["seconds"] for x in row["spans"]), reverse=True)[keep - 1 : keep]
+            kept = [x for x in row["spans"] if not least or x["seconds"] > least[0]]
+            row["spans"], row["more"] = kept, row["more"] + len(row["spans"]) - len(kept)
+
+    return lambda: sum(max(0, len(row["spans"]) - keep) for row in rows), cut
 
 
 def _spread(pair: _Cut, why: str) -> tuple[Callable[[], int], str, Callable[[], None]]:

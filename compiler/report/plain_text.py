@@ -9,6 +9,7 @@ from . import schema as s
 from ..base.labels import frame_words, stage_name
 from .numbers import against, count, interval, plural, ratio, seconds, seconds_range, size
 from .conclusions.wall import by_kind
+from .ranks.ranks_text import ranks_lines
 
 __all__ = ["render", "render_short", "bar", "gain_words", "table"]
 
@@ -65,6 +66,7 @@ def render(r: Any) -> str:
     out = [r.summary.line or f"tcompile report: {r.title}"]
     for title, lines in (
         ("What would make it faster", _answers(r)),
+        ("Ranks", ranks_lines(r.ranks, table)),
         ("Where the time went", _wall(r)),
         ("Findings", _findings(r)),
         ("Since the last run of this cell", _previous(r)),

@@ -68,6 +68,7 @@ class CompileReport:
     decisions: list[s.Decision] = field(default_factory=list)
     answers: list[s.Answer] = field(default_factory=list)
     profiles: list[s.CallProfile] = field(default_factory=list)
+    ranks: s.Ranks = field(default_factory=s.Ranks)
     errors: list[str] = field(default_factory=list)
     omitted: list[s.Omission] = field(default_factory=list)
     previous: s.RunDiff = field(default_factory=s.RunDiff)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .payload import GraphData, Node
+from .ranks.ranks_schema import RankDifference, RankRow, Ranks, RankSpan, RankWait
 
 __all__ = [
     "SCHEMA",
@@ -62,6 +63,11 @@ __all__ = [
     "Answer",
     "CallProfile",
     "ProfileSpan",
+    "RankDifference",
+    "RankRow",
+    "RankSpan",
+    "RankWait",
+    "Ranks",
 ]
 
 SCHEMA = "tcompile.report"

@@ -20,6 +20,7 @@ from ...compiler.report.numbers import against, count, plural, seconds, seconds_
 from ...compiler.report.plain_text import gain_words
 from ...compiler.report.conclusions.wall import by_kind
 from . import svg
+from .ranks_html import HEAD, ranks_parts
 
 __all__ = ["render_html", "speed_html", "STYLE", "esc"]
 
@@ -29,6 +30,7 @@ _ROWS = 40  # rows of any other table
 _ROOM = 500  # characters of a summary for the names of what it leaves out
 # The sections of a summary, those first that have their place also where there is little.
 _TELLS_MOST = (
+    "Ranks",
     "Answers",
     "Findings",
     "Errors",
@@ -152,6 +154,7 @@ def _sections(r: Any, share: float) -> list[tuple[str, str]]:
     compiled = sum(d.decision == "compiled" for d in r.decisions)
     settings = {**r.environment, **{f"option {k}": v for k, v in r.options.items()}}
     folds: list[tuple[str, str, str, bool]] = [
+        ("Ranks", _ranks(r.ranks), str(len(r.ranks.rows)), True),
         ("Where the time went", _wall(r), seconds(r.wall.seconds), True),
         ("Findings", _findings(r), "", False),
         ("Since the last run of this cell", _previous(r), str(len(r.previous.changes)), False),
@@ -261,6 +264,15 @@ def _findings(r: Any) -> str:
         action = f'<div class="act">→ {said}</div>' if f.action else ""
         out.append(f'<div class="find">{sign} {prose(f.text)}{cost}{action}</div>')
     return "".join(out)
+
+
+def _ranks(r: Any) -> str:
+    if not r:
+        return ""
+    picture, sentences, rows, notes = ranks_parts(r)
+    said = "".join(f'<div class="find">{esc(text)}</div>' for text in sentences)
+    below = "".join(f"<div>{dim(text)}</div>" for text in notes)
+    return picture + said + table(rows, HEAD, range(2, 12)) + below
 
 
 def _previous(r: Any) -> str:

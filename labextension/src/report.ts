@@ -15,6 +15,7 @@ import { codeView } from './views/code';
 import { guardsView } from './views/guards';
 import { moreView } from './views/more';
 import { mainCall, overview } from './views/overview';
+import { ranksView } from './views/ranks';
 import { speedView } from './views/speed';
 import { timelineView } from './views/timeline';
 import { View, ViewContext } from './views/view';
@@ -45,9 +46,10 @@ interface Memory {
 /** What the reader had open, by report: JupyterLab makes outputs anew when a cell scrolls out and in again. */
 const memories = new Map<string, Memory>();
 
-const TABS = ['overview', 'code', 'graph', 'profile', 'guards', 'speed', 'more'] as const;
+const TABS = ['ranks', 'overview', 'code', 'graph', 'profile', 'guards', 'speed', 'more'] as const;
 type Tab = (typeof TABS)[number];
 const TAB_WORDS: { [tab in Tab]: string } = words({
+  ranks: 'ranks',
   overview: 'overview',
   code: 'code',
   graph: 'graph',
@@ -113,7 +115,11 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
   const key = report.id || id;
   // A cell that runs again opens as its last report was left.
   const last = memories.get(report.previous.report);
-  const fresh: Memory = { opened: last?.opened ?? !!options.opened, tab: last?.tab ?? 'overview' };
+  const several = !!report.ranks?.rows?.length;
+  const fresh: Memory = {
+    opened: last?.opened ?? !!options.opened,
+    tab: last?.tab ?? (several ? 'ranks' : 'overview')
+  };
   const memory: Memory = options.only ? { opened: true, tab: options.only } : (memories.get(key) ?? fresh);
   if (!options.only) {
     memories.set(key, memory);
@@ -133,6 +139,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
   const replace = (json: any) => void renderReport(host, json, () => host.isConnected, options);
   const context: ViewContext = { model, go: ref => go(ref), memory, replace };
   const make: { [tab in Tab]: () => View } = {
+    ranks: () => ranksView(context),
     overview: () => overview(context),
     code: () => codeView(context),
     graph: () => {
@@ -176,7 +183,7 @@ function draw(host: HTMLElement, model: Model, raw: any, id: string, options: Re
     return view;
   };
 
-  for (const tab of TABS) {
+  for (const tab of TABS.filter(tab => tab !== 'ranks' || several)) {
     const figure = figures[tab];
     tabs.append(
       h(
@@ -290,6 +297,10 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   }
   if (summary.recompiles) {
     facts.push(facts.length ? ' · ' : '', t('recompiled {0}×', summary.recompiles));
+  }
+  const ranks = report.ranks?.rows.length ?? 0;
+  if (ranks) {
+    facts.push(facts.length ? ' · ' : '', plural(ranks, 'rank'));
   }
   const gains = ['eager', 'torch'].flatMap(over => {
     const s = speedups.overall.find(x => x.engine === 'tcompile' && x.over === over);

@@ -498,6 +498,58 @@ export interface CallProfile {
   columns: { [name: string]: number[] };
 }
 
+export interface RankSpan {
+  kind: 'compile' | 'communication';
+  name: string;
+  begin: number;
+  seconds: number;
+  /** Of a collective: seconds until the last rank came, and that rank. */
+  early: number;
+  last: number | null;
+  bytes: number | null;
+  sync: boolean | null;
+}
+
+export interface RankRow {
+  rank: number;
+  device: string;
+  host: string;
+  status: 'done' | 'raised' | 'interrupted' | 'ended';
+  error: string;
+  begin: number;
+  seconds: number;
+  compile_seconds: number;
+  communication_seconds: number;
+  early_seconds: number;
+  collectives: number;
+  calls: number;
+  graphs: number;
+  breaks: number;
+  recompiles: number;
+  peak_bytes: number | null;
+  kept_bytes: number | null;
+  spans: RankSpan[];
+  more: number;
+}
+
+/** The processes of a run beside each other; no rows where there was one. */
+export interface Ranks {
+  seconds: number;
+  clock: string;
+  rows: RankRow[];
+  waits: { rank: number; other: number; seconds: number; count: number; name: string; longest: number }[];
+  differences: {
+    function: string;
+    graph: number;
+    ranks: number[][];
+    texts: string[];
+    file: string;
+    line: number | null;
+    more: number;
+  }[];
+  remarks: string[];
+}
+
 export interface Report {
   schema: string;
   version: number;
@@ -531,6 +583,7 @@ export interface Report {
   decisions: Decision[];
   answers: Answer[];
   profiles: CallProfile[];
+  ranks?: Ranks;
   errors: string[];
   omitted: { what: string; count: number; why: string }[];
   previous: RunDiff;

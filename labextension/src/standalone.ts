@@ -7,6 +7,7 @@ import figuresStyle from '../style/figures.css';
 import graphStyle from '../style/graph.css';
 import marksStyle from '../style/gutter.css';
 import listingsStyle from '../style/listings.css';
+import ranksStyle from '../style/ranks.css';
 import reportStyle from '../style/report.css';
 import viewsStyle from '../style/views.css';
 
@@ -20,7 +21,9 @@ function addStyle(element: HTMLElement): void {
   if (!home.querySelector('style[data-tcompile]')) {
     const style = document.createElement('style');
     style.dataset.tcompile = '';
-    style.textContent = [reportStyle, listingsStyle, figuresStyle, viewsStyle, graphStyle, marksStyle].join('\n');
+    style.textContent = [reportStyle, listingsStyle, figuresStyle, viewsStyle, graphStyle, ranksStyle, marksStyle].join(
+      '\n'
+    );
     home.appendChild(style);
   }
 }

@@ -293,6 +293,14 @@ ROWS = (
     Row("torch._dynamo.utils", "_get_error_on_graph_break _set_error_on_graph_break", "error_on_graph_break"),
     Row("torch._dynamo.trace_rules", "_allowed_callable_ids", "torch.compiler.allow_in_graph"),
     Row("torch.distributed.distributed_c10d", "_get_default_store", "ranks take rank 0's decision"),
+    Row("torch.distributed.distributed_c10d", "_world _world.pg_names.items", "the process groups of a rank"),
+    Row(
+        "torch._C._distributed_c10d",
+        "_dump_fr_trace_json _dump_nccl_trace_json",
+        "what ranks' collectives were, and when",
+        optional="reports of ranks have no collectives then",
+    ),
+    Row("torch.distributed.ProcessGroup", "_get_backend", "ends what NCCL waits for, where a cell is to end"),
     Row("torch._dynamo.eval_frame", "_stance", "torch.compiler.set_stance"),
     Row(
         "torch._C",

@@ -1,0 +1,216 @@
+"""Ranks beside each other: from what each rank recorded of a run and reported of it, who waits for whom, and where they
+compiled different graphs.
+
+A collective is one by its group and its number in it. Its last rank is waited for by all others. On the CPU a rank's
+time of arrival is known; on a GPU the length of each rank's kernel is, and the last rank's is the shortest.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Iterable, Mapping
+
+from ...base.labels import frame_words
+from .ranks_schema import RankDifference, RankRow, Ranks, RankSpan, RankWait
+
+__all__ = ["side_by_side", "wait_words"]
+
+_SPANS = 160  # of a rank, the longest
+_LEAST = 1e-4  # seconds: shorter waits are nobody's
+_SIZES = {"Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Int": 4, "Long": 8, "Short": 2, "Byte": 1, "Char": 1}
+_SIZES |= {"Bool": 1, "ComplexFloat": 8, "ComplexDouble": 16}
+Call = dict[str, Any]  # a collective as rank_recorder.py gives it
+
+
+def side_by_side(rows: list[RankRow], facts: Mapping[int, dict[str, Any]], reports: Mapping[int, Any]) -> Ranks:
+    """`rows`: what is known of each rank beside its facts, which are missing for a rank that ended."""
+    out = Ranks(rows=rows, reports=dict(reports))
+    if facts:
+        first = min(f["began"] for f in facts.values())
+        out.seconds = (max(f["ended"] for f in facts.values()) - first) * 1e-9
+        calls = {rank: f["collectives"] for rank, f in facts.items()}
+        early = _early(calls)
+        for row in rows:
+            if row.rank in facts:
+                _fill(row, facts[row.rank], first, early)
+        out.waits = _waits(calls, first, early)
+        timed = any(c["took"] is not None for cs in calls.values() for c in cs)
+        ended = any(c["end"] is not None for cs in calls.values() for c in cs)
+        if any(calls.values()):
+            out.clock = "device" if timed else "call" if ended else "arrival"
+    for row in rows:
+        if row.rank in reports:
+            _fill_compiled(row, reports[row.rank])
+    out.differences = _differences(reports)
+    return out
+
+
+def _key(c: Call) -> tuple[str, int]:
+    return c["group"], c["number"]
+
+
+def _early(calls: Mapping[int, list[Call]]) -> dict[tuple[int, tuple[str, int]], tuple[float, int | None, int]]:
+    """(rank, collective) -> seconds until the last rank came, that rank, and the time at which it came."""
+    met: dict[tuple[str, int], list[tuple[int, Call]]] = defaultdict(list)
+    for rank, its in calls.items():
+        for c in its:
+            if not c["p2p"]:
+                met[_key(c)].append((rank, c))
+    out = {}
+    for key, both in met.items():
+        if len(both) < 2:
+            continue
+        if all(c["took"] is not None for _, c in both):
+            last, shortest = min(((r, c["took"]) for r, c in both), key=lambda x: x[1])
+            for rank, c in both:
+                out[rank, key] = ((c["took"] - shortest) * 1e-9, last if rank != last else None, c["begin"])
+        else:
+            last, came = max(((r, c["begin"]) for r, c in both), key=lambda x: x[1])
+            for rank, c in both:
+                out[rank, key] = ((came - c["begin"]) * 1e-9, last if rank != last else None, came)
+    return out
+
+
+def _fill(row: RankRow, f: dict[str, Any], first: int, early: Mapping[Any, Any]) -> None:
+    row.begin, row.seconds = (f["began"] - first) * 1e-9, (f["ended"] - f["began"]) * 1e-9
+    row.peak_bytes, row.kept_bytes, row.collectives = f["peak"], f["kept"], len(f["collectives"])
+    spans = [
+        RankSpan("compile", "compiling", (begin - first) * 1e-9, (end - begin) * 1e-9) for begin, end in f["compiling"]
+    ]
+    row.compile_seconds = sum(s.seconds for s in spans)
+    free: dict[str, int] = {}  # when the collective of a group before this one was over: they follow each other
+    for c in f["collectives"]:
+        before, last, came = early.get((row.rank, _key(c)), (0.0, None, c["begin"]))
+        begin = c["begin"] if c["took"] is None else max(c["begin"], free.get(c["group"], 0))
+        end = begin + c["took"] if c["took"] is not None else c["end"] or came
+        end = free[c["group"]] = max(begin, min(end, f["ended"]))
+        span = RankSpan("communication", _name(c), (begin - first) * 1e-9, (end - begin) * 1e-9)
+        span.early, span.last, span.bytes, span.sync = min(before, span.seconds), last, _bytes(c), c["sync"]
+        spans.append(span)
+    talks = [s for s in spans if s.kind == "communication"]
+    row.communication_seconds = _union((s.begin, s.begin + s.seconds) for s in talks)
+    row.early_seconds = _union((s.begin, s.begin + s.early) for s in talks)
+    longest = sorted(spans, key=lambda s: -s.seconds)[:_SPANS]
+    row.more = len(spans) - len(longest)
+    row.spans = sorted(longest, key=lambda s: s.begin)
+
+
+def _name(c: Call) -> str:
+    return c["name"].partition(":")[2] or c["name"]
+
+
+def _bytes(c: Call) -> int | None:
+    total = 0
+    for sizes, dtype in zip(c["sizes"], c["dtypes"]):
+        n = _SIZES.get(dtype)
+        if n is None:
+            return None
+        for size in sizes:
+            n *= size
+        total += n
+    return total
+
+
+def _union(stretches: Iterable[tuple[float, float]]) -> float:
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(stretches):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+def _waits(calls: Mapping[int, list[Call]], first: int, early: Mapping[Any, Any]) -> list[RankWait]:
+    found: dict[tuple[int, int], RankWait] = {}
+    stretches: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
+    for rank, its in calls.items():
+        for c in its:
+            seconds, last, _ = early.get((rank, _key(c)), (0.0, None, 0))
+            if last is None or seconds < _LEAST:
+                continue
+            w = found.setdefault((rank, last), RankWait(rank, last, 0.0, 0))
+            begin = (c["begin"] - first) * 1e-9
+            stretches[rank, last].append((begin, begin + seconds))  # asynchronous ones overlap
+            w.count += 1
+            if seconds > w.longest:
+                w.name, w.longest = _name(c), seconds
+    for pair, w in found.items():
+        w.seconds = _union(stretches[pair])
+    return sorted(found.values(), key=lambda w: -w.seconds)
+
+
+def _fill_compiled(row: RankRow, report: Any) -> None:
+    row.calls = sum(e.hits or 0 for e in report.entries)
+    row.graphs, row.breaks = report.summary.graphs, report.summary.breaks
+    row.recompiles = report.summary.recompiles
+
+
+# -- graphs
+Place = tuple[str, str, int]  # function, file, how manyth graph of it
+
+
+def _differences(reports: Mapping[int, Any]) -> list[RankDifference]:
+    """Graphs of a function that ranks don't have alike, in the order of the first rank's."""
+    found: dict[Place, dict[int, list[tuple]]] = defaultdict(dict)
+    for rank, report in reports.items():
+        seen: dict[tuple[str, str], int] = defaultdict(int)
+        for g in report.graphs:
+            frame = report.frames[g.frame] if g.frame is not None and g.frame < len(report.frames) else None
+            name = (frame_words(frame.name), frame.file) if frame is not None else (g.name, "")
+            place = (*name, seen[name])
+            seen[name] += 1
+            found[place][rank] = _rows(g)
+    out: list[RankDifference] = []
+    for (function, file, number), by_rank in found.items():
+        alike: list[tuple[list[tuple] | None, list[int]]] = []
+        for rank in reports:
+            rows = by_rank.get(rank)
+            group = next((ranks for have, ranks in alike if have == rows), None)
+            if group is None:
+                alike.append((rows, [rank]))
+            else:
+                group.append(rank)
+        if len(alike) > 1:
+            known = next((d for d in out if (d.function, d.file) == (function, file)), None)
+            if known is not None:
+                known.more += 1
+                continue
+            texts, line = _first_difference([rows for rows, _ in alike])
+            out.append(RankDifference(function, number, [ranks for _, ranks in alike], texts, file, line))
+    return out
+
+
+def _rows(graph: Any) -> list[tuple]:
+    data = graph.lowered or graph.captured
+    return [(n.op, n.args, n.shape, n.dtype, n.line) for n in data.nodes()]
+
+
+def _first_difference(graphs: list[list[tuple] | None]) -> tuple[list[str], int | None]:
+    """What each graph has where they begin to differ, and the line of the first that has one there."""
+    there = [g for g in graphs if g is not None]
+    at = 0
+    if len(there) > 1:
+        while len({str(g[at : at + 1]) for g in there}) == 1 and at < max(map(len, there)):
+            at += 1
+    texts, line = [], None
+    for g in graphs:
+        if g is None:
+            texts.append("no such graph")
+        elif len(there) == 1:
+            texts.append(f"a graph of {len(g)} nodes")
+        elif at >= len(g):
+            texts.append("ends here")
+        else:
+            op, args, shape, dtype, where = g[at]
+            line = where if line is None else line
+            texts.append(f"{op}({args}) → {dtype}{shape}" if shape is not None else f"{op}({args})")
+    return texts, line
+
+
+def wait_words(r: Ranks) -> str:
+    """Who waits for whom, as one phrase; empty where nobody waits long."""
+    from ..numbers import seconds
+
+    if not r.waits:
+        return ""
+    w = r.waits[0]
+    return f"rank {w.rank} was {seconds(w.seconds)} ahead of rank {w.other}" if w.seconds > 0.01 * r.seconds else ""
