@@ -725,13 +725,14 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def _is_setup(b: Any) -> bool:
-    """A break in what a cell's top level does once: it defines a class, makes an object, or seeds a generator. After a
-    first break an `__init__` is a frame of its own. Comprehensions count as the line that they stand in."""
+    """A break in what a cell's top level does once: it imports a module, defines a class, makes an object, or seeds a
+    generator. After a first break an `__init__` is a frame of its own. Comprehensions count as the line that they
+    stand in."""
     named = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
     inside = [n for n in named if n not in _COMPREHENSIONS]
     seeds = b.reason.endswith("generator is seeded.")
     return (
-        (b.kind == "class_definition" or seeds)
+        (b.kind in ("class_definition", "import") or seeds)
         and inside == ["<module>"]
         or inside[:1] == ["__init__"]
         or inside[:2] == ["<module>", "__init__"]

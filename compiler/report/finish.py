@@ -406,9 +406,9 @@ def closed_line(r: Any) -> str:
             parts.append(against(x.ratio, x.lo, x.hi, words) + _of(r.speedups))
     if r.speedups.overall and r.speedups.note:
         parts[-1] += " (busy machine)"
-    unused = unused_share(r)
+    unused, whose = unused_share(r)
     if unused:
-        parts.append(f"{unused * 100:.0f} % of the work left out: nobody reads its results")
+        parts.append(f"{unused * 100:.0f} % of {whose} left out: nobody reads its results")
     if m.graphs:
         cost = f"{seconds(m.compile_seconds)} to compile"
         main = main_call(r.speedups)
