@@ -35,6 +35,7 @@ from .finish import RERAN
 from ..base.labels import cell_number, label
 from .report import CompileReport
 from .payload import renumber
+from .relabel import relabelled
 from .plan_facts import partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
@@ -562,9 +563,12 @@ class ReportBuilder:
             self.calls.append(call)
 
     def adopt(self, old: CompileReport, entry: int, hits: int) -> None:
-        """An entry of an earlier report served `hits` calls of this run: take over what that report knows of it."""
+        """An entry of an earlier report served `hits` calls of this run: take over what that report knows of it. Where
+        the cell is run again as it was, its lines are this run's."""
         e = old.entries[entry]
-        f = old.frames[e.frame]
+        same = old.source.text == self.r.source.text
+        names = (old.source.file, self.r.source.file) if same and old.source.file else ("", "")
+        f = relabelled(old.frames[e.frame], *names)
         key = (f.name, f.file, f.line)
         if key not in self._frame_of:
             self._frame_of[key] = len(self.r.frames)
@@ -576,12 +580,12 @@ class ReportBuilder:
         breaks = []
         for b in (old.graph_breaks[i] for i in e.breaks):
             breaks.append(len(self.r.graph_breaks))
-            self.r.graph_breaks.append(replace(b, frame=frame, entry=number))
+            self.r.graph_breaks.append(replace(relabelled(b, *names), frame=frame, entry=number))
         graph = None
         if e.graph is not None:
-            g = old.graphs[e.graph]
+            g = relabelled(old.graphs[e.graph], *names)
             graph, first = len(self.r.graphs), len(self.r.kernels)
-            self.r.kernels += [replace(old.kernels[k], graph=graph) for k in g.kernels]
+            self.r.kernels += [replace(relabelled(old.kernels[k], *names), graph=graph) for k in g.kernels]
             moved = {k: first + i for i, k in enumerate(g.kernels)}
             self.r.graphs.append(
                 replace(
@@ -595,13 +599,17 @@ class ReportBuilder:
             )
             self._captured.append(None)
             self._lowered.append(None)
-            self.r.externs += [replace(x, graph=graph) for x in old.externs if x.graph == e.graph]
-            self.r.memory += [replace(m, graph=graph) for m in old.memory if m.graph == e.graph]
-            self.r.partitions += [replace(p, graph=graph, backward=[]) for p in old.partitions if p.graph == e.graph]
+            externs, memory, partitions = (
+                [relabelled(x, *names) for x in rows if x.graph == e.graph]
+                for rows in (old.externs, old.memory, old.partitions)
+            )
+            self.r.externs += [replace(x, graph=graph) for x in externs]
+            self.r.memory += [replace(m, graph=graph) for m in memory]
+            self.r.partitions += [replace(p, graph=graph, backward=[]) for p in partitions]
         self.r.entries.append(replace(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
-        self._guards.adopt(old.guards, entry, number)
+        self._guards.adopt([relabelled(g, *names) for g in old.guards if g.entry == entry], entry, number)
         self.served += hits
 
     def release(self) -> list[tuple[Any, int]]:

@@ -276,10 +276,10 @@ def _findings(r: Any) -> list[s.Finding]:
     harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless))
     for i, b in enumerate(r.graph_breaks):
         if (
-            b.harmless and len(harmless) > 1 or (b.file, b.line, b.reason) in told
-        ):  # two calls on one line: one thing to do
+            b.harmless and len(harmless) > 1 or (b.file, b.line, b.remedy or b.reason) in told
+        ):  # two calls on one line, or one line in two frames: one thing to do
             continue
-        told.add((b.file, b.line, b.reason))
+        told.add((b.file, b.line, b.remedy or b.reason))
         out.append(
             s.Finding(
                 "info" if b.harmless else "warning",

@@ -448,6 +448,20 @@ def test_what_bfloat16_wins_is_measured_with_its_error_and_the_cell_then_tells_o
     assert shell.user_ns["r"].graphs and not shell.user_ns["r"].recompiles, "what was tried does not serve it"
 
 
+def test_where_compiling_is_short_a_bound_is_measured_unasked(shell, monkeypatch):
+    from tcompile.kernel_magics import kernels
+
+    limits = {"copy_bytes_per_second": 1e10, "matmul_flops_per_second": 1e10, "bfloat16_flops_per_second": 1e11}
+    monkeypatch.setattr(kernels, "machine_limits", lambda device, busy: limits)
+    run(shell, "import torch\ntorch.manual_seed(0)\nx, w = torch.randn(200, 200), torch.randn(200, 200)")
+    cell = "%%tcompile -o r time=20s\ndef f(x):\n    for i in range(30):\n        x = torch.tanh(x @ w)\n    return x\ny = f(x)"
+    monkeypatch.setattr("tcompile.kernel_magics.timing._MAX_ROUNDS", 6)
+    run(shell, cell)
+    r = shell.user_ns["r"]
+    assert r.tried["autocast=bfloat16"]["ratio"] and r.tried["autocast=bfloat16"]["error"] > 0
+    assert not any(a.how == "at most" and "autocast" in a.settings for a in r.answers)
+
+
 def test_a_call_with_effects_is_tried_by_its_graphs_and_leaves_no_trace(shell):
     run(shell, "import torch\ntorch.manual_seed(0)\nx, w, seen = torch.randn(8, 16), torch.randn(16, 16), []")
     cell = "%%tcompile -o r time=50ms\ndef f(x):\n    seen.append(1)\n    return torch.relu(x @ w)\ny = f(x)"
@@ -475,3 +489,18 @@ def test_an_import_at_the_top_of_a_cell_is_no_finding(shell):
     r = shell.user_ns["r"]
     assert [b.kind for b in r.graph_breaks] == ["import"] and r.graph_breaks[0].harmless
     assert r.summary.status == "compiled"
+
+
+def test_a_cell_run_again_as_it_was_has_its_lines_in_its_own_name(shell):
+    run(shell, "import torch\nx = torch.ones(8)")
+    cell = "%%tcompile -o r time=off\ndef g(x):\n    h = x * 2\n    if h.sum() > 0:\n        h = h + 1\n    return h * h\ny = g(x)"
+    run(shell, cell)
+    first = shell.user_ns["r"]
+    run(shell, cell)
+    r = shell.user_ns["r"]
+    assert r.source.file != first.source.file and r.graphs and r.graph_breaks
+    assert {m.file for m in r.marks} == {b.file for b in r.graph_breaks} == {r.source.file}
+    assert {file for g in r.graphs for file, _ in g.lowered.lines()} == {r.source.file}
+    assert first.source.file in {b.file for b in first.graph_breaks}, "the report of the run before is as it was"
+    (told,) = [c for c in r.previous.changes if c.what == "compile time"]
+    assert "earlier entries served" in told.after and not any(c.what == "graphs" for c in r.previous.changes)
