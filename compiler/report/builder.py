@@ -30,12 +30,12 @@ from . import schema as s
 from .bytecode_text import bytecode_text
 from .conclusions.waits import tell_waits
 from .facts.guard_table import GuardTable
+from .facts.relabel import relabelled
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
 from ..base.labels import cell_number, label
 from .report import CompileReport
 from .payload import renumber
-from .relabel import relabelled
 from .plan_facts import partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
