@@ -22,6 +22,7 @@ from .timing import Say, compare_options, preserved
 
 __all__ = ["Again", "SweepPoint", "TensorArgument"]
 
+_APART: dict[str, Any] = {"tried": True}  # entries of its own: a cell that is set so compiles, and tells of it
 _QUICK = 5  # calls per point of a sweep, of which the fastest counts
 _MAX_SIZES = 64
 _MOST_ELEMENTS = 1 << 28  # of a tensor of a sweep
@@ -61,11 +62,14 @@ class Again:
     engine: Any
     options: Any  # config.Options of the cell
     time_again: Callable[[float | None, tuple[str, ...] | None], None]
-    calls: list[EntryCall] = field(default_factory=list)
+    calls: list[EntryCall] = field(default_factory=list)  # those that can be made again
+    timed: list[EntryCall] = field(default_factory=list)  # those that can be timed, some by their graphs alone
     tried: dict[str, dict[str, Any]] = field(default_factory=dict)  # what was compiled under each set of options
 
     def __post_init__(self) -> None:
-        self.calls = [c for c in worth_timing(self.builder.calls, self.report) if c.safe]
+        known = worth_timing(self.builder.calls, self.report)
+        self.calls = [c for c in known if c.safe]
+        self.timed = self.calls or [c for c in known if c.latest]
 
     def __call__(self, seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
         self.time_again(seconds, compare)
@@ -73,17 +77,18 @@ class Again:
     # -- other options
     # -----------------------------------------------------------------------------------------------------
     def under(self, settings: dict[str, Any], seconds: float = 1.0, say: Say = lambda text: None) -> dict[str, Any]:
-        """Time the calls as they are and under `settings` (mode, backend, fullgraph, dynamic and options of config), in
-        turn. `kernels` of the answer are those compiled under them: (name, operators); `unfused` the refusals to fuse.
-        Raises OptionError for settings that do not exist, ValueError where no call can be run again.
+        """Time the calls as they are and under `settings` (mode, backend, fullgraph, dynamic, autocast and options of
+        config), in turn. `kernels` of the answer are those compiled under them: (name, operators); `unfused` the
+        refusals to fuse. Raises OptionError for settings that do not exist, ValueError where nothing can be run again.
         """
-        if not self.calls:
+        if not self.timed:
             raise ValueError("no call of this report can be run again: each has effects (Speed says which)")
-        other = self._options(settings)
+        other = self._options({k: v for k, v in settings.items() if k != "autocast"})
+        dtype = {"tried": settings["autocast"]} if "autocast" in settings else {}
         key = repr(sorted(settings.items()))
         with _kernels_made() as made:
             both = {"as it was": self.options, "tried": other}
-            answer = copy_context().run(compare_options, self.calls, self.engine, both, seconds, say)
+            answer = copy_context().run(compare_options, self.timed, self.engine, both, seconds, say, dtype)
         if made["kernels"] or key not in self.tried:  # tried before: the entries are there, and nothing was compiled
             self.tried[key] = made
         self._note(settings, answer)
@@ -95,7 +100,12 @@ class Again:
         if rows:
             longest = max(rows, key=lambda c: max((e["median"] or 0.0 for e in c["engines"]), default=0.0))
             words = " ".join(f"{name}={value}" for name, value in settings.items())
-            self.report.tried[words] = {"settings": dict(settings), "ratio": list(longest["ratios"]["tried"])}
+            self.report.tried[words] = {
+                "settings": dict(settings),
+                "ratio": list(longest["ratios"]["tried"]),
+                "error": longest["error"],
+                "of": f"the graphs of {longest['name']}" if longest["measured"] == "graphs" else "",
+            }
             finish(self.report, self.builder.served)
 
     def _options(self, settings: dict[str, Any]) -> Any:
@@ -109,7 +119,7 @@ class Again:
                 if name not in config.OPTIONS:
                     raise OptionError(f"unknown option {name!r}: `tcompile.config` lists those that exist")
                 given[name] = config.check(name, value)
-        made.given.update(given)
+        made.given.update(given, **_APART)
         return made
 
     # -- sizes

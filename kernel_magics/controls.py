@@ -27,6 +27,7 @@ def what_can_be_asked(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     again = _again(report)
     return {
         "calls": [c.name for c in again.calls],
+        "timed": [c.name for c in again.timed],
         "arguments": [asdict(a) for a in again.arguments()],
         "modes": list(config.MODES),
         "mode": again.options.mode,

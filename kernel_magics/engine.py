@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from types import CodeType, FunctionType
 from typing import Any, Callable, ContextManager, Protocol
 
-from ..compiler.config import MODES, Options
+from ..compiler.config import MODES, OPTIONS, Options
 
 __all__ = ["Engine", "Compiler"]
 
@@ -23,6 +23,9 @@ class Engine(Protocol):
 
     def again(self, fn: Callable, options: Options) -> tuple[Callable, Callable[[], ContextManager[Any]]]:
         """For timing: a callable that runs `fn` through its compiled entries, and the context to call it in."""
+
+    def compiled(self, fn: Callable, options: Options) -> Callable:
+        """`fn` compiled by itself, as a graph that is timed under other options is."""
 
     def entries(self, options: Options) -> list[tuple[Any, int]]:
         """Compiled entries under these options, each with the number of calls that it has served."""
@@ -71,13 +74,18 @@ class Compiler:
             ):  # the hook leaves module frames to run_code
                 return engine_for(options).dispatcher(fn), lambda: api.enable(options)
             return fn, lambda: api.enable(options)
+        return self.compiled(fn, options), nullcontext
+
+    def compiled(self, fn: Callable, options: Options) -> Callable:
+        from ..compiler import api
+
         settings: dict[str, Any] = {"mode": options.mode}
-        if options.given:  # compile() takes a mode or options
-            settings = {"options": {**MODES[options.mode], **options.given}}
-        compiled = api.compile(
+        given = {name: value for name, value in options.given.items() if name in OPTIONS}
+        if given:  # compile() takes a mode or options
+            settings = {"options": {**MODES[options.mode], **given}}
+        return api.compile(
             fn, backend=options.backend, fullgraph=options.fullgraph, dynamic=options.dynamic, **settings
         )
-        return compiled, nullcontext
 
     def entries(self, options: Options) -> list[tuple[Any, int]]:
         return [(e, e.hits) for cache in self._caches(options) for e in cache.entries]

@@ -20,7 +20,7 @@ _SHARE = 0.1  # of the timing budget
 def time_kernels(calls: Sequence[EntryCall], report: Any, budget: float) -> None:
     """Fill `seconds` (one launch) of the report's kernels, and what the machine can do at best. What a graph writes to
     is put back, if it is small enough to keep copies of; else its kernels keep None."""
-    if any(k.bytes for k in report.kernels):
+    if report.externs or any(k.bytes for k in report.kernels):
         report.environment.update(
             machine_limits(
                 "cuda" if any(k.language in ("triton", "cuda") for k in report.kernels) else "cpu", bool(busy_words())

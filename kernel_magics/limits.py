@@ -1,5 +1,5 @@
 """What a device can do at best, measured once: bytes copied per second, float32 operations per second of a matrix
-product.
+product, and the same in bfloat16.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ __all__ = ["machine_limits"]
 
 _BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}  # larger than the caches
 _SIZE = {"cpu": 768, "cuda": 8192}
+_NARROW_SIZE = {"cpu": 256, "cuda": 8192}  # a processor without instructions for bfloat16 takes a hundred times as long
 _ROUNDS = 3
 
 
@@ -20,10 +21,10 @@ _best: dict[str, dict[str, float]] = {}
 
 
 def machine_limits(device: str = "cpu", busy: bool = False) -> dict[str, float]:
-    """`copy_bytes_per_second` counts reads and writes, `matmul_flops_per_second` multiplications and additions; both
-    are the best of a few rounds on the device ("cpu", with the threads that torch uses, or "cuda"). Takes some 0.1 s,
-    and 130 MB or 1 GB for a moment. A machine that is `busy` shows less than it can do: it is measured again at the
-    next call, and the best counts.
+    """`copy_bytes_per_second` counts reads and writes, `matmul_flops_per_second` and `bfloat16_flops_per_second`
+    multiplications and additions; all are the best of a few rounds on the device ("cpu", with the threads that torch
+    uses, or "cuda"). Takes some 0.2 s, and 130 MB or 1 GB for a moment. A machine that is `busy` shows less than it can
+    do: it is measured again at the next call, and the best counts.
     """
     if device not in _quiet:
         known, found = _best.get(device, {}), _measured(device)
@@ -39,7 +40,8 @@ def _measured(device: str) -> dict[str, float]:
     target = torch.empty_like(source)
     a = torch.ones(size, size, device=device)
     out = torch.empty_like(a)
-    copy, product = [], []
+    narrow = torch.ones(_NARROW_SIZE[device], _NARROW_SIZE[device], device=device, dtype=torch.bfloat16)
+    copy, product, in_16_bits = [], [], []
     with torch.no_grad():
         for _ in range(_ROUNDS + 1):
             wait()
@@ -50,8 +52,13 @@ def _measured(device: str) -> dict[str, float]:
             torch.mm(a, a, out=out)
             wait()
             copy.append(t1 - t0)
-            product.append(time.perf_counter() - t1)
+            t2 = time.perf_counter()
+            torch.mm(narrow, narrow)
+            wait()
+            product.append(t2 - t1)
+            in_16_bits.append(time.perf_counter() - t2)
     return {
         "copy_bytes_per_second": 2 * source.nbytes / min(copy),
         "matmul_flops_per_second": 2 * size**3 / min(product),
+        "bfloat16_flops_per_second": 2 * len(narrow) ** 3 / min(in_16_bits),
     }

@@ -16,6 +16,7 @@ from typing import Any, Iterator, Mapping
 
 from ..compiler import config
 from ..compiler.errors import OptionError
+from .precision import AUTOCAST
 from .ranks.plan import HELP as RANKS_HELP, RanksPlan, parse_ranks
 
 __all__ = ["CellOptions", "parse", "catalogue", "comment_options", "option_names", "values_of", "ENGINES"]
@@ -32,6 +33,7 @@ _OWN = {
     "compare": "engines to time beside tcompile: eager,torch",
     "repeat": "times to run the whole cell again for timing (its effects happen again)",
     "time": "seconds of timing after the cell: 1s, 500ms, off",
+    "autocast": "bfloat16: the cell runs under torch.autocast, with products in 16 bits and sums in 32",
     "check": "compare every node of the graphs with eager and with float64, after the cell",
     "ranks": RANKS_HELP,
     "o": "-o name: a variable that gets the CompileReport",
@@ -51,6 +53,7 @@ class CellOptions:
     out: str | None = None
     quiet: bool = False
     check: bool = False
+    autocast: str = ""  # the name of a dtype: "bfloat16"; empty: as the cell says itself
     ranks: RanksPlan | None = None  # None: this process runs the cell
     given: dict[str, Any] = field(default_factory=dict)  # as written, for the report
 
@@ -80,6 +83,8 @@ def values_of(name: str) -> list[str]:
         return ["eager", "torch", "eager,torch"]
     if name == "time":
         return ["1s", "5s", "off"]
+    if name == "autocast":
+        return list(AUTOCAST)
     option = config.OPTIONS.get(name)
     if name in _FLAGS or option is not None and option.type is bool:
         return ["True", "False"]
@@ -125,6 +130,10 @@ def parse(
             cell.quiet = _bool(name, value)
         elif name == "check":
             cell.check = _bool(name, value)
+        elif name == "autocast":
+            if value not in AUTOCAST:
+                raise OptionError(f"autocast= takes {' or '.join(AUTOCAST)}; got {value!r}")
+            settings[name] = cell.autocast = value  # entries of its own, as for the compiler's options
         else:
             settings[name] = config.check(name, value)
     measured = [name for name in ("compare", "repeat", "time", "check") if name in given]

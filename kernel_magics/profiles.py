@@ -14,7 +14,7 @@ import torch
 from ..compiler.base.forks import resting
 from ..compiler.base.labels import label
 from ..compiler.frontend.entry_calls import EntryCall, GraphCall
-from ..compiler.report.profiles import encode_spans, profile_rows
+from ..compiler.report.profiles import encode_spans, profile_rows, tell_break_costs
 from ..compiler.report.schema import CallProfile
 from ..compiler.runtime.trace import Trace, available, trace
 from .timing import MOST_COPIES, again_of, names_put_back, preserved, touched
@@ -49,6 +49,8 @@ def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options
         out.lost = traced.lost
         graph_of = {id(s): graph for ref, graph in builder.schedules if (s := ref()) is not None}
         entry_of = {id(m): entry for ref, entry in builder.known_entries if (m := ref()) is not None}
+        if how == "call":
+            tell_break_costs(traced.spans, report, entry_of)
         encode_spans(out, profile_rows(traced.spans, report, graph_of, entry_of, call.name))
         report.profiles.append(out)
         if out.device == "cpu":

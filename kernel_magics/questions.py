@@ -12,6 +12,7 @@ import re
 from typing import Any, Callable
 
 from ..compiler import config
+from .precision import AUTOCAST
 
 __all__ = ["AskError", "SWITCHES", "checked", "number_of"]
 
@@ -87,6 +88,7 @@ def _pair(name: str, value: Any) -> str:
 
 _SETTINGS: dict[str, Rule] = {
     "mode": _one_of(*config.MODES),
+    "autocast": _one_of(*AUTOCAST),
     **{name: _one_of(True, False) for name in SWITCHES if name in config.OPTIONS},
     **{name: _pair for name in _PAIRS if name in config.OPTIONS},
 }

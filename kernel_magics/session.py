@@ -32,6 +32,7 @@ from .live import Live
 from .preload import Preload
 from .ranks.on_ranks import OnRanks
 from .options import CellOptions, comment_options, parse
+from .precision import autocast
 from .progress import Progress
 from .sampling import Sampler, Samples
 from .tracebacks import own_traceback, render
@@ -40,6 +41,8 @@ __all__ = ["Session"]
 
 _KEPT_LIVE = 4  # reports whose calls can be timed again
 _KEPT = 32  # reports that the side panel and the next run of their cell can ask for
+_WORTH = 2  # times the time for timing: what takes longer to compile is tried where a reader asks for it
+_TRIED = ({"autocast": "bfloat16"}, {"mode": "reduce-overhead"})  # settings that are tried unasked
 _IMPLICIT = "@on"  # the magic's line of a cell that `%tcompile on` runs
 
 
@@ -266,7 +269,12 @@ class Session:
         began = time.perf_counter()
         sampler.start()
         try:
-            with events.listen(builder), events.listen(Progress(place.say)), self.engine.enable(spec.options):
+            with (
+                events.listen(builder),
+                events.listen(Progress(place.say)),
+                autocast(spec.autocast),
+                self.engine.enable(spec.options),
+            ):
                 yield
             ok = True
         except BaseException as e:
@@ -386,12 +394,24 @@ class Session:
         """Time the calls of a report that is shown untimed, and show it anew."""
         try:
             self._time_into(report, builder, spec, cell, place)
+            self._measure_answers(report, builder, spec, place)
             if spec.check:
                 self._check(builder, report, spec, place)
         except KeyboardInterrupt:  # the cell itself is done and its result shown
             report.speedups = report.speedups or Speedups("unavailable", "interrupted", spec.time)
         finally:
             _conclude(report, builder.served, before, place)
+
+    def _measure_answers(self, report: CompileReport, builder: Any, spec: CellOptions, place: Place) -> None:
+        """Put measured gains in the place of bounds, where compiling the cell anew is as short as timing it is. A
+        reader asks for the others."""
+        if spec.time is None or spec.repeat or report.summary.compile_seconds > _WORTH * spec.time:
+            return
+        with _told(report, "trying other options"), self._only_timing():
+            finish(report, builder.served)
+            for settings in [a.settings for a in report.answers if a.settings in _TRIED and a.how == "at most"]:
+                place.say("timing the calls under " + " ".join(f"{k}={v}" for k, v in settings.items()))
+                report.live.under(settings, spec.time / 2, place.say)
 
     def _under_stock(self, builder: Any, report: CompileReport, spec: CellOptions) -> None:
         """Show below the report what stock makes of the same calls. `report.stock` keeps it."""
@@ -481,10 +501,11 @@ class Session:
             return Speedups("unavailable", "a cell with top-level await is not run again")
 
         def eager() -> None:
-            execute(self.shell, cell, eval, show=False)
+            with autocast(spec.autocast):
+                execute(self.shell, cell, eval, show=False)
 
         def compiled() -> None:
-            with self.engine.enable(spec.options):
+            with autocast(spec.autocast), self.engine.enable(spec.options):
                 execute(self.shell, cell, partial(self.engine.run_code, options=spec.options), show=False)
 
         place.say(f"running the cell again, {spec.repeat} times under each engine")

@@ -16,7 +16,8 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from types import MappingProxyType
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -25,6 +26,7 @@ from ..compiler.base.forks import resting
 from ..compiler.report import schema as s
 from ..compiler.frontend.entry_calls import EntryCall
 from ..compiler.report.numbers import plural
+from .precision import autocast, difference, tensors_of
 from .stats import Bootstrap, interval_of
 
 __all__ = ["measure", "measure_cell", "compare_options", "Contender", "names_put_back", "preserved", "again_of", "Say"]
@@ -196,27 +198,31 @@ def busy_words() -> str:
 
 
 def compare_options(
-    calls: Sequence[EntryCall], engine: Any, options: dict[str, Any], budget: float, say: Say = lambda text: None
+    calls: Sequence[EntryCall],
+    engine: Any,
+    options: dict[str, Any],
+    budget: float,
+    say: Say = lambda text: None,
+    precision: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Time calls that are safe to run again under several sets of options and eager, in turn. Gives plain data: for
-    each call its engines as `EngineTime` fields under the names in `options`, and the ratio of the first to each, with
-    intervals.
+    """Time calls under several sets of options and eager, in turn; of those that are not safe to run again the graphs
+    that one call runs. Gives plain data: for each call its engines as `EngineTime` fields under the names in `options`,
+    and the ratio of the first to each, with intervals. `precision`: dtypes of autocast by the same names; `error` says
+    by how much results differ under the last of them.
     """
     first, *others = options
     rows = []
-    with preserved(touched(calls)), names_put_back(calls):
+    written = [x for c in calls if not c.safe for g in c.latest for x in g.changed()]
+    with preserved(touched(calls), written), names_put_back(calls):
         for c in calls[:_MAX_CALLS]:
+            c = c if c.safe else replace(c, graphs=c.latest)
             job = _job(c, engine, options[first])
             base = job.contenders.pop("tcompile")
             base.engine = first
             job.contenders[first] = base
             for name in others:
                 say(f"compiling {c.name}: {name}")
-                other = _job(replace(c, compiled=None, compile_seconds=None), engine, options[name]).contenders[
-                    "tcompile"
-                ]
-                other.engine = name
-                job.contenders[name] = other
+                job.contenders[name] = _under(c, engine, options[name], name, precision.get(name, ""))
             say(f"timing {c.name}")
             _rounds(job, budget / min(len(calls), _MAX_CALLS))
             names = ["eager", *options]
@@ -226,8 +232,48 @@ def compare_options(
                 rounds = [r for r in job.rounds if first in r and name in r]
                 if rounds:
                     ratios[name] = Bootstrap(rounds, [first, name]).ratio(first, name)
-            rows.append({"name": c.name, "engines": [vars(e) for e in timing.engines], "ratios": ratios})
+            error = _error(job, first, others[-1], written) if precision else None
+            engines = [vars(e) for e in timing.engines]
+            rows.append(
+                {"name": c.name, "measured": job.measured, "engines": engines, "ratios": ratios, "error": error}
+            )
     return {"calls": rows, "base": first}
+
+
+def _under(call: EntryCall, engine: Any, options: Any, name: str, dtype: str) -> Contender:
+    """The call compiled anew under other options, and under autocast with `dtype` where one is named."""
+    if call.safe:
+        out = _job(replace(call, compiled=None, compile_seconds=None), engine, options).contenders["tcompile"]
+        out.engine = name
+    else:
+        fns = [(engine.compiled(g.eager, options), g.inputs) for g in call.graphs]
+        out = Contender(name, lambda: [f(*inputs) for f, inputs in fns])
+    before = out.around
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        with autocast(dtype), before():
+            yield
+
+    out.around = around if dtype else before
+    return out
+
+
+def _error(job: _Job, base: str, other: str, written: Sequence[torch.Tensor]) -> float | None:
+    """By how much the results of two contenders differ. Each run begins as the first did."""
+    call = job.call
+
+    def run_of(c: Contender) -> Callable[[], list[torch.Tensor]]:
+        def run() -> list[torch.Tensor]:
+            assert c.run is not None
+            with preserved(touched([call]), written), call.state.apply(), c.around():
+                result = c.run()
+                return tensors_of([result, [call.fn.__globals__.get(name) for name in call.sets]])
+
+        return run
+
+    pair = [job.contenders[name] for name in (base, other)]
+    return difference(*map(run_of, pair)) if all(c.run is not None for c in pair) else None
 
 
 def _job(call: EntryCall, engine: Any, options: Any) -> _Job:

@@ -31,6 +31,7 @@ __all__ = ["looks"]
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _OWN = os.path.join(os.path.dirname(os.path.abspath(events.__file__)), "")
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(_OWN)), "")  # with the notebook's part, which runs the cell
+_PROGRESS = tuple(os.path.join(_PACKAGE, "kernel_magics", name) for name in ("progress.py", "display.py"))
 _NO_USERS = ("<tcompile", "<eval_with", _PACKAGE)
 _STANDARD = tuple({"<frozen", *(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))})
 _DATA = (os.path.join(_TORCH, "utils", "data", ""), f"{os.sep}datasets{os.sep}")
@@ -68,6 +69,8 @@ def seen_at(row: Sample) -> Seen:
         return Seen("rest", "the rest")
     code, at = row.stack[0]
     file, line = _users(row.stack)
+    if any(c.co_filename.startswith(_PROGRESS) for c, _ in row.stack):
+        return Seen("compiling", "showing how far it is")
     if any(c.co_filename.startswith(_DATA[0]) or _DATA[1] in c.co_filename for c, _ in row.stack[:40]):
         return Seen("data", "loading data", file, line)
     entry = next((i for i, (c, _) in enumerate(row.stack) if c.co_filename.startswith("<tcompile")), None)

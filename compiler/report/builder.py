@@ -30,6 +30,7 @@ from . import schema as s
 from .bytecode_text import bytecode_text
 from .conclusions.waits import tell_waits
 from .facts.guard_table import GuardTable
+from .facts.relabel import relabelled
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
 from ..base.labels import cell_number, label
@@ -562,9 +563,12 @@ class ReportBuilder:
             self.calls.append(call)
 
     def adopt(self, old: CompileReport, entry: int, hits: int) -> None:
-        """An entry of an earlier report served `hits` calls of this run: take over what that report knows of it."""
+        """An entry of an earlier report served `hits` calls of this run: take over what that report knows of it. Where
+        the cell is run again as it was, its lines are this run's."""
         e = old.entries[entry]
-        f = old.frames[e.frame]
+        same = old.source.text == self.r.source.text
+        names = (old.source.file, self.r.source.file) if same and old.source.file else ("", "")
+        f = relabelled(old.frames[e.frame], *names)
         key = (f.name, f.file, f.line)
         if key not in self._frame_of:
             self._frame_of[key] = len(self.r.frames)
@@ -576,12 +580,12 @@ class ReportBuilder:
         breaks = []
         for b in (old.graph_breaks[i] for i in e.breaks):
             breaks.append(len(self.r.graph_breaks))
-            self.r.graph_breaks.append(replace(b, frame=frame, entry=number))
+            self.r.graph_breaks.append(replace(relabelled(b, *names), frame=frame, entry=number))
         graph = None
         if e.graph is not None:
-            g = old.graphs[e.graph]
+            g = relabelled(old.graphs[e.graph], *names)
             graph, first = len(self.r.graphs), len(self.r.kernels)
-            self.r.kernels += [replace(old.kernels[k], graph=graph) for k in g.kernels]
+            self.r.kernels += [replace(relabelled(old.kernels[k], *names), graph=graph) for k in g.kernels]
             moved = {k: first + i for i, k in enumerate(g.kernels)}
             self.r.graphs.append(
                 replace(
@@ -595,13 +599,17 @@ class ReportBuilder:
             )
             self._captured.append(None)
             self._lowered.append(None)
-            self.r.externs += [replace(x, graph=graph) for x in old.externs if x.graph == e.graph]
-            self.r.memory += [replace(m, graph=graph) for m in old.memory if m.graph == e.graph]
-            self.r.partitions += [replace(p, graph=graph, backward=[]) for p in old.partitions if p.graph == e.graph]
+            externs, memory, partitions = (
+                [relabelled(x, *names) for x in rows if x.graph == e.graph]
+                for rows in (old.externs, old.memory, old.partitions)
+            )
+            self.r.externs += [replace(x, graph=graph) for x in externs]
+            self.r.memory += [replace(m, graph=graph) for m in memory]
+            self.r.partitions += [replace(p, graph=graph, backward=[]) for p in partitions]
         self.r.entries.append(replace(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
-        self._guards.adopt(old.guards, entry, number)
+        self._guards.adopt([relabelled(g, *names) for g in old.guards if g.entry == entry], entry, number)
         self.served += hits
 
     def release(self) -> list[tuple[Any, int]]:
@@ -725,13 +733,14 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def _is_setup(b: Any) -> bool:
-    """A break in what a cell's top level does once: it defines a class, makes an object, or seeds a generator. After a
-    first break an `__init__` is a frame of its own. Comprehensions count as the line that they stand in."""
+    """A break in what a cell's top level does once: it imports a module, defines a class, makes an object, or seeds a
+    generator. After a first break an `__init__` is a frame of its own. Comprehensions count as the line that they
+    stand in."""
     named = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
     inside = [n for n in named if n not in _COMPREHENSIONS]
     seeds = b.reason.endswith("generator is seeded.")
     return (
-        (b.kind == "class_definition" or seeds)
+        (b.kind in ("class_definition", "import") or seeds)
         and inside == ["<module>"]
         or inside[:1] == ["__init__"]
         or inside[:2] == ["<module>", "__init__"]

@@ -23,7 +23,7 @@ def diff(before: Any, after: Any) -> RunDiff:
         known = before.summary.status in order and after.summary.status in order
         better = order.index(after.summary.status) > order.index(before.summary.status) if known else None
         add(Change("outcome", before.summary.status, after.summary.status, better))
-    served = after.summary.compile_seconds == 0 < before.summary.compile_seconds and not after.graphs
+    served = after.summary.compile_seconds == 0 < before.summary.compile_seconds
     if served:  # what was compiled before serves: it has not gone
         add(Change("compile time", seconds(before.summary.compile_seconds), "none: earlier entries served", True))
         _times(out, before.speedups, after.speedups)

@@ -276,10 +276,10 @@ def _findings(r: Any) -> list[s.Finding]:
     harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless))
     for i, b in enumerate(r.graph_breaks):
         if (
-            b.harmless and len(harmless) > 1 or (b.file, b.line, b.reason) in told
-        ):  # two calls on one line: one thing to do
+            b.harmless and len(harmless) > 1 or (b.file, b.line, b.remedy or b.reason) in told
+        ):  # two calls on one line, or one line in two frames: one thing to do
             continue
-        told.add((b.file, b.line, b.reason))
+        told.add((b.file, b.line, b.remedy or b.reason))
         out.append(
             s.Finding(
                 "info" if b.harmless else "warning",
@@ -406,9 +406,9 @@ def closed_line(r: Any) -> str:
             parts.append(against(x.ratio, x.lo, x.hi, words) + _of(r.speedups))
     if r.speedups.overall and r.speedups.note:
         parts[-1] += " (busy machine)"
-    unused = unused_share(r)
+    unused, whose = unused_share(r)
     if unused:
-        parts.append(f"{unused * 100:.0f} % of the work left out: nobody reads its results")
+        parts.append(f"{unused * 100:.0f} % of {whose} left out: nobody reads its results")
     if m.graphs:
         cost = f"{seconds(m.compile_seconds)} to compile"
         main = main_call(r.speedups)

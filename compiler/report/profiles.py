@@ -7,13 +7,14 @@ work. Kinds whose spans take next to nothing (memory, gaps) are left out, so tha
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median
 from typing import Any, Mapping, Sequence
 
 from ..base.labels import frame_words, label
 from .graph_nodes import module_of, own_line
 from .schema import CallProfile, ProfileSpan
 
-__all__ = ["profile_rows", "encode_spans"]
+__all__ = ["profile_rows", "encode_spans", "tell_break_costs"]
 
 _LEAST = 0.002  # of the call: shorter gaps and allocations are left out
 _BETWEEN = {"call": "Python between", "entry": "Python between", "graph": "the plan itself"}
@@ -134,6 +135,31 @@ class _Facts:
             aten = getattr(self.report.graphs[graph], "aten", None)
             self.nodes[graph] = {n.name: n for n in aten.graph.nodes} if aten is not None else {}
         return self.nodes[graph]
+
+
+def tell_break_costs(spans: Sequence[Any], report: Any, entry_of: Mapping[int, int]) -> None:
+    """Give the report's breaks what each costs in a traced call: the time from the end of the graph before it, or from
+    the begin of its entry, to the begin of the graph after it. What other compiled functions take in between is
+    theirs."""
+    inside: dict[int, list[int]] = {}
+    for i, s in enumerate(spans):
+        inside.setdefault(s.parent, []).append(i)
+    costs: dict[int, list[float]] = {}
+    for i, s in enumerate(spans):
+        number = entry_of.get(id(getattr(s.entry, "meta", None))) if s.kind == "entry" else None
+        breaks = report.entries[number].breaks if number is not None else []
+        entered = [k for k in inside.get(i, ()) if spans[k].kind == "entry"]
+        if not breaks or not entered:
+            continue
+        *called, after = entered
+        before = [spans[k] for k in inside[i] if spans[k].kind == "graph" and k < after]
+        begin = before[-1].begin + before[-1].seconds if before else s.begin
+        end = next((spans[k].begin for k in inside.get(after, ()) if spans[k].kind == "graph"), spans[after].begin)
+        others = sum(spans[k].seconds for k in called if spans[k].begin >= begin)
+        costs.setdefault(breaks[-1], []).append(max(0.0, end - begin - others))
+    for b, took in costs.items():
+        report.graph_breaks[b].seconds = median(took)
+        report.graph_breaks[b].share = min(1.0, sum(took) / spans[0].seconds)
 
 
 def _part(module: str, in_backward: bool) -> str:

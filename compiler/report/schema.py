@@ -254,6 +254,8 @@ class Break:
     fix: dict[str, Any] | None = (
         None  # a change of lines that removes it: file, start, end, old, new, note (capture/entry/result.py Fix)
     )
+    seconds: float | None = None  # that it costs each time: from the end of one graph to the begin of the next
+    share: float | None = None  # of the call in which that was measured
 
 
 @dataclass
@@ -589,6 +591,7 @@ class Answer:
     share: float | None = None  # of the run, without compiling
     action: str = ""
     settings: dict[str, Any] = field(default_factory=dict)  # options of the cell that do it
+    error: float | None = None  # by how much results differ under them, relative to their RMS; measured with the gain
     ref: str = ""  # "breaks/0": its change of lines does it; else where the report tells more
     line: int | None = None
 

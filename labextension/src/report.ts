@@ -319,13 +319,16 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
       )
     );
   }
-  const unused = Math.max(0, ...report.graphs.map(g => g.unused ?? 0));
-  if (unused >= LEAST_UNUSED) {
+  const [least] = [...report.graphs].sort((a, b) => (b.unused ?? 0) - (a.unused ?? 0));
+  const unused = Math.round(100 * (least?.unused ?? 0));
+  if (unused >= 100 * LEAST_UNUSED) {
     gains.push(
       h(
         'span.tc-muted',
         { title: speedups.reason },
-        t('{0} % of the work left out: nobody reads its results', Math.round(100 * unused))
+        report.graphs.length === 1
+          ? t('{0} % of the work left out: nobody reads its results', unused)
+          : t('{0} % of {1}’s work left out: nobody reads its results', unused, least.name)
       )
     );
   }

@@ -183,6 +183,9 @@ export interface Break {
   /** Nothing to change: what stands around it is compiled. */
   harmless?: boolean;
   fix: Fix | null;
+  /** What it costs each time, from the end of one graph to the begin of the next, and of the call in which that was measured. */
+  seconds?: number | null;
+  share?: number | null;
 }
 
 export interface GuardRow {
@@ -479,6 +482,8 @@ export interface Answer {
   share: number | null;
   action: string;
   settings: { [name: string]: any };
+  /** By how much results differ under the settings, relative to their RMS. */
+  error?: number | null;
   ref: string;
   line: number | null;
 }

@@ -379,7 +379,7 @@ def test_a_widget_in_a_host_that_forbids_eval_and_requests(browser: Any, tmp_pat
             # there is no stop button.
             page.wait_for_function("sent.some(m => m.ask === 'controls')")
             page.evaluate("""() => { const m = sent.find(m => m.ask === 'controls');
-                tell('msg:custom', {id: m.id, ok: {calls: ['f'], arguments: [], modes: ['default', 'max-autotune'], mode: 'default', switches: []}}); }""")
+                tell('msg:custom', {id: m.id, ok: {calls: ['f'], timed: ['f'], arguments: [], modes: ['default', 'max-autotune'], mode: 'default', switches: []}}); }""")
             page.locator("button", has_text="time again").click()
             page.wait_for_function("sent.some(m => m.ask === 'retime')")
             assert page.locator("button", has_text="stop").count() == 0

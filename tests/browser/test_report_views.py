@@ -55,7 +55,7 @@ def test_the_ranked_answer_stands_on_top_and_changes_the_cell(lab: Lab, sample: 
     answers = report.locator(".tc-answer-row")
     assert "at most" in report.locator(".tc-answers").inner_text() and answers.count() > 3
     best = answers.first.inner_text()
-    assert "mode=max-autotune" in best and "1.3× [1.3–1.4], measured" in best
+    assert "autocast=bfloat16" in best and "1.6× [1.6–1.7], measured" in best and "an error of 3e-3" in best
     above = lab.page.evaluate(
         "() => document.querySelector('.tc-answers').getBoundingClientRect().bottom"
         " <= document.querySelector('.tc-stacked').getBoundingClientRect().top"
@@ -64,7 +64,7 @@ def test_the_ranked_answer_stands_on_top_and_changes_the_cell(lab: Lab, sample: 
     assert "What was left alone, and why" in report.inner_text()
     answers.first.locator(".tc-button").click()
     source = "() => window.jupyterapp.shell.currentWidget.content.widgets[1].model.sharedModel.getSource()"
-    lab.page.wait_for_function(f"() => ({source})().split('\\n')[0].includes('mode=max-autotune')")
+    lab.page.wait_for_function(f"() => ({source})().split('\\n')[0].includes('autocast=bfloat16')")
     lab.check()
 
 

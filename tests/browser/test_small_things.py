@@ -160,12 +160,20 @@ def test_what_an_answer_wins_is_measured_before_the_cell_is_changed(browser: Any
 
 
 def test_what_is_asked_first_is_answered_at_a_glance(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, saved(tmp_path, sample())) as (page, problems):
+    report = sample()
+    lines = [["-", "    h = h * 2"], ["+", "    h = h * 3"]]
+    report.previous = s.RunDiff("before", "", [s.Change("graph breaks", "2", "1", True)], lines)
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
         rows = page.locator(".tc-glance > div")
         told = {row.locator("dt").inner_text(): row.locator("dd").inner_text() for row in rows.all()}
         assert told["Which line costs most?"].startswith("line ") and "%" in told["Which line costs most?"]
         assert "iB" in told["Where is the peak of memory?"] and "value" in told["What is kept for backward, and why?"]
         assert {"Which call waited for the compiler?", "Why did it compile again?"} <= {*told}
+        assert told["What is different from its last run?"].startswith("2 changed lines; graph breaks 2 → 1")
+        assert "guard" in told["What would compile it again?"]
+        assert "another shape or dtype of x" in told["What would compile it again?"]
+        page.get_by_role("button", name="What is different from its last run?: show more").click()
+        assert page.locator(".tc-previous.tc-selected").is_visible()
         page.get_by_role("button", name="What is kept for backward, and why?: show more").click()
         assert page.locator(".tc-partition.tc-selected").is_visible()
         assert not problems

@@ -186,6 +186,9 @@ class StandIn:
     def again(self, fn: Callable, options: Any) -> tuple:
         return fn, contextlib.nullcontext
 
+    def compiled(self, fn: Callable, options: Any) -> Callable:
+        return fn
+
     def entries(self, options: Any) -> list:
         return []
 

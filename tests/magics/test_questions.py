@@ -75,7 +75,7 @@ def test_what_is_no_question(message: Any) -> None:
 )
 def test_options_that_are_not_offered(name: str) -> None:
     value = config.OPTIONS[name].default if name in config.OPTIONS else "eager"
-    with pytest.raises(AskError, match="what can be tried is mode, disable_fusion"):
+    with pytest.raises(AskError, match="what can be tried is mode, autocast, disable_fusion"):
         checked({"ask": "try", "settings": {name: value}}, _QUESTIONS)
     with pytest.raises(AskError, match="mode="):
         checked({"ask": "on", "line": f"{name}={value}"}, _QUESTIONS)

@@ -416,3 +416,91 @@ def test_the_values_of_a_graphs_nodes_can_be_asked(shell):
     assert [(v["node"], v["mark"], v["max"]) for v in answer["values"]] == [("sqrt", "nan", 2.0), ("add", "nan", 3.0)]
     with pytest.raises(AskError, match="not in the kernel"):
         CONTROLS["values"](r, {"graph": 7, "say": lambda text: None})
+
+
+PRODUCTS = """{}
+def f(x):
+    return torch.relu(x @ w) @ w
+y = f(x)
+"""
+
+
+def test_autocast_as_an_option_is_what_it_is_as_a_with_block(shell):
+    run(shell, "import torch\ntorch.manual_seed(0)\nx, w = torch.randn(8, 16), torch.randn(16, 16)")
+    run(shell, PRODUCTS.format("%%tcompile -o r time=off autocast=bfloat16"))
+    y, r, f, x = (shell.user_ns[name] for name in ("y", "r", "f", "x"))
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(y, f(x), atol=2e-2, rtol=2e-2)
+    assert y.dtype == torch.bfloat16 and r.options["autocast"] == "bfloat16" and r.summary.status == "compiled"
+    run(shell, PRODUCTS.format("%%tcompile -o r time=off"))
+    assert shell.user_ns["y"].dtype == torch.float32 and not shell.user_ns["r"].recompiles, "entries of its own"
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_what_bfloat16_wins_is_measured_with_its_error_and_the_cell_then_tells_of_it(shell):
+    run(shell, "import torch\ntorch.manual_seed(0)\nx, w = torch.randn(8, 16), torch.randn(16, 16)")
+    run(shell, PRODUCTS.format("%%tcompile -o r time=50ms"))
+    r = shell.user_ns["r"]
+    (row,) = r.live.under({"autocast": "bfloat16"}, 0.1)["calls"]
+    assert {e["engine"] for e in row["engines"]} == {"eager", "as it was", "tried"} and "tried" in row["ratios"]
+    assert 1e-4 < row["error"] < 5e-2 and r.tried["autocast=bfloat16"]["error"] == row["error"]
+    run(shell, PRODUCTS.format("%%tcompile -o r time=50ms autocast=bfloat16"))
+    assert shell.user_ns["r"].graphs and not shell.user_ns["r"].recompiles, "what was tried does not serve it"
+
+
+def test_where_compiling_is_short_a_bound_is_measured_unasked(shell, monkeypatch):
+    from tcompile.kernel_magics import kernels
+
+    limits = {"copy_bytes_per_second": 1e10, "matmul_flops_per_second": 1e10, "bfloat16_flops_per_second": 1e11}
+    monkeypatch.setattr(kernels, "machine_limits", lambda device, busy: limits)
+    run(shell, "import torch\ntorch.manual_seed(0)\nx, w = torch.randn(200, 200), torch.randn(200, 200)")
+    cell = "%%tcompile -o r time=20s\ndef f(x):\n    for i in range(30):\n        x = torch.tanh(x @ w)\n    return x\ny = f(x)"
+    monkeypatch.setattr("tcompile.kernel_magics.timing._MAX_ROUNDS", 6)
+    run(shell, cell)
+    r = shell.user_ns["r"]
+    assert r.tried["autocast=bfloat16"]["ratio"] and r.tried["autocast=bfloat16"]["error"] > 0
+    assert not any(a.how == "at most" and "autocast" in a.settings for a in r.answers)
+
+
+def test_a_call_with_effects_is_tried_by_its_graphs_and_leaves_no_trace(shell):
+    run(shell, "import torch\ntorch.manual_seed(0)\nx, w, seen = torch.randn(8, 16), torch.randn(16, 16), []")
+    cell = "%%tcompile -o r time=50ms\ndef f(x):\n    seen.append(1)\n    return torch.relu(x @ w)\ny = f(x)"
+    run(shell, cell)
+    r, seen = shell.user_ns["r"], list(shell.user_ns["seen"])
+    assert not r.live.calls and r.live.timed
+    (row,) = r.live.under({"autocast": "bfloat16"}, 0.1)["calls"]
+    assert row["measured"] == "graphs" and row["error"] > 0 and shell.user_ns["seen"] == seen
+    assert r.tried["autocast=bfloat16"]["of"].startswith("the graphs of")
+
+
+def test_a_break_has_its_cost_a_call(shell):
+    run(shell, "import torch\nx = torch.ones(8)")
+    cell = "def g(x):\n    h = x * 2\n    if h.sum() > 0:\n        h = h + 1\n    return h * h\ny = g(x)"
+    run(shell, "%%tcompile -o r time=50ms\n" + cell)
+    r = shell.user_ns["r"]
+    b = max(r.graph_breaks, key=lambda b: b.share or 0.0)
+    assert b.kind == "data_dependent_branch" and 0 < b.seconds < 0.1 and 0 < b.share <= 1
+    assert any("a call, " in a.text and a.ref.startswith("breaks/") for a in r.answers)
+
+
+def test_an_import_at_the_top_of_a_cell_is_no_finding(shell):
+    run(shell, "import torch, sys\nsys.modules.pop('colorsys', None)\nx = torch.ones(8)")
+    run(shell, "%%tcompile -o r time=off\nimport colorsys\ny = (x * 2).sum()")
+    r = shell.user_ns["r"]
+    assert [b.kind for b in r.graph_breaks] == ["import"] and r.graph_breaks[0].harmless
+    assert r.summary.status == "compiled"
+
+
+def test_a_cell_run_again_as_it_was_has_its_lines_in_its_own_name(shell):
+    run(shell, "import torch\nx = torch.ones(8)")
+    cell = "%%tcompile -o r time=off\ndef g(x):\n    h = x * 2\n    if h.sum() > 0:\n        h = h + 1\n    return h * h\ny = g(x)"
+    run(shell, cell)
+    first = shell.user_ns["r"]
+    run(shell, cell)
+    r = shell.user_ns["r"]
+    assert r.source.file != first.source.file and r.graphs and r.graph_breaks
+    assert {m.file for m in r.marks} == {b.file for b in r.graph_breaks} == {r.source.file}
+    assert {file for g in r.graphs for file, _ in g.lowered.lines()} == {r.source.file}
+    assert first.source.file in {b.file for b in first.graph_breaks}, "the report of the run before is as it was"
+    (told,) = [c for c in r.previous.changes if c.what == "compile time"]
+    assert "earlier entries served" in told.after and not any(c.what == "graphs" for c in r.previous.changes)

@@ -1,12 +1,14 @@
 """Profiles of calls in the report: rows of a trace, columns and back, costs of lines, and what damages them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
-from tcompile.compiler.report.profiles import encode_spans
+from tcompile.compiler.report.profiles import encode_spans, tell_break_costs
+from tcompile.compiler.runtime.trace import Span
 
 
 def rows():
@@ -43,6 +45,27 @@ def test_rows_survive_the_columns_and_the_json():
             expected.parent,
         )
         assert abs(got.seconds - expected.seconds) < 1e-9
+
+
+def test_a_break_costs_the_time_between_its_graphs():
+    """Without what a compiled function takes that is called in between."""
+    first, called, after = (SimpleNamespace(meta=object()) for _ in range(3))
+    spans = [
+        Span("call", "f", 0.0, 100e-6),
+        Span("entry", "f", 5e-6, 90e-6, 0, first),
+        Span("graph", "graph_0", 10e-6, 20e-6, 1),
+        Span("entry", "g", 40e-6, 15e-6, 1, called),
+        Span("graph", "graph_1", 45e-6, 5e-6, 3),
+        Span("entry", "f", 60e-6, 30e-6, 1, after),
+        Span("graph", "graph_2", 65e-6, 20e-6, 5),
+    ]
+    r = report()
+    r.entries = [s.Entry(0, breaks=[0]), s.Entry(1), s.Entry(0)]
+    r.graph_breaks = [s.Break("item", "", "In[1]", 3)]
+    tell_break_costs(spans, r, {id(e.meta): i for i, e in enumerate((first, called, after))})
+    b = r.graph_breaks[0]
+    assert b.seconds == pytest.approx(20e-6), "from 30 to 65, without the 15 of g"
+    assert b.share == pytest.approx(0.2)
 
 
 def test_a_report_without_profiles_is_read():

@@ -108,6 +108,81 @@ def test_products_at_the_machines_peak_have_nothing_to_gain():
     assert a.gain is None and not a.action
 
 
+def products_of(r, seconds: float) -> s.WallPart:
+    """A part of the run that is a kernel with a product of the sample's in it."""
+    g = r.graphs[0]
+    n = next(n for n in g.lowered.nodes() if "mm" in n.op and n.dtype == "float32")
+    r.kernels.append(s.Kernel("k_mm", graph=0, origins=[n.name]))
+    return s.WallPart("kernels", "k_mm", seconds, 3, "In[4]", 5, f"kernels/{len(r.kernels) - 1}")
+
+
+@pytest.mark.parametrize("faster", [5.0, 0.02])
+def test_where_products_dominate_bfloat16_is_an_answer_if_the_machine_is_faster_in_it(faster):
+    r = report_with(s.WallPart("python", "f", 0.2))
+    r.wall.parts.append(products_of(r, 0.8))
+    r.wall.seconds = 1.0
+    r.environment.update(matmul_flops_per_second=1e11, bfloat16_flops_per_second=faster * 1e11)
+    bits = [a for a in answers_of(r) if a.settings == {"autocast": "bfloat16"}]
+    if faster > 1:
+        (a,) = bits
+        assert a.how == "at most" and a.gain == pytest.approx(1 / (0.2 + 0.8 / 5)) and "80 %" in a.text
+        r.options["autocast"] = "bfloat16"
+        assert not any(a.settings == {"autocast": "bfloat16"} for a in answers_of(r)), "it is set already"
+    else:
+        assert not bits, "a remedy that makes it slower is none"
+
+
+def test_a_measured_precision_tells_its_error():
+    r = report_with(s.WallPart("python", "f", 1.0))
+    r.tried = {
+        "autocast=bfloat16": {
+            "settings": {"autocast": "bfloat16"},
+            "ratio": [1.6, 1.5, 1.7],
+            "error": 3.2e-3,
+            "of": "the graphs of step",
+        }
+    }
+    (a,) = [a for a in answers_of(r) if a.settings]
+    assert a.how == "measured" and a.error == 3.2e-3 and a.settings == {"autocast": "bfloat16"}
+    assert a.text == (
+        "`autocast=bfloat16` makes the graphs of step 1.6 times as fast, at an error of 3e-3 of its results"
+    )
+
+
+def test_a_break_is_blamed_for_the_operators_behind_it_alone():
+    """A cell imports a module and makes a model: the import does not keep the model's weights out of a graph."""
+    r = report_with(s.WallPart("torch", "normal_", 0.8, None, "In[4]", 7), s.WallPart("python", "f", 0.2))
+    asked = s.Break("item", "", "In[4]", 3, remedy="write it otherwise")
+    once = s.Break("call", "", "In[4]", 6, remedy="no change is needed: it runs once", harmless=True)
+    r.graph_breaks = [asked, once]
+    (a,) = [a for a in answers_of(r) if "normal_" in a.text]
+    assert not a.action and a.gain is None
+    r.graph_breaks = [asked]
+    (a,) = [a for a in answers_of(r) if "normal_" in a.text]
+    assert a.action == "write it otherwise" and a.gain == pytest.approx(5.0) and "line 3" in a.text
+
+
+def test_what_a_break_costs_a_call_is_an_answer():
+    r = report_with(s.WallPart("python", "f", 1.0))
+    costly = s.Break("item", "", "In[4]", 7, remedy="write it otherwise", seconds=12e-6, share=0.5)
+    again = s.Break("item", "", "In[4]", 7, remedy="write it otherwise", seconds=1e-3, share=0.1)
+    little = s.Break("item", "", "In[4]", 9, remedy="write it otherwise", seconds=1e-6, share=0.01)
+    r.graph_breaks = [again, costly, little]
+    (a,) = [a for a in answers_of(r) if "break at line" in a.text]
+    assert "costs 12 µs a call, 50 % of it" in a.text and a.gain == pytest.approx(2.0) and a.ref == "breaks/1"
+
+
+def test_sizes_that_change_are_set_free_by_a_button():
+    r = report_with(s.WallPart("compiling", "compiling", 0.9), s.WallPart("python", "f", 0.1))
+    r.waited = 0.9
+    r.recompiles = [s.Recompile(0, "f", "x", detail="shape[0]", suggestion="compile with dynamic=True, or mark it")]
+    r.timeline = [s.TimelineEvent(0.1, "recompile", 0, 1, "x"), s.TimelineEvent(0.5, "entry", 0, 1, "", 0.4)]
+    r.entries[1].seconds = 0.4
+    finish(r)
+    (a,) = [a for a in r.answers if "compiling again" in a.text]
+    assert a.settings == {"dynamic": "True"} and a.how == "at most"
+
+
 def test_a_remedy_that_changes_nothing_is_never_told():
     r = report_with(s.WallPart("compiling", "compiling", 0.9), s.WallPart("python", "f", 0.1))
     r.waited = 0.9

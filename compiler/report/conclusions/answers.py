@@ -6,6 +6,7 @@ none. What would change nothing is not told as a remedy; a part that is as it sh
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .. import schema as s
@@ -20,7 +21,10 @@ _MOST = 6
 _LEAST = 0.05  # of the run: smaller parts are no answer
 _GOOD = 0.6  # of what the machine can do: from there on there is nothing to gain
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "_mm")
+_PEAKS = {"float32": "matmul_flops_per_second", "bfloat16": "bfloat16_flops_per_second"}
+_IN_16_BITS = (*_PRODUCTS, "convolution")  # what autocast computes in them, and takes most of a run
 NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
+_DOMINATES = 0.4  # of the run: from there on products are worth computing in fewer bits
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
 
 
@@ -28,8 +32,9 @@ def answers_of(r: Any) -> list[s.Answer]:
     out = _measured(r)
     run = _run_seconds(r)
     if run:
-        out += [a for part in (_library, _kernels, _calls, _outside, _python, _data, _waiting) for a in part(r, run)]
-    out += _compiling(r) + _imports(r)
+        parts = (_products, _library, _kernels, _calls, _outside, _python, _data, _waiting)
+        out += [a for part in parts for a in part(r, run)]
+    out += _breaks(r) + _compiling(r) + _imports(r)
     for words, tried in r.tried.items():
         for a in out:
             if a.how == "at most" and a.settings == tried["settings"]:  # what it gains was measured
@@ -77,8 +82,13 @@ def _measured(r: Any) -> list[s.Answer]:
     for words, tried in r.tried.items():
         ratio, lo, hi = tried["ratio"]
         if differs(lo, hi) and ratio > 1:
-            text = f"`{words}` makes the call {ratio:.2g} times as fast"
-            out.append(s.Answer(text, ratio, "measured", lo, hi, None, "", dict(tried["settings"]), "speed"))
+            error, what = tried.get("error"), tried.get("of") or "the call"
+            text = f"`{words}` makes {what} {ratio:.2g} times as fast"
+            if error is not None:
+                text += f", at an error of {_power(error)} of its results"
+            out.append(
+                s.Answer(text, ratio, "measured", lo, hi, settings=dict(tried["settings"]), error=error, ref="speed")
+            )
     x = r.speedups.over("eager")
     if x is not None and differs(x.lo, x.hi) and x.ratio < 1:
         out.append(
@@ -88,13 +98,16 @@ def _measured(r: Any) -> list[s.Answer]:
                 "measured",
                 1 / x.hi,
                 1 / x.lo,
-                None,
-                "leave this cell to eager: take `%%tcompile` away",
-                {},
-                "speed",
+                action="leave this cell to eager: take `%%tcompile` away",
+                ref="speed",
             )
         )
     return out
+
+
+def _power(x: float) -> str:
+    """`3e-3`"""
+    return re.sub(r"e([-+])0", r"e\1", f"{x:.0e}")
 
 
 def _of_no_use(words: str, ratio: float, lo: float, hi: float) -> str:
@@ -104,6 +117,54 @@ def _of_no_use(words: str, ratio: float, lo: float, hi: float) -> str:
     return f"; `{words}` makes no clear difference (measured)"
 
 
+def _products(r: Any, run: float) -> list[s.Answer]:
+    """Products in float32 where they dominate: what 16 bits would win, by what the machine can do in them."""
+    parts = _product_parts(r)
+    took, faster = sum(p.seconds for p in parts), _faster_in_16_bits(r)
+    if took < _DOMINATES * run or faster < _LEAST_GAIN or "autocast" in r.options:
+        return []
+    calls = plural(sum(p.count or 1 for p in parts), "call")
+    return [
+        s.Answer(
+            f"{_part(took, run)} is products in float32 ({calls} of {plural(len(parts), 'kernel')})",
+            _bound(run, took * (1 - 1 / faster)),
+            "at most",
+            share=took / run,
+            action="compute products in 16 bits: `autocast=bfloat16`",
+            settings={"autocast": "bfloat16"},
+            ref="speed",
+        )
+    ]
+
+
+def _product_parts(r: Any) -> list[s.WallPart]:
+    """The kernels and library calls of the run that compute products in float32."""
+    found = [
+        {n.name: n.op for n in g.lowered.nodes() if n.dtype == "float32" and _packet(n.op) in _IN_16_BITS}
+        for g in r.graphs
+    ]
+    ops = {op for names in found for op in names.values()}
+    refs = {
+        f"kernels/{i}"
+        for i, k in enumerate(r.kernels)
+        if k.graph is not None and not found[k.graph].keys().isdisjoint(k.origins)
+    }
+    return [p for p in r.wall.parts if p.kind == "kernels" and p.ref in refs or p.kind == "library" and p.name in ops]
+
+
+def _faster_in_16_bits(r: Any) -> float:
+    """How many times as fast this machine computes products in bfloat16; 0 where that was not measured."""
+    wide, narrow = (float(r.environment.get(f"{name}_flops_per_second") or 0) for name in ("matmul", "bfloat16"))
+    return narrow / wide if wide else 0.0
+
+
+def _nothing_to(do: str, r: Any, run: float) -> str:
+    """`nothing to fuse there`, and where products dominate why not in 16 bits either."""
+    products = sum(p.seconds for p in _product_parts(r)) >= _DOMINATES * run
+    slow = products and 0.0 < _faster_in_16_bits(r) < _LEAST_GAIN
+    return f"nothing to {do} there" + ("; bfloat16 would win nothing on this machine (measured)" if slow else "")
+
+
 def _library(r: Any, run: float) -> list[s.Answer]:
     """Torch's own kernels in plans: products at the machine's peak have nothing to gain."""
     parts = [p for p in r.wall.parts if p.kind == "library"]
@@ -111,16 +172,15 @@ def _library(r: Any, run: float) -> list[s.Answer]:
     if share < _LEAST:
         return []
     products = [p for p in parts if _packet(p.name) in _PRODUCTS]
-    took, flops = sum(p.seconds for p in products), _product_flops(r)
+    took, best = sum(p.seconds for p in products), _best_seconds(r)
     names = ", ".join(_packet(p.name) for p in parts[:3])
     calls = plural(sum(p.count or 1 for p in parts), "call")
     text = f"{_part(share * run, run)} is {calls} of torch's own kernels ({names})"
-    peak = float(r.environment.get("matmul_flops_per_second") or 0)
-    if took and flops and peak and took >= 0.8 * share * run:
-        reached = flops / took / peak
+    if took and best and took >= 0.8 * share * run:
+        reached = best / took
         text += f" at {_per_cent(min(reached, 1.0))} of the machine's peak for products"
         if reached >= _GOOD:
-            return [s.Answer(f"{text}: nothing to fuse there", share=share, ref="speed")]
+            return [s.Answer(f"{text}: {_nothing_to('fuse', r, run)}", share=share, ref="speed")]
         return [s.Answer(text, _bound(run, took * (1 - reached)), "at most", share=share, ref="speed")]
     return [s.Answer(text, share=share, ref="speed")]
 
@@ -129,8 +189,10 @@ def _packet(op: str) -> str:
     return op.removeprefix("aten.").split(".")[0]
 
 
-def _product_flops(r: Any) -> float:
-    """Operations of the products that plans leave to torch, over the run; 0 where a size is not known."""
+def _best_seconds(r: Any) -> float:
+    """What the products that plans leave to torch would take at the machine's peak, over the run; 0 where a size or a
+    peak is not known."""
+    peaks = {dtype: float(r.environment.get(name) or 0) for dtype, name in _PEAKS.items()}
     total = 0.0
     calls = graph_calls(r)
     for i, g in enumerate(r.graphs):
@@ -141,12 +203,13 @@ def _product_flops(r: Any) -> float:
             if _packet(n.op) not in _PRODUCTS or n.kernel is not None or len(n.inputs) < 2:
                 continue
             factor = nodes[n.inputs[-2]].shape
-            if not factor or not n.shape or not all(isinstance(d, int) for d in (*factor, *n.shape)):
+            peak = peaks.get(n.dtype)
+            if not peak or not factor or not n.shape or not all(isinstance(d, int) for d in (*factor, *n.shape)):
                 return 0.0
             size = 1
             for d in n.shape:
                 size *= d
-            total += 2.0 * size * factor[-1] * calls[i]
+            total += 2.0 * size * factor[-1] * calls[i] / peak
     return total
 
 
@@ -165,7 +228,7 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
         if r.speedups.note:
             text += ", which was busy with other programs"
         if reached >= _GOOD:
-            return [s.Answer(f"{text}: nothing to gain there", share=took / run, ref=longest.ref)]
+            return [s.Answer(f"{text}: {_nothing_to('gain', r, run)}", share=took / run, ref=longest.ref)]
         gain = _bound(run, took * (1 - reached))
     tuned = r.options.get("mode", "default") in ("max-autotune", "max-autotune-no-cudagraphs")
     if tuned or gain < _LEAST_GAIN:
@@ -230,19 +293,18 @@ def _outside(r: Any, run: float) -> list[s.Answer]:
         return []
     names = ", ".join(f"`{p.name}`" for p in parts[:3])
     text = f"{_part(took, run)} is torch's operators outside of compiled code ({names})"
-    files = {p.file for p in parts}
-    told = [
-        (i, b)
-        for i, b in enumerate(r.graph_breaks)
-        if not b.harmless and b.remedy and b.file in files and not _is_library(r, b.file)
-    ]
-    told.sort(key=lambda x: x[1].fix is None)
-    if told:
-        i, b = told[0]
+    behind: dict[int, float] = {}
+    for p in parts:
+        i = _break_before(r, p)
+        if i is not None:
+            behind[i] = behind.get(i, 0.0) + p.seconds
+    if behind:
+        i = max(behind, key=lambda i: behind[i])
+        b = r.graph_breaks[i]
         return [
             s.Answer(
                 f"{text}; line {b.line} ends the graph before them",
-                _bound(run, took),
+                _bound(run, behind[i]),
                 "at most",
                 share=took / run,
                 action=b.remedy,
@@ -251,6 +313,47 @@ def _outside(r: Any, run: float) -> list[s.Answer]:
             )
         ]
     return [s.Answer(text, share=took / run, ref="", line=parts[0].line)]
+
+
+def _break_before(r: Any, p: s.WallPart) -> int | None:
+    """The break that an operator outside of graphs stands behind: the nearest one above its line, where it has a
+    remedy. One that needs no change ends the search: what stands behind it was never meant to be in a graph."""
+    above = [(b.line, i) for i, b in enumerate(r.graph_breaks) if b.file == p.file and p.line and b.line <= p.line]
+    if not above or _is_library(r, p.file):
+        return None
+    i = max(above)[1]
+    b = r.graph_breaks[i]
+    return i if b.remedy and not b.harmless else None
+
+
+def _breaks(r: Any) -> list[s.Answer]:
+    """What the time between the graphs before and after a break is of the call, where that was measured."""
+    costly: dict[tuple[str, int], int] = {}  # a line may break in several frames: the one where it weighs most
+    for i, b in enumerate(r.graph_breaks):
+        best = costly.get((b.file, b.line))
+        if b.seconds and (best is None or (b.share or 0.0) > (r.graph_breaks[best].share or 0.0)):
+            costly[b.file, b.line] = i
+    out = []
+    for i in costly.values():
+        b = r.graph_breaks[i]
+        if (b.share or 0.0) < _LEAST or _is_library(r, b.file):
+            continue
+        text = (
+            f"the break at line {b.line} costs {seconds(b.seconds)} a call, {_per_cent(b.share)} of it:"
+            " leaving compiled code, Python, and the guards of what follows"
+        )
+        remedy = "" if b.harmless or b.remedy.startswith(NO_CHANGE) else b.remedy
+        out.append(
+            s.Answer(
+                text,
+                _bound(1.0, b.share) if remedy else None,
+                "at most" if remedy else "",
+                action=remedy,
+                ref=f"breaks/{i}",
+                line=b.line,
+            )
+        )
+    return out
 
 
 def _is_library(r: Any, file: str) -> bool:
@@ -328,6 +431,7 @@ def _compiling(r: Any) -> list[s.Answer]:
                 _bound(total, sum(again)) if fix else None,
                 "at most" if fix else "",
                 action=fix,
+                settings={"dynamic": "True"} if fix.startswith("compile with dynamic=True") else {},
                 ref=f"recompiles/{i}",
                 line=c.line,
             )

@@ -84,16 +84,19 @@ def name_first_breaks(r: Any) -> None:
             b.remedy = f"change {where} first: without the break there, backward() is part of the graph"
 
 
-def unused_share(r: Any) -> float:
-    """The largest share of a graph's work whose results nobody reads; 0 where it is too small to matter."""
-    most = max((g.unused for g in r.graphs), default=0.0)
-    return most if most >= _LEAST_UNUSED else 0.0
+def unused_share(r: Any) -> tuple[float, str]:
+    """The largest share of a graph's work whose results nobody reads, 0 where it is too small to matter; and whose work
+    that is: `the work`, or that of one of several graphs."""
+    most = max(r.graphs, key=lambda g: g.unused, default=None)
+    if most is None or most.unused < _LEAST_UNUSED:
+        return 0.0, ""
+    return most.unused, "the work" if len(r.graphs) == 1 else f"{most.name}'s work"
 
 
 def forget_unused(r: Any) -> None:
     """Where a large part of the work was left out because nobody reads its results, a comparison with eager, which does
     that work, says nothing of speed. The times stay."""
-    share = unused_share(r)
+    share, _ = unused_share(r)
     if not share or not r.speedups.calls:
         return
     why = (

@@ -326,7 +326,7 @@ export class GraphDrawing {
     } else if (source) {
       c.fillStyle = theme.muted;
       c.font = `11px ${theme.mono}`;
-      c.fillText(clipMiddle(item.node.name, box.w - 14, 6.7), middle, box.y + box.h / 2 + 0.5);
+      c.fillText(clipMiddle(label(item.node), box.w - 14, 6.7), middle, box.y + box.h / 2 + 0.5);
     } else {
       const extern = item.node.kernel === null;
       c.fillStyle = theme.text;

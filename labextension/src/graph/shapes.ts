@@ -6,12 +6,15 @@ import { Edge } from './layout';
 import { t } from '../texts';
 import { Item } from './tree';
 
+/** How a name begins of what a graph was given by a module, or that a break had left on the stack: no word of the program's. */
+const OWN_ROOT = /^(self|stack_\d+)_(?=\D)/;
 const LEAF_H = 38;
 export const SOURCE_H = 22;
 const GROUP_H = 44;
 
 export function label(node: GraphNode): string {
-  return node.op === 'input' || node.op === 'parameter' || node.op === 'output' ? node.name : shortOp(node.op);
+  const source = node.op === 'input' || node.op === 'parameter' || node.op === 'output';
+  return source ? node.name.replace(OWN_ROOT, '') : shortOp(node.op);
 }
 
 /** `f32 128×512, 256 KiB`, with its strides where these are not those of rows after each other. */
@@ -27,7 +30,7 @@ export function measure(item: Item): { w: number; h: number } {
   }
   const { node } = item;
   if (node.op === 'input' || node.op === 'parameter' || node.op === 'output') {
-    return { w: Math.max(48, Math.min(node.name.length, 26) * 6.4 + 22), h: SOURCE_H };
+    return { w: Math.max(48, Math.min(label(node).length, 26) * 6.4 + 22), h: SOURCE_H };
   }
   return { w: Math.max(64, Math.max(label(node).length * 7.4, tensorType(node).length * 6) + 26), h: LEAF_H };
 }

@@ -55,7 +55,8 @@ function measure(
   waiting: ((host: Host) => void)[]
 ): HTMLElement | null {
   const settings = Object.keys(a.settings ?? {}).length;
-  if (a.how !== 'at most' || !settings || !report.speedups.calls.some(c => c.measured === 'call')) {
+  // (what is not compiled again is seen in a run of the cell alone)
+  if (a.how !== 'at most' || !settings || 'dynamic' in a.settings || !report.speedups.calls.some(c => c.measured)) {
     return null;
   }
   const element = h('span.tc-answer-measure');

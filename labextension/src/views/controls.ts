@@ -19,6 +19,8 @@ interface Argument {
 
 interface Known {
   calls: string[];
+  /** Those that can be timed: where no call can be made again, some by their graphs alone. */
+  timed: string[];
   arguments: Argument[];
   modes: string[];
   mode: string;
@@ -65,7 +67,7 @@ export function controls(context: ViewContext): Controls {
         append(element, [
           section(
             t('Ask the kernel'),
-            known.calls.length
+            known.timed.length
               ? [
                   timeAgain(context, host),
                   tryOptions(context, host, known),

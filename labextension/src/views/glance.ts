@@ -14,24 +14,26 @@ interface Row {
   more?: string | (() => void);
 }
 
+const CHANGES = 2;
+const NAMES = 3;
+
 export function glanceView({ model, go }: ViewContext): HTMLElement | null {
   const { report } = model;
-  if (!report.graphs.length) {
+  const known = report.graphs.length > 0;
+  const rows = [
+    known
+      ? costliestLine(
+          report,
+          f => model.isHere(f),
+          line => model.selectLine(report.source.file, line, 'glance')
+        )
+      : null,
+    different(report, go),
+    ...(known ? [peak, kept, waited, again, next, accuracy, apart].map(row => row(report)) : [])
+  ].filter((row): row is Row => row !== null);
+  if (!rows.length) {
     return null;
   }
-  const rows = [
-    costliestLine(
-      report,
-      f => model.isHere(f),
-      line => model.selectLine(report.source.file, line, 'glance')
-    ),
-    peak(report),
-    kept(report),
-    waited(report),
-    again(report),
-    accuracy(report),
-    apart(report)
-  ].filter((row): row is Row => row !== null);
   return section(
     t('At a glance'),
     h(
@@ -77,6 +79,27 @@ function costliestLine(report: Report, here: (file: string) => boolean, select: 
     question: t('Which line costs most?'),
     answer: [t('line {0}, {1} %: ', line, Math.round(100 * share)), h('code', null, code)],
     more: () => select(line)
+  };
+}
+
+/** What changed since the last run of the cell: in words what comes first, the rest in a section of its own. */
+function different(report: Report, go: (ref: string) => void): Row | null {
+  const { previous } = report;
+  if (!previous.report) {
+    return null;
+  }
+  const lines = previous.source.filter(([sign]) => sign === '+' || sign === '-').length;
+  const figures = previous.changes
+    .slice(0, CHANGES)
+    .map(c => [c.what, c.before, '→', c.after].filter(Boolean).join(' '));
+  const more = previous.changes.length - figures.length;
+  const told = [lines ? plural(lines, 'changed line') : '', ...figures, more > 0 ? t('{0} more', more) : ''].filter(
+    Boolean
+  );
+  return {
+    question: t('What is different from its last run?'),
+    answer: told.length ? told.join('; ') : t('nothing: the same lines, options and figures'),
+    more: told.length ? () => go('previous') : undefined
   };
 }
 
@@ -131,7 +154,7 @@ function waited(report: Report): Row {
   };
 }
 
-function again(report: Report): Row {
+function again(report: Report): Row | null {
   const last = report.recompiles[report.recompiles.length - 1];
   const what = last
     ? last.detail && !last.source.endsWith(last.detail)
@@ -149,17 +172,31 @@ function again(report: Report): Row {
         ],
         more: `recompiles/${report.recompiles.length - 1}`
       }
-    : {
-        question: t('What would compile it again?'),
-        answer: t(
-          'another value of what its {0} check',
-          plural(
-            report.guards.reduce((n, g) => n + g.count, 0),
-            'guard'
-          )
-        ),
-        more: 'guards'
-      };
+    : null;
+}
+
+/** What is given to a call, as far as its guards know it: tensors by their shapes, other values as they are. */
+function next(report: Report): Row {
+  const given = report.guards.filter(g => g.cls !== 'dropped' && /^\w+$/.test(g.source));
+  const names = (kinds: string[]) => [...new Set(given.filter(g => kinds.includes(g.kind)).map(g => g.source))];
+  const some = (all: string[]): Child[] => [
+    ...all.slice(0, NAMES).flatMap((name, i) => [i ? ', ' : '', h('code', null, name)]),
+    all.length > NAMES ? t(' and {0} more', all.length - NAMES) : ''
+  ];
+  const [tensors, values] = [names(['TENSOR']), names(['EQUALS', 'LEN', 'DICT_KEYS'])];
+  const guards = plural(
+    report.guards.reduce((n, g) => n + g.count, 0),
+    'guard'
+  );
+  return {
+    question: t('What would compile it again?'),
+    answer: [
+      tensors.length ? [t('another shape or dtype of '), ...some(tensors), '; '] : '',
+      values.length ? [t('another value of '), ...some(values), '; '] : '',
+      t('all that its {0} check', guards)
+    ],
+    more: 'guards'
+  };
 }
 
 function accuracy(report: Report): Row {
@@ -176,10 +213,19 @@ function accuracy(report: Report): Row {
 }
 
 function apart(report: Report): Row | null {
+  const refusal = report.graphs.flatMap(g => g.unfused)[0];
   return report.kernels.length > 1
     ? {
         question: t('Why are two operations two kernels?'),
-        answer: t('{0}: choose two operations in the graph', plural(report.kernels.length, 'kernel')),
+        answer: refusal
+          ? [
+              h('code', null, refusal[0]),
+              t(' and '),
+              h('code', null, refusal[1]),
+              `: ${refusal[2]}; `,
+              t('choose any two in the graph')
+            ]
+          : t('{0}: choose two operations in the graph', plural(report.kernels.length, 'kernel')),
         more: 'graph'
       }
     : null;

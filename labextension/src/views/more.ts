@@ -210,6 +210,7 @@ function cacheTable(lookups: CacheLookup[]): HTMLElement {
 const FACT_WORDS: { [name: string]: string } = words({
   copy_bytes_per_second: 'copy bandwidth',
   matmul_flops_per_second: 'peak matmul',
+  bfloat16_flops_per_second: 'peak in bfloat16',
   os: 'system',
   simd: 'vector unit',
   cores: 'cores',
@@ -275,6 +276,13 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
         )
       : null,
     h('p', null, ...prose(b.reason)),
+    b.seconds
+      ? h(
+          'p.tc-muted',
+          null,
+          t('Costs {0} a call, {1} % of it, from graph to graph.', seconds(b.seconds), Math.round(100 * (b.share ?? 0)))
+        )
+      : null,
     b.remedy && b.harmless
       ? h('p.tc-muted', null, ...prose(b.remedy))
       : b.remedy

@@ -8,6 +8,7 @@ import { CallTiming, Change, Finding, MarkKind, Report } from '../schema';
 import { answersView } from './answers';
 import { diffLines, fixElement } from './fix';
 import { glanceView } from './glance';
+import { flash } from './guards';
 import { View, ViewContext } from './view';
 import { decisionsView, whereView } from './where';
 import { t } from '../texts';
@@ -54,6 +55,7 @@ export function overview(context: ViewContext): View {
 
   const where = whereView(report, go);
   const answers = answersView(context);
+  const changed = previous(report);
   return {
     element: h(
       'div',
@@ -74,13 +76,14 @@ export function overview(context: ViewContext): View {
           null,
           section(source.cell ? t('Cell {0}', source.cell) : report.title || t('Code'), code),
           findings(report, go),
-          previous(report)
+          changed
         ),
         h('div', null, timeFigure(report), glanceView(context), compileFigure(report), where ? null : runFigure(report))
       ),
       decisionsView(report, go)
     ),
     shown: answers.shown,
+    reveal: kind => kind === 'previous' && flash(changed),
     dispose: () => stops.forEach(f => f())
   };
 }
@@ -238,7 +241,7 @@ function previous(report: Report): HTMLElement | null {
   if (!p.report || !(p.changes.length || p.source.length)) {
     return null;
   }
-  return section(
+  const element = section(
     t('Since the last run of this cell'),
     p.changes.length
       ? table<Change>(
@@ -261,6 +264,9 @@ function previous(report: Report): HTMLElement | null {
       : null,
     p.source.length ? diffLines(p.source) : null
   );
+  element.classList.add('tc-previous');
+  element.tabIndex = -1;
+  return element;
 }
 
 /** A finding about a break whose remedy is a change of lines. */
