@@ -19,7 +19,7 @@ from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is
 from ...guards import source as S
 from ...guards.source import Source
 from ...guards.snapshots import Unguardable, copied
-from ...guards.wrapper_check import InnerTensor, WrapperCheck
+from ...guards.wrapper_check import InnerTensor, WrapperCheck, gradient
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
@@ -35,6 +35,7 @@ __all__ = [
     "load_wrapper",
     "as_program_sees",
     "inner_attribute",
+    "gradient_of_wrapper",
     "write_wrapper",
     "make_wrapper",
     "finish",
@@ -42,6 +43,7 @@ __all__ = [
     "is_wrapper_class",
 ]
 
+_NO_FUNCTION = torch._C._disabled_torch_function_impl
 _CONSTANTS = (*ATOMS, enum.Enum, type, torch.Size)
 
 
@@ -58,8 +60,9 @@ def is_wrapper_class(cls: type) -> bool:
 def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     """The stand-in for a wrapper from outside; Skip where its class or its context cannot be captured."""
     m = world.machine
+    updated = world.updating and real.is_leaf
     try:
-        loaded = _Loading(world, real, source)
+        loaded = _Loading(world, real, source, real.requires_grad and not updated)
     except Unguardable as problem:
         raise Skip(
             f"the tensor `{source.name()}` is a {type(real).__name__} whose flatten context {problem}; the frame runs"
@@ -69,16 +72,19 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     world.guard(source, "HASATTR", ("_is_param", hasattr(real, "_is_param")), "whether it is a parameter")
     world.register(real, source)
     made = world.subclassed[id(real)] = world.register(Subclassed(type(real), loaded.outer, real.__dict__), source)
+    world.reals[id(made)] = world.register(real, source)
+    if updated:
+        world.updated[id(made)] = tuple(loaded.plain)
     return made
 
 
 class _Loading:
     """The inputs and guards of one wrapper, and the node that puts it together."""
 
-    def __init__(self, world: World, real: Any, source: Source):
+    def __init__(self, world: World, real: Any, source: Source, differentiable: bool):
         self.world, self.plain = world, []
         self.unwrap: Source | None = None
-        if real.requires_grad:
+        if differentiable:
             crossing = Crossing(take_apart(real)[0])
             unwrap = Unwrap(crossing)
             self.unwrap, self.aliases = S.unwrapped(source, unwrap), list(unwrap(real))
@@ -86,7 +92,7 @@ class _Loading:
                 raise Unguardable("goes with inner tensors that are not all of floating point, and it requires grad")
         wrapping, sizes, _ = self._inside(real, source)
         m = world.machine
-        wrap = Wrap(crossing if real.requires_grad else Crossing(wrapping), real.requires_grad)
+        wrap = Wrap(crossing if differentiable else Crossing(wrapping), differentiable)
         outer = m.native(wrap, sizes, *self.plain)
         scopes, m.graph.scopes = m.graph.scopes, [m.graph.root]  # in the frame's own graph, as its inputs are
         try:
@@ -193,6 +199,15 @@ def _stride(t: Any, shape: tuple, inner: dict[str, tuple]) -> tuple[tuple, Any]:
     for n in reversed(shape[1:]):
         strides.append(strides[-1] * n)
     return tuple(reversed(strides[: len(shape)])), "contiguous"
+
+
+def gradient_of_wrapper(m: Machine, s: Any) -> Any:
+    """`.grad` of a wrapper from outside. NotImplemented where its class may have a say in that, or it is no leaf."""
+    real = m.world.reals.get(id(s))
+    if real is None or not real.is_leaf or type(real).__torch_function__ is not _NO_FUNCTION:
+        return NotImplemented
+    written = m.world.pending.get(id(s), {})
+    return written["grad"] if "grad" in written else m.world.load(real.grad, S.asked(m.world.sources[id(s)], gradient))
 
 
 # --- made inside
