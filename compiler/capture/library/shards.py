@@ -33,6 +33,8 @@ def local_lists(m: Machine, given: tuple) -> tuple:
         raise Break("optimizer", "its step needs whole parameters, and a DTensor holds a part of one")
     for i, p in enumerate(lists[0]):
         _refuse_parted_otherwise(m, [p, *(ts[i] for ts in lists[1:] if i < len(ts))])
+    changed = [p for p in lists[0] if type(p) is Subclassed]
+    m.effects.call(torch.autograd.graph.increment_version, [changed], {})  # a write to the parts is one to the whole
     return tuple([_local(m, t) for t in ts] if type(ts) is list else ts for ts in given)
 
 
