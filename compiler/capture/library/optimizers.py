@@ -33,7 +33,7 @@ from ..kinds.callables import python_function
 from ..numbers.float_node import FloatNode
 from ..machine.signals import Break, Skip, StateMade
 from ..tensors.gradients import set_grad
-from .shards import OF_THE_WHOLE, local_lists
+from .distributed.shards import OF_THE_WHOLE, local_lists
 from .training import one_step_at_a_time
 
 if TYPE_CHECKING:

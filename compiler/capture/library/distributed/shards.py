@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine.signals import Break
-from ..tensors.tensor_subclasses import Subclassed
+from ...machine.signals import Break
+from ...tensors.tensor_subclasses import Subclassed
 
 if TYPE_CHECKING:
-    from ..machine.machine import Machine
+    from ...machine.machine import Machine
 
 __all__ = ["OF_THE_WHOLE", "local_lists"]
 
