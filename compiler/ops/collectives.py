@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["communicates"]
+__all__ = ["communicates", "waits"]
 
 _NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd"))
 
@@ -19,3 +19,8 @@ _NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd"))
 def communicates(op: Any) -> bool:
     """Whether an operator exchanges tensors with other processes, or waits for that."""
     return isinstance(op, torch._ops.OpOverload) and op.namespace in _NAMESPACES
+
+
+def waits(op: Any) -> bool:
+    """Whether an operator gives a collective's result once it is there."""
+    return communicates(op) and op._schema.name == "_c10d_functional::wait_tensor"

@@ -1,7 +1,8 @@
 """torch.distributed's collectives, called by the program: functional operators of the graph.
 
-`dist.all_reduce(t)` is `all_reduce`, `wait_tensor` and a copy into `t`; with async_op=True the last two are done by the
-handle's wait(). Which group is meant is known when the frame is captured: the graph has its name.
+`dist.all_reduce(t)` is `all_reduce`, `wait_tensor` and a copy into `t`, with async_op=True as well: the wait is done
+where the result is first read (rewrite/late_waits.py), which is after the handle's wait(). Which group is meant is
+known when the frame is captured: the graph has its name.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ....guards import source as S
+from ...kinds import attributes
 from ...kinds.callables import python_function
+from ...kinds.objects.class_attributes import read_class
 from ...kinds.parameters import interpret
 from ...machine.signals import Break
 
@@ -35,21 +38,52 @@ def _group(m: Machine, group: Any, tag: Any = "") -> tuple[str, int]:
     import torch.distributed._functional_collectives as functional
     from torch.distributed import distributed_c10d
 
+    group = _known(m, group)
+    name = m.native(functional._resolve_group_name, group, tag)
+    if distributed_c10d._rank_not_in_group(distributed_c10d._resolve_process_group(name)):
+        raise Break("c_call", "a collective of a group is called that this process is not in")
+    return str(name), m.native(distributed_c10d._get_group_size_by_name, name)
+
+
+def _known(m: Machine, group: Any) -> Any:
+    """A group, which is relied on as the object that it is; that of all processes for None."""
+    from torch.distributed import distributed_c10d
+
     if group is None:
         where = S.asked(m.world.anchor(distributed_c10d), _default_group)
         group = _default_group(distributed_c10d)
         if group is None:
             raise Break("c_call", "a collective is called before there is a group of processes")
         m.world.guard(where, "WEAK_ID", group, "the group of all processes")
-    else:
-        group = m.deep_plain(group)
-        source = m.world.source_of(group)
-        if source is not None and not isinstance(group, str):
-            m.world.guard(source, "WEAK_ID", group, "a group of processes")
-    name = m.native(functional._resolve_group_name, group, tag)
-    if distributed_c10d._rank_not_in_group(distributed_c10d._resolve_process_group(name)):
-        raise Break("c_call", "a collective of a group is called that this process is not in")
-    return str(name), m.native(distributed_c10d._get_group_size_by_name, name)
+        return group
+    group = m.deep_plain(group)
+    for part in group if isinstance(group, tuple) else (group,):
+        source = m.world.source_of(part)
+        if source is not None and not isinstance(part, (str, int)):
+            m.world.guard(source, "WEAK_ID", part, "a group of processes")
+    return group
+
+
+@python_function((_C10D, "get_rank"), (_C10D, "get_world_size"), wants_function=True)
+def place_in_group(m: Machine, fn: Any, group: Any = None) -> Any:
+    return m.native(fn, _known(m, group))
+
+
+def _read_operations(m: Machine, cls: Any, name: str) -> Any:
+    """dist.ReduceOp.SUM: a class of C, whose operations are what they are."""
+    found = getattr(cls, name, None)
+    if type(found) is not torch.distributed.ReduceOp.RedOpType:
+        return read_class(m, cls, name)
+    m.world.anchor(found)
+    return found
+
+
+def _refuse_write(m: Machine, cls: Any, name: str, value: Any) -> None:
+    raise Break("mutation", f"`{name}` of torch.distributed.{cls.__name__} is set")
+
+
+if torch.distributed.is_available():
+    attributes.TENSORS[type(torch.distributed.ReduceOp)] = attributes.Access(_read_operations, _refuse_write, None)
 
 
 def _operation(op: Any) -> str:
@@ -64,35 +98,26 @@ def _operation(op: Any) -> str:
 
 
 # --- what capture interprets in their place
-class Pending:
-    """The handle of a collective that is under way: what `async_op=True` gives. `parts`: what the result is copied to,
-    one tensor, or one for each process."""
-
-    def __init__(self, result: torch.Tensor, parts: Any, whole: bool):
-        self.result, self.parts, self.whole = result, parts, whole
+class Handle:
+    """What `async_op=True` gives: who reads the result has waited for it."""
 
     def wait(self, timeout: Any = None) -> bool:
-        result = torch.ops._c10d_functional.wait_tensor.default(self.result)
-        with torch.no_grad():
-            if self.whole:
-                self.parts.copy_(result.view(self.parts.shape))
-            else:
-                for part, given in zip(self.parts, result.chunk(len(self.parts))):
-                    part.copy_(given.view(part.shape))
+        return True
+
+    def is_completed(self) -> bool:
         return True
 
 
-def begun(result: torch.Tensor, parts: Any, async_op: bool, whole: bool = True) -> Pending | None:
-    pending = Pending(result, parts, whole)
-    if async_op:
-        return pending
-    pending.wait()
-    return None
-
-
-def without_history(op: Any, t: torch.Tensor, *args: Any) -> torch.Tensor:
+def exchanged(out: Any, async_op: bool, op: Any, t: torch.Tensor, *args: Any) -> Handle | None:
+    """One collective that gives its result to `out`, a tensor or a list of one for each process. It has no history."""
     with torch.no_grad():
-        return op(t.contiguous(), *args)
+        result = torch.ops._c10d_functional.wait_tensor.default(op(t.contiguous(), *args))
+        if isinstance(out, torch.Tensor):
+            out.copy_(result.view(out.shape))
+        else:
+            for part, given in zip(out, result.chunk(len(out))):
+                part.copy_(given.view(part.shape))
+    return Handle() if async_op else None
 
 
 def joined(tensors: Any) -> torch.Tensor:
@@ -106,9 +131,8 @@ def gathered(result: torch.Tensor, dim: int, size: int) -> torch.Tensor:
 _ops = torch.ops._c10d_functional
 
 
-def _begin(m: Machine, op: Any, args: list, out: Any, async_op: Any, whole: bool = True) -> Any:
-    result = interpret(m, without_history, [op, *args], {})
-    return interpret(m, begun, [result, out, m.plain(async_op), whole], {})
+def _exchange(m: Machine, op: Any, args: list, out: Any, async_op: Any) -> Any:
+    return interpret(m, exchanged, [out, async_op, op, *args], {})
 
 
 def _sum() -> Any:
@@ -119,7 +143,7 @@ def _sum() -> Any:
 def all_reduce(m: Machine, tensor: Any, op: Any = None, group: Any = None, async_op: Any = False) -> Any:
     name, _ = _group(m, group)
     operation = _operation(_sum() if op is None else op)
-    return _begin(m, _ops.all_reduce.default, [tensor, operation, name], tensor, async_op)
+    return _exchange(m, _ops.all_reduce.default, [tensor, operation, name], tensor, async_op)
 
 
 @python_function((_C10D, "broadcast"))
@@ -131,7 +155,7 @@ def broadcast(
     name, _ = _group(m, group)
     members = distributed_c10d._resolve_process_group(name)
     root = m.native(distributed_c10d._canonicalize_group_rank, members, m.plain(src), m.plain(group_src))
-    return _begin(m, _ops.broadcast.default, [tensor, root, name], tensor, async_op)
+    return _exchange(m, _ops.broadcast.default, [tensor, root, name], tensor, async_op)
 
 
 @python_function((_C10D, "all_gather_into_tensor"), (_C10D, "all_gather_single"))
@@ -139,14 +163,14 @@ def all_gather_into_tensor(
     m: Machine, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: Any = False
 ) -> Any:
     name, size = _group(m, group)
-    return _begin(m, _ops.all_gather_into_tensor.default, [input_tensor, size, name], output_tensor, async_op)
+    return _exchange(m, _ops.all_gather_into_tensor.default, [input_tensor, size, name], output_tensor, async_op)
 
 
 @python_function((_C10D, "all_gather"))
 def all_gather(m: Machine, tensor_list: Any, tensor: Any, group: Any = None, async_op: Any = False) -> Any:
     name, size = _group(m, group)
     flat = m.call(m.getattr(tensor, "reshape"), [-1])
-    return _begin(m, _ops.all_gather_into_tensor.default, [flat, size, name], tensor_list, async_op, False)
+    return _exchange(m, _ops.all_gather_into_tensor.default, [flat, size, name], tensor_list, async_op)
 
 
 @python_function((_C10D, "reduce_scatter_tensor"), (_C10D, "reduce_scatter_single"))
@@ -156,7 +180,7 @@ def reduce_scatter_tensor(
     name, size = _group(m, group)
     flat = m.call(m.getattr(input, "reshape"), [-1])
     operation = _operation(_sum() if op is None else op)
-    return _begin(m, _ops.reduce_scatter_tensor.default, [flat, operation, size, name], output, async_op)
+    return _exchange(m, _ops.reduce_scatter_tensor.default, [flat, operation, size, name], output, async_op)
 
 
 @python_function((_C10D, "reduce_scatter"))
@@ -178,7 +202,7 @@ def all_to_all_single(
 ) -> Any:
     name, size = _group(m, group)
     splits = [_splits(m, t, s, size) for t, s in ((output, output_split_sizes), (input, input_split_sizes))]
-    return _begin(m, _ops.all_to_all_single.default, [input, *splits, name], output, async_op)
+    return _exchange(m, _ops.all_to_all_single.default, [input, *splits, name], output, async_op)
 
 
 def _splits(m: Machine, t: Any, sizes: Any, parts: int) -> list:

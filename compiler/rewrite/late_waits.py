@@ -1,0 +1,42 @@
+"""Collectives are waited for where their result is first read, so that they go on beside what is computed before.
+
+They are begun where the program begins them, in its order, which all processes share.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+import torch.fx
+
+from ..graph.aten import AtenGraph
+from ..ops.closed_set import VIEWS
+from ..ops.collectives import waits
+
+__all__ = ["late_waits"]
+
+Node = torch.fx.Node
+
+
+def _only_looks(n: Node, late: set[Node]) -> bool:
+    """Whether a node makes another view of what is waited for."""
+    looks = n.target in VIEWS or n.target is operator.getitem
+    return looks and bool(n.all_input_nodes) and n.all_input_nodes[0] in late
+
+
+def late_waits(a: AtenGraph) -> None:
+    """Move each wait, and views of its result, to the first reader."""
+    nodes = list(a.graph.nodes)
+    late: set[Node] = set()
+    for n in nodes:
+        if n.op == "call_function" and (waits(n.target) or _only_looks(n, late)):
+            late.add(n)
+    if not late:
+        return
+    place: dict[Node, float] = {n: i for i, n in enumerate(nodes)}
+    for n in reversed(nodes):
+        if n in late and n.users:
+            first = min(n.users, key=place.__getitem__)
+            first.prepend(n)
+            place[n] = place[first] - 0.5
