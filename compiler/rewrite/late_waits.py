@@ -34,9 +34,11 @@ def late_waits(a: AtenGraph) -> None:
             late.add(n)
     if not late:
         return
-    place: dict[Node, float] = {n: i for i, n in enumerate(nodes)}
+    place = {n: i for i, n in enumerate(nodes)}
+    reader: dict[Node, Node] = {}  # what moves -> the node that it moves to
+    begins: dict[Node, Node] = {}  # such a node -> the first of what was moved there
     for n in reversed(nodes):
         if n in late and n.users:
-            first = min(n.users, key=place.__getitem__)
-            first.prepend(n)
-            place[n] = place[first] - 0.5
+            at = reader[n] = min((reader.get(u, u) for u in n.users), key=place.__getitem__)
+            begins.get(at, at).prepend(n)
+            begins[at] = n
