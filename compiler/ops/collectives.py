@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["communicates", "waits"]
+__all__ = ["communicates", "waits", "gives_waiting"]
 
 _NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd"))
 
@@ -24,3 +24,8 @@ def communicates(op: Any) -> bool:
 def waits(op: Any) -> bool:
     """Whether an operator gives a collective's result once it is there."""
     return communicates(op) and op._schema.name == "_c10d_functional::wait_tensor"
+
+
+def gives_waiting(op: Any) -> bool:
+    """Whether an operator makes a tensor that waits for the collective when it is read."""
+    return communicates(op) and op._schema.name == "_c10d_functional::_wrap_tensor_autograd"

@@ -12,11 +12,19 @@ import torch.fx
 
 from ..graph.aten import AtenGraph
 from ..ops.closed_set import VIEWS
-from ..ops.collectives import waits
+from ..ops.collectives import gives_waiting, waits
 
-__all__ = ["late_waits"]
+__all__ = ["plain_waits", "late_waits"]
 
 Node = torch.fx.Node
+
+
+def plain_waits(a: AtenGraph) -> None:
+    """What torch gives a program that does not wait is a tensor of a class that waits when it is read. Kernels read
+    memory: in a graph it is waited for."""
+    for n in a.graph.nodes:
+        if n.op == "call_function" and gives_waiting(n.target):
+            n.target = torch.ops._c10d_functional.wait_tensor.default
 
 
 def _only_looks(n: Node, late: set[Node]) -> bool:

@@ -115,7 +115,7 @@ class World:
         self.guarded_as: dict[Source, Source] = {}  # where the graph gets an inner tensor -> where guards find it
         self.subclassed: dict[int, Subclassed] = {}  # id of a tensor of a class of the program's -> its stand-in
         self.updating = False  # an optimizer's own code runs
-        self.updated: dict[int, tuple] = {}  # id of a stand-in that was loaded by it -> the tensors inside
+        self.updated: set[int] = set()  # ids of stand-ins that were loaded by it, as what requires no gradient
         self.arrays: dict[int, Array] = {}  # id of a numpy array from outside -> its stand-in
         self.demanded: dict[
             tuple[Source, int], tuple

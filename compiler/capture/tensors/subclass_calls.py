@@ -416,7 +416,7 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     else:
         result = m.call(fn, args, kwargs)
     m.graph.writes_to(written_inside())
-    return given.get(id(result)) or as_program_sees(m, result)
+    return given.get(id(result)) or as_program_sees(m, result, given)
 
 
 # --- attributes

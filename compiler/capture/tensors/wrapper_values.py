@@ -35,6 +35,7 @@ __all__ = [
     "load_wrapper",
     "as_program_sees",
     "inner_attribute",
+    "inner_tensors",
     "gradient_of_wrapper",
     "write_wrapper",
     "make_wrapper",
@@ -73,9 +74,21 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     world.register(real, source)
     made = world.subclassed[id(real)] = world.register(Subclassed(type(real), loaded.outer, real.__dict__), source)
     world.reals[id(made)] = world.register(real, source)
-    if updated:
-        world.updated[id(made)] = tuple(loaded.plain)
+    if updated and real.requires_grad:
+        world.updated.add(id(made))
     return made
+
+
+def _reached(t: Any, name: str, source: Source) -> Source:
+    return S.attr(source, name) if name in t.__dict__ else S.asked(source, InnerTensor(name))
+
+
+def inner_tensors(world: World, s: Subclassed) -> list[TraceTensor]:
+    """The tensors inside of a wrapper from outside, without history. None of them is a wrapper."""
+    real, source = world.reals[id(s)], world.sources[id(s)]
+    names, _ = real.__tensor_flatten__()
+    parts = [(getattr(real, name), _reached(real, name, source)) for name in names]
+    return [world.load_tensor(part, reached) for part, reached in parts if isinstance(part, torch.Tensor)]
 
 
 class _Loading:
@@ -113,7 +126,7 @@ class _Loading:
         shapes: dict[str, tuple] = {}
         for name in names:
             part = getattr(t, name)
-            reached = S.attr(source, name) if name in t.__dict__ else S.asked(source, InnerTensor(name))
+            reached = _reached(t, name, source)
             if is_wrapper(part):
                 wrapping, sizes, _ = self._inside(part, reached)
                 shapes[name] = sizes[:2]
@@ -256,15 +269,19 @@ def read_inside(m: Machine, outer: TraceTensor) -> None:
 
 
 # --- results
-def as_program_sees(m: Machine, value: Any) -> Any:
-    """A result of torch's, with a Subclassed for each tensor that stands for a wrapper."""
+def as_program_sees(m: Machine, value: Any, given: dict[int, Subclassed] = {}) -> Any:  # noqa: B006
+    """A result of torch's, with a Subclassed for each tensor that stands for a wrapper: `given` has those of tensors
+    that torch was given."""
     if type(value) is TraceTensor and value.tt_wrapper is not None:
         m.subclassed = True
-        return m.world.create(Subclassed(type(value.tt_wrapper), value))
+        return given.get(id(value)) or m.world.create(Subclassed(type(value.tt_wrapper), value))
     if isinstance(value, (list, tuple)) and any(isinstance(v, (list, tuple, TraceTensor)) for v in value):
-        parts = [as_program_sees(m, v) for v in value]
+        parts = [as_program_sees(m, v, given) for v in value]
         if any(p is not v for p, v in zip(parts, value)):
             return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if type(value) is dict and any(isinstance(v, (list, tuple, TraceTensor)) for v in value.values()):
+        seen = {k: as_program_sees(m, v, given) for k, v in value.items()}
+        return seen if any(seen[k] is not v for k, v in value.items()) else value
     return value
 
 

@@ -15,7 +15,7 @@ def _like(t: TensorMeta, rows: Any) -> TensorMeta:
     return new((rows, *t.shape[1:]), t.dtype, t.device)
 
 
-@rule(_SPACE + "wait_tensor")
+@rule(_SPACE + "wait_tensor", _SPACE + "_wrap_tensor_autograd")
 def wait_tensor(t: TensorMeta) -> TensorMeta:
     return t
 

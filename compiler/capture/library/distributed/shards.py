@@ -13,6 +13,7 @@ import torch
 
 from ...machine.signals import Break
 from ...tensors.tensor_subclasses import Subclassed
+from ...tensors.wrapper_values import inner_tensors
 
 if TYPE_CHECKING:
     from ...machine.machine import Machine
@@ -39,7 +40,7 @@ def local_lists(m: Machine, given: tuple) -> tuple:
 
 
 def _local(m: Machine, t: Any) -> Any:
-    return m.world.updated[id(t)][0] if type(t) is Subclassed else t
+    return inner_tensors(m.world, t)[0] if type(t) is Subclassed else t
 
 
 def _refuse_parted_otherwise(m: Machine, belonging: list) -> None:
@@ -54,8 +55,8 @@ def _refuse_parted_otherwise(m: Machine, belonging: list) -> None:
     for t in parted:
         if tensor is None or t.tensor_class is not tensor.DTensor:
             raise Break("optimizer", f"a tensor of class {t.tensor_class.__name__} is updated")
-        if id(t) not in m.world.updated:
-            raise Break("optimizer", "a parameter is updated that the same frame computes with")
+        if id(t) not in m.world.reals:
+            raise Break("optimizer", f"a {t.tensor_class.__name__} is updated with one that was made inside")
     specs = [m.world.reals[id(t)]._spec for t in parted]
     if any(s.mesh is not specs[0].mesh or s.placements != specs[0].placements for s in specs):
         raise Break("optimizer", "a DTensor and its gradient or its state are parted in other ways")
