@@ -246,9 +246,7 @@ def functional_all_gather(m: Machine, self: Any, gather_dim: Any, group: Any, ta
 @python_function(
     *((_FUNCTIONAL, f"reduce_scatter_{kind}{end}") for kind in ("tensor", "single") for end in ("", "_autograd"))
 )
-def functional_reduce_scatter(
-    m: Machine, self: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = ""
-) -> Any:
+def functional_reduce_scatter(m: Machine, self: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = "") -> Any:
     name, size = _group(m, group, tag)
     if dim := m.plain(scatter_dim):
         self = interpret(m, scattered, [self, dim, size], {})

@@ -51,7 +51,7 @@ def _refuse_parted_otherwise(m: Machine, belonging: list) -> None:
         return
     tensor = sys.modules.get("torch.distributed.tensor")
     if type(p) is not Subclassed or type(grad) is not Subclassed:
-        raise Break("optimizer", f"a parameter and its gradient are not both of class {parted[0].tensor_class.__name__}")
+        raise Break("optimizer", f"a parameter or its gradient is no {parted[0].tensor_class.__name__}")
     for t in parted:
         if tensor is None or t.tensor_class is not tensor.DTensor:
             raise Break("optimizer", f"a tensor of class {t.tensor_class.__name__} is updated")
