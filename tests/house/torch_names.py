@@ -293,6 +293,22 @@ ROWS = (
     Row("torch._dynamo.utils", "_get_error_on_graph_break _set_error_on_graph_break", "error_on_graph_break"),
     Row("torch._dynamo.trace_rules", "_allowed_callable_ids", "torch.compiler.allow_in_graph"),
     Row("torch.distributed.distributed_c10d", "_get_default_store", "ranks take rank 0's decision"),
+    Row(
+        "torch.distributed.distributed_c10d",
+        "_rank_not_in_group _resolve_process_group _get_group_size_by_name _canonicalize_group_rank",
+        "which group a collective is of, and its size",
+    ),
+    Row(
+        "torch.distributed._functional_collectives",
+        "_resolve_group_name REDUCE_OP_TO_STR.get",
+        "collectives in a graph name their group and operation",
+    ),
+    Row(
+        "torch.ops._c10d_functional",
+        "all_reduce.default all_gather_into_tensor.default reduce_scatter_tensor.default all_to_all_single.default "
+        "broadcast.default wait_tensor.default",
+        "collectives are operators of the graph",
+    ),
     Row("torch._dynamo.eval_frame", "_stance", "torch.compiler.set_stance"),
     Row(
         "torch._C",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _C10D, _FUNCTIONAL = "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"
+_ENDS = ("", "_" + "autograd")
 _BY_NAME = "the operation by which processes combine tensors is none that an operator knows by name"
 
 
@@ -234,18 +235,14 @@ def functional_broadcast(m: Machine, self: Any, src: Any, group: Any, tag: Any =
     return _waited(m, _ops.broadcast.default, [self, src, name])
 
 
-@python_function(
-    *((_FUNCTIONAL, f"all_gather_{kind}{end}") for kind in ("tensor", "single") for end in ("", "_autograd"))
-)
+@python_function(*((_FUNCTIONAL, f"all_gather_{kind}{end}") for kind in ("tensor", "single") for end in _ENDS))
 def functional_all_gather(m: Machine, self: Any, gather_dim: Any, group: Any, tag: Any = "") -> Any:
     name, size = _group(m, group, tag)
     result = _waited(m, _ops.all_gather_into_tensor.default, [self, size, name])
     return interpret(m, gathered, [result, m.plain(gather_dim), size], {})
 
 
-@python_function(
-    *((_FUNCTIONAL, f"reduce_scatter_{kind}{end}") for kind in ("tensor", "single") for end in ("", "_autograd"))
-)
+@python_function(*((_FUNCTIONAL, f"reduce_scatter_{kind}{end}") for kind in ("tensor", "single") for end in _ENDS))
 def functional_reduce_scatter(m: Machine, self: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = "") -> Any:
     name, size = _group(m, group, tag)
     if dim := m.plain(scatter_dim):
