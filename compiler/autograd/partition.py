@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
+from ..ops.collectives import communicates
 from ..ops.mask_bits import UNPACK
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta, order_in_memory
@@ -337,6 +338,7 @@ def may_recompute(n: Any) -> bool:
         or isinstance(n.target, torch._ops.OpOverload)
         and torch.Tag.nondeterministic_seeded not in n.target.tags
         and not n.target._schema.is_mutable
+        and not communicates(n.target)
     )
 
 

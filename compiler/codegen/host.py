@@ -61,7 +61,7 @@ class _HostPrinter:
         self.taken = {"run", *self.names, *kernel_names.values()}
         self.inputs: list[str] = []
         self.extern_calls = 0
-        self.writing: int | None = None  # lines before the first that writes an input
+        self.writing: int | None = None  # lines before the first whose doing lasts
 
     def run(self) -> HostPlan:
         s = self.s
@@ -171,12 +171,14 @@ class _HostPrinter:
         for s in steps:
             if isinstance(s, Alloc) and s.reuse is not None:
                 reused_later[id(s.reuse)] = reused_later.get(id(s.reuse), 0) + 1
-        returned, first_write = self._returned(), self.s.first_write()
+        returned, first_lasting = self._returned(), self.s.first_lasting()
         last_read = self._last_reads()
         handed_on: dict[
             int, tuple[Buffer, str]
         ] = {}  # memory that a later buffer took over: its name goes after its last read
         for at, s in enumerate(steps):
+            if s is first_lasting:
+                self.writing = len(self.text)
             if isinstance(s, Alloc):
                 self._alloc(s)
                 if s.reuse is not None:
@@ -187,8 +189,6 @@ class _HostPrinter:
                 if not reused_later.get(id(s.buffer)) and id(s.buffer) not in returned:
                     self._delete(s.buffer, None)
             elif isinstance(s, Launch):
-                if s is first_write:
-                    self.writing = len(self.text)
                 args = (
                     [self._buffer(b) for b in (*s.inputs, *s.outputs)]
                     + [self._size(e) for e in s.sizes]

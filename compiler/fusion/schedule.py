@@ -12,6 +12,7 @@ from typing import Any, Union
 
 from ..lowering.ir import Buffer, Kernel
 from ..lowering.lowered import Extern, OutputSpec, View
+from ..ops.collectives import communicates
 
 __all__ = ["Alloc", "Free", "Launch", "Extern", "View", "OutputSpec", "Schedule", "Step", "Template"]
 
@@ -97,15 +98,17 @@ class Schedule:
                 out[k] = o.changes
         return out
 
-    def first_write(self) -> Launch | None:
-        """The first kernel that writes an input in place, where something that may raise follows: that leaves the
-        inputs changed.
+    def first_lasting(self) -> Step | None:
+        """The first step that stays done when a later one raises: a collective, or a kernel that writes an input in
+        place where something that may raise follows.
         """
         inputs = {id(x) for x in self.inputs}
         views = (
             {id(s.buffer) for s in self.steps if isinstance(s, View) and id(s.base) in inputs} if self.written else ()
         )
         for at, step in enumerate(self.steps):
+            if isinstance(step, Extern) and communicates(step.op):
+                return step
             if isinstance(step, Launch) and any(id(b) in views for b in step.outputs):
                 follow = self.steps[at:]
                 return (

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Unguardable", "snapshot", "copied"]
+__all__ = ["Unguardable", "snapshot", "copied", "lasts"]
 
 _MOST_DEPTH = 12
 _ATOMS = (type(None), bool, int, str, bytes, type(...))
@@ -75,6 +75,21 @@ def snapshot(value: Any, depth: int = 0) -> Any:
     if cls.__eq__ is object.__eq__ and isinstance(fields, dict):
         return _Same(value), snapshot(fields, depth + 1)
     raise Unguardable(f"holds a {cls.__module__}.{cls.__qualname__}, of which nothing tells whether it has changed")
+
+
+def lasts(value: Any, depth: int = 0) -> bool:
+    """Whether a value of which a snapshot was made stays as it is for as long as it lives."""
+    cls = type(value)
+    if cls in _ATOMS or cls in (float, complex) or isinstance(value, _FIXED):
+        return True
+    if depth > _MOST_DEPTH or isinstance(value, (list, dict)):
+        return False
+    if isinstance(value, tuple):
+        return all(lasts(v, depth + 1) for v in value)
+    if dataclasses.is_dataclass(value):
+        frozen = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        return frozen and all(lasts(getattr(value, f.name), depth + 1) for f in dataclasses.fields(value))
+    return cls.__eq__ is not object.__eq__ and cls.__hash__ not in (None, object.__hash__)
 
 
 def copied(value: Any) -> Any:

@@ -7,16 +7,21 @@ Those have guards of their own. Here are the outer tensor's properties and the *
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 import torch
 
-from .snapshots import snapshot
+from .snapshots import lasts, snapshot
 from .tensors import has_tangent
 
-__all__ = ["WrapperCheck", "InnerTensor"]
+__all__ = ["WrapperCheck", "InnerTensor", "gradient"]
 
 _FACTS = ("dtype", "device", "layout", "requires_grad", "conj", "neg", "the number of dimensions", "tangent")
+
+
+# Classes whose flatten context has the outer sizes, strides and dtype, and whose tensors are never conjugate views.
+_CONTEXT_SAYS_ALL = frozenset(("torch.distributed.tensor.DTensor",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,31 +38,51 @@ class InnerTensor:
         return getattr(t, self.name, None)
 
 
+def gradient(t: Any) -> Any:
+    """Asks a wrapper, whose class leaves that to torch, for its gradient."""
+    return t.grad
+
+
 class WrapperCheck:
     """Whether a tensor of a wrapper subclass is like the one that was captured.
 
-    shape    per dimension its size, or (inner tensor, dimension) of the same size
+    shape    per dimension its size, or (inner tensor, dimension) of the same size; `sizes` where all are numbers
     stride   strides, "contiguous", or the name of an inner tensor with the same strides
+    fits     what the last tensor that fitted was made of, where that can't change: the same objects fit without a look
+             at what is inside of them
+    whole    the context says all that is asked: nothing else can differ between tensors of this class
     """
 
     __name__ = "wrapper"
 
     def __init__(self, t: Any, shape: tuple, stride: tuple | str):
-        self.names, self.context = self._context(t)
+        names, context = t.__tensor_flatten__()
+        self.names = tuple(names)
+        self.others = tuple(name for name in names if not isinstance(getattr(t, name), torch.Tensor))
+        parts = self._parts(t, context)
+        self.context = snapshot(parts)
+        self.fits: list | None = parts if lasts(tuple(parts)) else None
         self.facts = self._facts(t)
         self.shape, self.stride = shape, stride
+        self.whole = f"{type(t).__module__}.{type(t).__qualname__}" in _CONTEXT_SAYS_ALL and not has_tangent(t)
+        self.sizes = shape if all(type(n) is int for n in shape) else None
 
-    def _context(self, t: Any) -> tuple[tuple, Any]:
-        """The names of what is inside, and a snapshot of the context and of what inside is no tensor."""
-        names, context = t.__tensor_flatten__()
-        others = [x for x in (getattr(t, name) for name in names) if not isinstance(x, torch.Tensor)]
-        return tuple(names), snapshot((context, others))
+    def _parts(self, t: Any, context: Any) -> list:
+        """The parts of the context, and what inside is no tensor."""
+        parts = [True, *context] if type(context) is tuple else [False, context]
+        for name in self.others:
+            parts.append(getattr(t, name))
+        return parts
 
     def _facts(self, t: Any) -> tuple:
         return t.dtype, t.device, t.layout, t.requires_grad, t.is_conj(), t.is_neg(), t.dim(), has_tangent(t)
 
     def __call__(self, t: Any) -> bool:
-        return not self.difference(t)
+        return self.whole and not has_tangent(t) and self._made_of_the_same(t) or not self.difference(t)
+
+    def _made_of_the_same(self, t: Any) -> bool:
+        parts = self._parts(t, t.__tensor_flatten__()[1])
+        return self.fits is not None and len(parts) == len(self.fits) and all(map(operator.is_, parts, self.fits))
 
     def difference(self, t: Any) -> str:
         """What differs first, in words; "" where nothing does."""
@@ -68,17 +93,24 @@ class WrapperCheck:
             return f"__tensor_flatten__, which raises {type(e).__name__}"
 
     def _difference(self, t: Any) -> str:
-        for what, found, wanted in zip(_FACTS, self._facts(t), self.facts):
-            if found != wanted:
-                return what
-        names, context = self._context(t)
-        if names != self.names:
+        facts = self._facts(t)
+        if facts != self.facts:
+            return next(what for what, found, wanted in zip(_FACTS, facts, self.facts) if found != wanted)
+        names, context = t.__tensor_flatten__()
+        if tuple(names) != self.names:
             return "the names of the inner tensors"
-        if context != self.context:
-            return "the flatten context"
-        for size, wanted in zip(t.shape, self.shape):
-            if size != (wanted if type(wanted) is int else getattr(t, wanted[0]).shape[wanted[1]]):
+        if not self._made_of_the_same(t):
+            parts = self._parts(t, context)
+            if any(isinstance(x, torch.Tensor) for x in parts) or snapshot(parts) != self.context:
+                return "the flatten context"
+            self.fits = parts if lasts(tuple(parts)) else None
+        if self.sizes is not None:
+            if t.shape != self.sizes:
                 return "shape"
+        else:
+            for size, wanted in zip(t.shape, self.shape):
+                if size != (wanted if type(wanted) is int else getattr(t, wanted[0]).shape[wanted[1]]):
+                    return "shape"
         if self.stride == "contiguous":
             return "" if t.is_contiguous() else "stride"
         same = t.stride() == (self.stride if type(self.stride) is tuple else getattr(t, self.stride).stride())

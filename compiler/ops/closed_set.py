@@ -156,6 +156,12 @@ LIBRARY: dict[str, str] = {
         upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(),
         "resampling",
     ),
+    **dict.fromkeys(
+        """all_reduce all_reduce_ all_reduce_coalesced all_gather_into_tensor all_gather_into_tensor_coalesced
+        reduce_scatter_tensor reduce_scatter_tensor_coalesced all_to_all_single broadcast broadcast_ wait_tensor
+        """.split(),
+        "exchange between processes",
+    ),
 }
 NO_RULE = "no lowering rule"
 # Of LIBRARY, those that are no part of torch's public interface, or may go on to such.

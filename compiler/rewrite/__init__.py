@@ -22,6 +22,7 @@ from .attention_dropout import dropout_attention
 from .channels_last import channels_last
 from .convolution_bias import convolution_bias
 from .known_masks import known_masks
+from .late_waits import late_waits, plain_waits
 from .products.merge_products import merge_products
 from .products.pad_products import pad_products
 from .padded_groups import padded_groups
@@ -36,6 +37,7 @@ Pass = Callable[[AtenGraph], "AtenGraph | None"]
 
 # name, point, function
 PASSES: list[tuple[str, str, Pass]] = [
+    ("plain_waits", "recorded", plain_waits),
     ("cse_recorded", "recorded", clean.common_subexpressions),
     ("dce_recorded", "recorded", clean.dead_code),
     ("attention", "recorded", attention),
@@ -59,6 +61,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("pad_products", "decomposed", pad_products),
     ("bias_products", "decomposed", bias_products),
     ("merge_products", "decomposed", merge_products),
+    ("late_waits", "decomposed", late_waits),
 ]
 _BUILTIN = tuple(PASSES)
 

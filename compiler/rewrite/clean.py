@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..ops.collectives import communicates
 from ..ops.raising import node_may_raise
 from ..symbolic.expr import Expr
 from ..graph.aten import AtenGraph
@@ -24,9 +25,11 @@ Node = torch.fx.Node
 
 
 def has_effect(n: Node) -> bool:
-    """Random operators move the generator's state, and operators without a result are there to raise
-    (_linalg_check_errors, _assert_async): they run even where nobody reads the result."""
-    return isinstance(n.target, torch._ops.OpOverload) and (op_info(n.target).random or not op_info(n.target).n_results)
+    """Random operators move the generator's state, other processes wait for a collective, and operators without a
+    result are there to raise (_linalg_check_errors, _assert_async): they run even where nobody reads the result."""
+    return isinstance(n.target, torch._ops.OpOverload) and (
+        op_info(n.target).random or not op_info(n.target).n_results or communicates(n.target)
+    )
 
 
 def dead_code(a: AtenGraph) -> None:

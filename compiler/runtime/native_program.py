@@ -316,9 +316,11 @@ class ProgramBuilder:
         places: list[int] = []  # of each step, where it stands in the schedule
         self.input_at = {id(x): i for i, x in enumerate(s.inputs) if isinstance(x, Buffer)}
         free_after: dict[int, list[int]] = {}
-        first_write = s.first_write()
+        first_lasting = s.first_lasting()
         for at, step in enumerate(s.steps):
             places += [-1] * (len(steps) - len(places))
+            if step is first_lasting:
+                steps.append((STEP_WRITING,))
             if isinstance(step, Alloc):
                 if self._alloc(step, at):
                     steps.append((STEP_MAKE, self.slot_of[id(step.buffer)]))
@@ -327,8 +329,6 @@ class ProgramBuilder:
                 self._alias(step.buffer, step.base, as_expr(step.offset) * step.buffer.dtype.itemsize)
             elif isinstance(step, Launch):
                 slots = tuple(self._slot(b) for b in (*step.inputs, *step.outputs))
-                if step is first_write:
-                    steps.append((STEP_WRITING,))
                 steps.append(
                     (
                         STEP_KERNEL,

@@ -18,10 +18,10 @@ from .distributed_runs import CASES
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_cases(backend: str) -> dict[str, dict]:
+def run_cases(backend: str, program: str = "tests.autograd.distributed_runs") -> dict[str, dict]:
     """case -> its row, from two processes of their own."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.autograd.distributed_runs", backend],
+        [sys.executable, "-m", program, backend],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -301,6 +301,22 @@ ROWS = (
         optional="reports of ranks have no collectives then",
     ),
     Row("torch.distributed.ProcessGroup", "_get_backend", "ends what NCCL waits for, where a cell is to end"),
+    Row(
+        "torch.distributed.distributed_c10d",
+        "_rank_not_in_group _resolve_process_group _get_group_size_by_name _canonicalize_group_rank",
+        "which group a collective is of, and its size",
+    ),
+    Row(
+        "torch.distributed._functional_collectives",
+        "_resolve_group_name REDUCE_OP_TO_STR.get",
+        "collectives in a graph name their group and operation",
+    ),
+    Row(
+        "torch.ops._c10d_functional",
+        "all_reduce.default all_gather_into_tensor.default reduce_scatter_tensor.default all_to_all_single.default "
+        "broadcast.default wait_tensor.default",
+        "collectives are operators of the graph",
+    ),
     Row("torch._dynamo.eval_frame", "_stance", "torch.compiler.set_stance"),
     Row(
         "torch._C",
@@ -371,6 +387,7 @@ NOT_TORCH = frozenset(
         "_DummyThread",
         "_SubParsersAction",
         "_abc_init",
+        "_autograd",
         "_current_frames",
         "_fields",
         "_filters_mutated",

@@ -19,6 +19,7 @@ from ...symbolic.expr import symbol
 from ..tensors.exchanged import function_target
 from ..numbers.overflow import number_too_large
 from ...graph.captured import CapturedGraph, GraphInput
+from ...graph.wrappers import Wrap
 from ..machine.signals import Break
 from ..library.watched_warnings import refuse_watched_operator
 
@@ -332,14 +333,12 @@ class GraphBuilder:
             self.record_state(torch.autocast_decrement_nesting if entered > 0 else torch.autocast_increment_nesting, ())
 
     def _drop_unused(self) -> None:
-        """Parts of tuples that nobody reads, and inputs of which only the metadata was used."""
+        """Parts of tuples and wrappers that nobody reads, and inputs of which only the metadata was used."""
         for node in reversed(list(self.graph.nodes)):
             if (
                 not node.users
                 and node.op == "call_function"
-                and node.target is operator.getitem
-                and isinstance(node.args[0], torch.fx.Node)
-                and isinstance(node.args[0].meta.get("val"), (tuple, list))
+                and (isinstance(node.target, Wrap) or node.target is operator.getitem and _of_tuple(node.args[0]))
             ):
                 self.graph.erase_node(node)
         unused = {n.name for n in self.graph.nodes if n.op == "placeholder" and not n.users}
@@ -347,6 +346,10 @@ class GraphBuilder:
             self.graph.erase_node(node)
         kept = [(i, e) for i, e in zip(self.inputs, self.examples) if i.name not in unused]
         self.inputs, self.examples = [i for i, _ in kept], [e for _, e in kept]
+
+
+def _of_tuple(node: Any) -> bool:
+    return isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), (tuple, list))
 
 
 def _holds_tensor(value: Any) -> bool:

@@ -354,7 +354,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         return value
     if isinstance(key, (torch.SymInt, torch.SymBool)):
         key = int(key)
-    if type(key) is TraceTensor:
+    if type(key) is TraceTensor or type(key) is Subclassed:
         return _state_of(m, obj, key)
     if shadow is None or shadow.value is None and (not shadow.blind or base is dict and _untouched(shadow, key)):
         if base in _SEQUENCES and type(key) is int:
@@ -444,7 +444,7 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
     return None
 
 
-def _state_of(m: Machine, mapping: Any, key: TraceTensor) -> Any:
+def _state_of(m: Machine, mapping: Any, key: TraceTensor | Subclassed) -> Any:
     """optimizer.state[parameter]"""
     opt, real = m.stepping, m.world.reals.get(id(key))
     if opt is None or mapping is not opt.state or real is None:

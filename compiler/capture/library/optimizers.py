@@ -16,19 +16,24 @@ from __future__ import annotations
 import inspect
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import lr_scheduler
 
 from ...graph.tensor import TraceTensor
+from ...graph.wrappers import is_wrapper
 from ...guards import source as S
 from ..numbers import scalars
-from ..tensors import tensor_attributes, tensor_calls
+from ..tensors import tensor_calls
+from ..tensors.tensor_subclasses import Subclassed
 from ..kinds.callables import python_function
 from ..numbers.float_node import FloatNode
 from ..machine.signals import Break, Skip, StateMade
 from ..tensors.gradients import set_grad
+from .distributed.shards import OF_THE_WHOLE, local_lists
 from .training import one_step_at_a_time
 
 if TYPE_CHECKING:
@@ -50,7 +55,7 @@ _CAPTURED: tuple[type[torch.optim.Optimizer], ...] = (
     torch.optim.Adadelta,
     torch.optim.NAdam,
     *_BY_CAPTURABLE_FORM,
-    *([torch.optim.Muon] if hasattr(torch.optim, "Muon") else []),
+    *OF_THE_WHOLE,
 )
 _STEPS = {c: inspect.unwrap(c.step) for c in _CAPTURED}
 _BASE_CLASS = torch.optim.Optimizer
@@ -104,31 +109,43 @@ _ZERO_GRAD = torch.optim.Optimizer.zero_grad  # before the program exchanges it
 # --- zero_grad
 def zero_grad(m: Machine, opt: Any, set_to_none: Any = True) -> None:
     one_step_at_a_time(m, "optimizer")
-    for p in _parameters(m, opt):
+    with _updating(m):
+        parameters = _parameters(m, opt)
+    for p in parameters:
         _reset(m, p, set_to_none)
 
 
-def _parameters(m: Machine, opt: Any) -> list[TraceTensor]:
+@contextmanager
+def _updating(m: Machine) -> Iterator[None]:
+    """What is loaded meanwhile is changed, and not differentiated."""
+    m.world.updating = True
+    try:
+        yield
+    finally:
+        m.world.updating = False
+
+
+def _parameters(m: Machine, opt: Any) -> list[TraceTensor | Subclassed]:
     found = []
     try:
         for group in m.iterate(m.getattr(opt, "param_groups")):
             found += list(m.iterate(m.call(dict.get, [group, "params"])))
     except Skip as why:  # a tensor that capture does not know is no reason to give the frame up
         raise _as_it_is(opt, "zero_grad", why.reason) from None
-    if any(not isinstance(p, TraceTensor) for p in found):
+    if any(not isinstance(p, (TraceTensor, Subclassed)) for p in found):
         raise _as_it_is(opt, "zero_grad")
     return found
 
 
-def _reset(m: Machine, p: TraceTensor, set_to_none: Any) -> None:
+def _reset(m: Machine, p: TraceTensor | Subclassed, set_to_none: Any) -> None:
     if set_to_none is True:
         set_grad(m, p, None)  # whatever it was
         return
-    grad = tensor_attributes.get_attribute(m, p, "grad")
+    grad = m.getattr(p, "grad")
     if grad is not None and set_to_none:
         set_grad(m, p, None)
     elif grad is not None:
-        if grad.requires_grad:
+        if isinstance(grad, Subclassed) or grad.requires_grad:
             raise Break("optimizer", "a gradient with a history is reset", _NOTHING)
         tensor_calls.call_method(m, grad, "zero_", [], {})
 
@@ -181,7 +198,8 @@ def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> An
         m.stepping = opt
         if grad_mode:
             m.call(off, [False])
-        m.call(_STEPS[kind], [opt], {})
+        with _updating(m):
+            m.call(_STEPS[kind], [opt], {})
     except (Break, Skip) as why:
         raise _as_it_is(opt, "step", why.reason or "item") from None
     finally:
@@ -235,7 +253,7 @@ def _init_group(m: Machine, opt: Any, function: types.FunctionType, args: list, 
     group = args[0]
     missing = []
     for p in m.iterate(m.call(dict.get, [group, "params"])):
-        if isinstance(p, TraceTensor) and tensor_attributes.get_attribute(m, p, "grad") is not None:
+        if isinstance(p, (TraceTensor, Subclassed)) and m.getattr(p, "grad") is not None:
             real = m.world.reals[id(p)]
             if not opt.state.get(real) and id(opt.state) not in m.world.shadows:
                 missing.append(real)
@@ -255,7 +273,8 @@ def _make_state(opt: Any, group: dict, parameters: list, signature: inspect.Sign
     with torch.no_grad(), torch._C.DisableTorchFunction():
         try:
             for p in parameters:
-                p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+                zero = torch.zeros((), dtype=p.dtype, device=p.device)
+                p.grad = p.detach() if is_wrapper(p) else zero.expand(p.shape)
             opt._init_group({**group, "params": parameters}, *lists)
         finally:
             for p, grad in zip(parameters, before):
@@ -283,6 +302,7 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     """torch.optim.adam.adam(...) and its like: tensor by tensor, with numbers that change as tensors."""
     if m.stepping is None:
         raise Break("optimizer", f"{fn.__name__}() runs as it is, outside of the graph", _NOTHING)
+    args = local_lists(m, args)
     params = args[0]
     devices = {t.device for ts in args if isinstance(ts, list) for t in ts if isinstance(t, TraceTensor)}
     if len(devices) > 1:

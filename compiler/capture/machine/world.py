@@ -114,6 +114,8 @@ class World:
         self.draws: list[Source] = []  # random numbers, in the order in which the entry draws them
         self.guarded_as: dict[Source, Source] = {}  # where the graph gets an inner tensor -> where guards find it
         self.subclassed: dict[int, Subclassed] = {}  # id of a tensor of a class of the program's -> its stand-in
+        self.updating = False  # an optimizer's own code runs
+        self.updated: set[int] = set()  # ids of stand-ins that were loaded by it, as what requires no gradient
         self.arrays: dict[int, Array] = {}  # id of a numpy array from outside -> its stand-in
         self.demanded: dict[
             tuple[Source, int], tuple
@@ -180,7 +182,7 @@ class World:
         if self.machine.backward_of:
             refuse_read(self.machine, value, source)
         got = self.loaded.get(source, MISSING)
-        if got is not MISSING:
+        if got is not MISSING and (self.updating or id(got) not in self.updated):
             return got
         result = self._load(value, source, why)
         self.loaded[source] = result
@@ -343,7 +345,7 @@ class World:
     def _load_subclassed(self, real: torch.Tensor, source: Source) -> Subclassed:
         """A tensor of a class of the program's: the graph has it as a plain one."""
         known = self.subclassed.get(id(real))
-        if known is not None:
+        if known is not None and (self.updating or id(known) not in self.updated):
             if (first := self.sources[id(known)]) is not source:
                 self.guard(source, "ALIAS", first, "same tensor")
             return known

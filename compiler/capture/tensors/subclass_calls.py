@@ -24,7 +24,15 @@ from ..kinds.lookups import MISSING, class_attribute
 from ..machine.signals import Break, Raised
 from .tensor_calls import METADATA_METHODS, METHODS, call_method
 from .tensor_subclasses import Subclassed, holds_subclassed, is_like_tensor, refusal
-from .wrapper_values import as_program_sees, finish, inner_attribute, is_of_wrapper, is_wrapper_class, make_wrapper
+from .wrapper_values import (
+    as_program_sees,
+    finish,
+    gradient_of_wrapper,
+    inner_attribute,
+    is_of_wrapper,
+    is_wrapper_class,
+    make_wrapper,
+)
 from ...graph.tensor import TraceTensor
 from ...graph.wrappers import written_inside
 
@@ -393,6 +401,8 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     asks = fn is getattr or type(fn) is types.MethodWrapperType
     if name in _WITHOUT_HISTORY and type(args[0]) is Subclassed and not args[0].plain.requires_grad:
         return _WITHOUT_HISTORY[name]
+    if name == "grad" and asks and (found := gradient_of_wrapper(m, args[0])) is not NotImplemented:
+        return found
     if name in _OF_THE_OBJECT:
         raise Break("tensor_attribute", f"{name} of a tensor of class {m.world.type_of(args[0]).__name__} is used")
     args, kwargs = [_map(a, plain) for a in args], {k: _map(v, plain) for k, v in kwargs.items()}
@@ -406,7 +416,7 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     else:
         result = m.call(fn, args, kwargs)
     m.graph.writes_to(written_inside())
-    return given.get(id(result)) or as_program_sees(m, result)
+    return given.get(id(result)) or as_program_sees(m, result, given)
 
 
 # --- attributes

@@ -19,7 +19,7 @@ from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is
 from ...guards import source as S
 from ...guards.source import Source
 from ...guards.snapshots import Unguardable, copied
-from ...guards.wrapper_check import InnerTensor, WrapperCheck
+from ...guards.wrapper_check import InnerTensor, WrapperCheck, gradient
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
@@ -35,6 +35,8 @@ __all__ = [
     "load_wrapper",
     "as_program_sees",
     "inner_attribute",
+    "inner_tensors",
+    "gradient_of_wrapper",
     "write_wrapper",
     "make_wrapper",
     "finish",
@@ -42,6 +44,7 @@ __all__ = [
     "is_wrapper_class",
 ]
 
+_NO_FUNCTION = torch._C._disabled_torch_function_impl
 _CONSTANTS = (*ATOMS, enum.Enum, type, torch.Size)
 
 
@@ -58,8 +61,9 @@ def is_wrapper_class(cls: type) -> bool:
 def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     """The stand-in for a wrapper from outside; Skip where its class or its context cannot be captured."""
     m = world.machine
+    updated = world.updating and real.is_leaf
     try:
-        loaded = _Loading(world, real, source)
+        loaded = _Loading(world, real, source, real.requires_grad and not updated)
     except Unguardable as problem:
         raise Skip(
             f"the tensor `{source.name()}` is a {type(real).__name__} whose flatten context {problem}; the frame runs"
@@ -69,16 +73,31 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     world.guard(source, "HASATTR", ("_is_param", hasattr(real, "_is_param")), "whether it is a parameter")
     world.register(real, source)
     made = world.subclassed[id(real)] = world.register(Subclassed(type(real), loaded.outer, real.__dict__), source)
+    world.reals[id(made)] = world.register(real, source)
+    if updated and real.requires_grad:
+        world.updated.add(id(made))
     return made
+
+
+def _reached(t: Any, name: str, source: Source) -> Source:
+    return S.attr(source, name) if name in t.__dict__ else S.asked(source, InnerTensor(name))
+
+
+def inner_tensors(world: World, s: Subclassed) -> list[TraceTensor]:
+    """The tensors inside of a wrapper from outside, without history. None of them is a wrapper."""
+    real, source = world.reals[id(s)], world.sources[id(s)]
+    names, _ = real.__tensor_flatten__()
+    parts = [(getattr(real, name), _reached(real, name, source)) for name in names]
+    return [world.load_tensor(part, reached) for part, reached in parts if isinstance(part, torch.Tensor)]
 
 
 class _Loading:
     """The inputs and guards of one wrapper, and the node that puts it together."""
 
-    def __init__(self, world: World, real: Any, source: Source):
+    def __init__(self, world: World, real: Any, source: Source, differentiable: bool):
         self.world, self.plain = world, []
         self.unwrap: Source | None = None
-        if real.requires_grad:
+        if differentiable:
             crossing = Crossing(take_apart(real)[0])
             unwrap = Unwrap(crossing)
             self.unwrap, self.aliases = S.unwrapped(source, unwrap), list(unwrap(real))
@@ -86,7 +105,7 @@ class _Loading:
                 raise Unguardable("goes with inner tensors that are not all of floating point, and it requires grad")
         wrapping, sizes, _ = self._inside(real, source)
         m = world.machine
-        wrap = Wrap(crossing if real.requires_grad else Crossing(wrapping), real.requires_grad)
+        wrap = Wrap(crossing if differentiable else Crossing(wrapping), differentiable)
         outer = m.native(wrap, sizes, *self.plain)
         scopes, m.graph.scopes = m.graph.scopes, [m.graph.root]  # in the frame's own graph, as its inputs are
         try:
@@ -107,7 +126,7 @@ class _Loading:
         shapes: dict[str, tuple] = {}
         for name in names:
             part = getattr(t, name)
-            reached = S.attr(source, name) if name in t.__dict__ else S.asked(source, InnerTensor(name))
+            reached = _reached(t, name, source)
             if is_wrapper(part):
                 wrapping, sizes, _ = self._inside(part, reached)
                 shapes[name] = sizes[:2]
@@ -195,6 +214,15 @@ def _stride(t: Any, shape: tuple, inner: dict[str, tuple]) -> tuple[tuple, Any]:
     return tuple(reversed(strides[: len(shape)])), "contiguous"
 
 
+def gradient_of_wrapper(m: Machine, s: Any) -> Any:
+    """`.grad` of a wrapper from outside. NotImplemented where its class may have a say in that, or it is no leaf."""
+    real = m.world.reals.get(id(s))
+    if real is None or not real.is_leaf or type(real).__torch_function__ is not _NO_FUNCTION:
+        return NotImplemented
+    written = m.world.pending.get(id(s), {})
+    return written["grad"] if "grad" in written else m.world.load(real.grad, S.asked(m.world.sources[id(s)], gradient))
+
+
 # --- made inside
 def make_wrapper(m: Machine, cls: Any, size: Any, *args: Any, **kwargs: Any) -> Subclassed:
     """torch.Tensor._make_wrapper_subclass(cls, size, ...): its class sets its inner tensors as attributes."""
@@ -241,15 +269,19 @@ def read_inside(m: Machine, outer: TraceTensor) -> None:
 
 
 # --- results
-def as_program_sees(m: Machine, value: Any) -> Any:
-    """A result of torch's, with a Subclassed for each tensor that stands for a wrapper."""
+def as_program_sees(m: Machine, value: Any, given: dict[int, Subclassed] = {}) -> Any:  # noqa: B006
+    """A result of torch's, with a Subclassed for each tensor that stands for a wrapper: `given` has those of tensors
+    that torch was given."""
     if type(value) is TraceTensor and value.tt_wrapper is not None:
         m.subclassed = True
-        return m.world.create(Subclassed(type(value.tt_wrapper), value))
+        return given.get(id(value)) or m.world.create(Subclassed(type(value.tt_wrapper), value))
     if isinstance(value, (list, tuple)) and any(isinstance(v, (list, tuple, TraceTensor)) for v in value):
-        parts = [as_program_sees(m, v) for v in value]
+        parts = [as_program_sees(m, v, given) for v in value]
         if any(p is not v for p, v in zip(parts, value)):
             return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if type(value) is dict and any(isinstance(v, (list, tuple, TraceTensor)) for v in value.values()):
+        seen = {k: as_program_sees(m, v, given) for k, v in value.items()}
+        return seen if any(seen[k] is not v for k, v in value.items()) else value
     return value
 
 

@@ -9,6 +9,7 @@ from typing import Any, Mapping, Sequence
 
 from ...lowering.ir import Buffer
 from ...lowering.lowered import Extern, LoweredGraph, View
+from ...ops.collectives import communicates
 from ...symbolic.expr import Expr, as_expr, integer
 from ..domain import size_hint
 from ..inline import buffers_read
@@ -29,7 +30,7 @@ def nbytes(b: Buffer) -> Expr:
 
 def may_alias(s: Extern, k: int) -> bool:
     returns = s.op._schema.returns
-    return k >= len(returns) or returns[k].alias_info is not None
+    return communicates(s.op) or k >= len(returns) or returns[k].alias_info is not None
 
 
 def outlive(lowered: LoweredGraph) -> list[Buffer]:

@@ -27,6 +27,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ... import events
 from ...ops import philox
+from ...ops.collectives import communicates
 from ...base import forks, unseen_writes
 from ...codegen.host import changed, view_of
 from ...fusion.schedule import Extern, Launch, Schedule
@@ -68,6 +69,8 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
             return f"input {b.name} is on {b.device}"
     for step in s.steps:
         if isinstance(step, Extern):
+            if communicates(step.op):
+                return f"{step.op} exchanges tensors with other processes"
             tags = {str(t).rpartition(".")[2] for t in step.op.tags}
             if tags & {"dynamic_output_shape", "data_dependent_output"}:
                 return f"the size of a result of {step.op} depends on values"

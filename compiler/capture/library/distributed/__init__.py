@@ -1,0 +1,1 @@
+"""Tensors and operators of several processes."""

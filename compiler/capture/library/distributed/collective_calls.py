@@ -1,0 +1,265 @@
+"""torch.distributed's collectives, called by the program: functional operators of the graph.
+
+`dist.all_reduce(t)` is `all_reduce`, `wait_tensor` and a copy into `t`, with async_op=True as well: the wait is done
+where the result is first read (rewrite/late_waits.py), which is after the handle's wait(). Which group is meant is
+known when the frame is captured: the graph has its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ....guards import source as S
+from ...kinds import attributes
+from ...kinds.callables import python_function
+from ...kinds.objects.class_attributes import read_class
+from ...kinds.parameters import interpret
+from ...machine.signals import Break
+
+if TYPE_CHECKING:
+    from ...machine.machine import Machine
+
+__all__: list[str] = []
+
+_C10D, _FUNCTIONAL = "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"
+_ENDS = ("", "_autograd")
+_BY_NAME = "the operation by which processes combine tensors is none that an operator knows by name"
+
+
+# --- groups and operations
+def _default_group(module: Any) -> Any:
+    """Asks torch.distributed's module for the group of all processes."""
+    return module.GroupMember.WORLD
+
+
+def _group(m: Machine, group: Any, tag: Any = "") -> tuple[str, int]:
+    """The name of a group and how many processes are in it. The group is relied on as the object that it is."""
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed import distributed_c10d
+
+    group = _known(m, group)
+    name = m.native(functional._resolve_group_name, group, tag)
+    if distributed_c10d._rank_not_in_group(distributed_c10d._resolve_process_group(name)):
+        raise Break("c_call", "a collective of a group is called that this process is not in")
+    return str(name), m.native(distributed_c10d._get_group_size_by_name, name)
+
+
+def _known(m: Machine, group: Any) -> Any:
+    """A group, which is relied on as the object that it is; that of all processes for None."""
+    from torch.distributed import distributed_c10d
+
+    if group is None:
+        where = S.asked(m.world.anchor(distributed_c10d), _default_group)
+        group = _default_group(distributed_c10d)
+        if group is None:
+            raise Break("c_call", "a collective is called before there is a group of processes")
+        m.world.guard(where, "WEAK_ID", group, "the group of all processes")
+        return group
+    group = m.deep_plain(group)
+    for part in group if isinstance(group, tuple) else (group,):
+        source = m.world.source_of(part)
+        if source is not None and not isinstance(part, (str, int)):
+            m.world.guard(source, "WEAK_ID", part, "a group of processes")
+    return group
+
+
+@python_function((_C10D, "get_rank"), (_C10D, "get_world_size"), wants_function=True)
+def place_in_group(m: Machine, fn: Any, group: Any = None) -> Any:
+    return m.native(fn, _known(m, group))
+
+
+def _read_operations(m: Machine, cls: Any, name: str) -> Any:
+    """dist.ReduceOp.SUM: a class of C, whose operations are what they are."""
+    found = getattr(cls, name, None)
+    if type(found) is not torch.distributed.ReduceOp.RedOpType:
+        return read_class(m, cls, name)
+    m.world.anchor(found)
+    return found
+
+
+def _refuse_write(m: Machine, cls: Any, name: str, value: Any) -> None:
+    raise Break("mutation", f"`{name}` of torch.distributed.{cls.__name__} is set")
+
+
+if torch.distributed.is_available():
+    attributes.TENSORS[type(torch.distributed.ReduceOp)] = attributes.Access(_read_operations, _refuse_write, None)
+
+
+def _operation(op: Any) -> str:
+    import torch.distributed._functional_collectives as functional
+
+    if isinstance(op, str):
+        return op.lower()
+    name = functional.REDUCE_OP_TO_STR.get(op)
+    if name is None:
+        raise Break("c_call", _BY_NAME)
+    return name
+
+
+# --- what capture interprets in their place
+class Handle:
+    """What `async_op=True` gives: who reads the result has waited for it."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def exchanged(out: Any, async_op: bool, op: Any, t: torch.Tensor, *args: Any) -> Handle | None:
+    """One collective that gives its result to `out`, a tensor or a list of one for each process. It has no history."""
+    with torch.no_grad():
+        result = torch.ops._c10d_functional.wait_tensor.default(op(t.contiguous(), *args))
+        if isinstance(out, torch.Tensor):
+            out.copy_(result.view(out.shape))
+        else:
+            for part, given in zip(out, result.chunk(len(out))):
+                part.copy_(given.view(part.shape))
+    return Handle() if async_op else None
+
+
+def joined(tensors: Any) -> torch.Tensor:
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def gathered(result: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    return torch.cat(torch.chunk(result, size, 0), dim) if dim else result
+
+
+_ops = torch.ops._c10d_functional
+
+
+def _exchange(m: Machine, op: Any, args: list, out: Any, async_op: Any) -> Any:
+    return interpret(m, exchanged, [out, async_op, op, *args], {})
+
+
+def _sum() -> Any:
+    return torch.distributed.ReduceOp.SUM
+
+
+@python_function((_C10D, "all_reduce"))
+def all_reduce(m: Machine, tensor: Any, op: Any = None, group: Any = None, async_op: Any = False) -> Any:
+    name, _ = _group(m, group)
+    operation = _operation(_sum() if op is None else op)
+    return _exchange(m, _ops.all_reduce.default, [tensor, operation, name], tensor, async_op)
+
+
+@python_function((_C10D, "broadcast"))
+def broadcast(
+    m: Machine, tensor: Any, src: Any = None, group: Any = None, async_op: Any = False, group_src: Any = None
+) -> Any:
+    from torch.distributed import distributed_c10d
+
+    name, _ = _group(m, group)
+    members = distributed_c10d._resolve_process_group(name)
+    root = m.native(distributed_c10d._canonicalize_group_rank, members, m.plain(src), m.plain(group_src))
+    return _exchange(m, _ops.broadcast.default, [tensor, root, name], tensor, async_op)
+
+
+@python_function((_C10D, "all_gather_into_tensor"), (_C10D, "all_gather_single"))
+def all_gather_into_tensor(
+    m: Machine, output_tensor: Any, input_tensor: Any, group: Any = None, async_op: Any = False
+) -> Any:
+    name, size = _group(m, group)
+    return _exchange(m, _ops.all_gather_into_tensor.default, [input_tensor, size, name], output_tensor, async_op)
+
+
+@python_function((_C10D, "all_gather"))
+def all_gather(m: Machine, tensor_list: Any, tensor: Any, group: Any = None, async_op: Any = False) -> Any:
+    name, size = _group(m, group)
+    flat = m.call(m.getattr(tensor, "reshape"), [-1])
+    return _exchange(m, _ops.all_gather_into_tensor.default, [flat, size, name], tensor_list, async_op)
+
+
+@python_function((_C10D, "reduce_scatter_tensor"), (_C10D, "reduce_scatter_single"))
+def reduce_scatter_tensor(
+    m: Machine, output: Any, input: Any, op: Any = None, group: Any = None, async_op: Any = False
+) -> Any:
+    name, size = _group(m, group)
+    flat = m.call(m.getattr(input, "reshape"), [-1])
+    operation = _operation(_sum() if op is None else op)
+    return _exchange(m, _ops.reduce_scatter_tensor.default, [flat, operation, size, name], output, async_op)
+
+
+@python_function((_C10D, "reduce_scatter"))
+def reduce_scatter(
+    m: Machine, output: Any, input_list: Any, op: Any = None, group: Any = None, async_op: Any = False
+) -> Any:
+    return reduce_scatter_tensor(m, output, interpret(m, joined, [input_list], {}), op, group, async_op)
+
+
+@python_function((_C10D, "all_to_all_single"))
+def all_to_all_single(
+    m: Machine,
+    output: Any,
+    input: Any,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+    async_op: Any = False,
+) -> Any:
+    name, size = _group(m, group)
+    splits = [_splits(m, t, s, size) for t, s in ((output, output_split_sizes), (input, input_split_sizes))]
+    return _exchange(m, _ops.all_to_all_single.default, [input, *splits, name], output, async_op)
+
+
+def _splits(m: Machine, t: Any, sizes: Any, parts: int) -> list:
+    if sizes is not None and (given := list(m.iterate(sizes))):
+        return given
+    rows = m.call(m.getattr(t, "size"), [0])
+    return [m.native(lambda: rows // parts)] * parts
+
+
+# --- functional ones
+def _waited(m: Machine, op: Any, args: list) -> Any:
+    return m.call(_ops.wait_tensor.default, [m.call(op, args)])
+
+
+@python_function((_FUNCTIONAL, "wait_tensor"))
+def wait_tensor(m: Machine, tensor: Any) -> Any:
+    return m.call(_ops.wait_tensor.default, [tensor])
+
+
+@python_function((_FUNCTIONAL, "all_reduce"))
+def functional_all_reduce(m: Machine, self: Any, reduceOp: Any, group: Any, tag: Any = "") -> Any:
+    name, _ = _group(m, group, tag)
+    return _waited(m, _ops.all_reduce.default, [self, _operation(reduceOp), name])
+
+
+@python_function((_FUNCTIONAL, "broadcast"))
+def functional_broadcast(m: Machine, self: Any, src: Any, group: Any, tag: Any = "") -> Any:
+    name, _ = _group(m, group, tag)
+    return _waited(m, _ops.broadcast.default, [self, src, name])
+
+
+@python_function(*((_FUNCTIONAL, f"all_gather_{kind}{end}") for kind in ("tensor", "single") for end in _ENDS))
+def functional_all_gather(m: Machine, self: Any, gather_dim: Any, group: Any, tag: Any = "") -> Any:
+    name, size = _group(m, group, tag)
+    result = _waited(m, _ops.all_gather_into_tensor.default, [self, size, name])
+    return interpret(m, gathered, [result, m.plain(gather_dim), size], {})
+
+
+@python_function(*((_FUNCTIONAL, f"reduce_scatter_{kind}{end}") for kind in ("tensor", "single") for end in _ENDS))
+def functional_reduce_scatter(m: Machine, self: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = "") -> Any:
+    name, size = _group(m, group, tag)
+    if dim := m.plain(scatter_dim):
+        self = interpret(m, scattered, [self, dim, size], {})
+    return _waited(m, _ops.reduce_scatter_tensor.default, [self, _operation(reduceOp), size, name])
+
+
+def scattered(t: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    if t.size(dim) % size:
+        raise AssertionError(f"input dimension 0 ({t.size(0)} must be a multiple of group_size {size})")
+    return torch.cat(torch.chunk(t, size, dim))
+
+
+@python_function((_FUNCTIONAL, "all_to_all_single"), (_FUNCTIONAL, "all_to_all_single_autograd"))
+def functional_all_to_all(
+    m: Machine, self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: Any = ""
+) -> Any:
+    name, size = _group(m, group, tag)
+    splits = [_splits(m, self, s, size) for s in (output_split_sizes, input_split_sizes)]
+    return _waited(m, _ops.all_to_all_single.default, [self, *splits, name])

@@ -1,0 +1,289 @@
+"""Two processes that exchange tensors inside of captured functions, and update DTensors there: what
+tests/autograd/test_collectives.py compares with eager.
+
+    python -m tests.autograd.collective_runs gloo      prints one line of JSON per case: whether it is as eager, graphs,
+                                                       breaks, what compiled after the first call
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+
+WORLD = 2
+CALLS = 4
+
+
+def given(k: int) -> torch.Tensor:
+    """Of this process and call."""
+    return torch.randn(4, 6, generator=torch.Generator().manual_seed(dist.get_rank() + 7 * k))
+
+
+# --- collectives that write
+def all_reduce(x):
+    y = x * 2
+    dist.all_reduce(y)
+    return y + 1
+
+
+def all_reduce_of_an_input(x):
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x + 1
+
+
+def all_reduce_later(x):
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    z = x + 3
+    work.wait()
+    return y + z
+
+
+def never_waited_for(x):
+    y = x * 2
+    dist.all_reduce(y, async_op=True)
+    return y
+
+
+def all_gather_into_tensor(x):
+    out = x.new_empty(2 * x.shape[0], *x.shape[1:])
+    dist.all_gather_into_tensor(out, x * 2)
+    return out + 1
+
+
+def all_gather(x):
+    out = [torch.empty_like(x) for _ in range(2)]
+    dist.all_gather(out, x * 2)
+    return out[0] - out[1]
+
+
+def reduce_scatter_tensor(x):
+    out = x.new_empty(x.shape[0] // 2, *x.shape[1:])
+    dist.reduce_scatter_tensor(out, x * 2)
+    return out + 1
+
+
+def all_to_all_single(x):
+    out = torch.empty_like(x)
+    dist.all_to_all_single(out, x * 2)
+    return out + 1
+
+
+def broadcast(x):
+    y = x * 2
+    dist.broadcast(y, 1)
+    return y + 1
+
+
+def rank_and_size(x):
+    return x * dist.get_rank() + dist.get_world_size()
+
+
+# --- functional ones, with their gradients
+def functional_ones(x):
+    y = functional.all_reduce(x.sin(), "sum", dist.group.WORLD)
+    z = functional.all_gather_tensor(x * 2, 1, dist.group.WORLD)
+    r = functional.reduce_scatter_tensor(x.exp(), "sum", 0, dist.group.WORLD)
+    return y.square().sum() + z.cos().sum() + r.square().sum()
+
+
+def without_history(x):
+    """Eager's all_reduce is no part of the history."""
+    y = x * 2
+    dist.all_reduce(y)
+    return y.sin().sum()
+
+
+# --- each process issues the same ones
+def equal_and_unread(x):
+    functional.all_reduce(x * 3, "sum", dist.group.WORLD)
+    a = functional.all_reduce(x, "sum", dist.group.WORLD)
+    b = functional.all_reduce(x, "sum", dist.group.WORLD)
+    return a * b + 1
+
+
+def beside_products(x):
+    parts = [(x * (i + 1)).sin() for i in range(4)]
+    works = [dist.all_reduce(part, async_op=True) for part in parts]
+    t = x
+    for _ in range(3):
+        t = (t @ t.t() @ x).tanh()
+    for work in works:
+        work.wait()
+    return sum(parts) + t
+
+
+def one_call(f: Callable, x: torch.Tensor, grad: bool) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_(grad)
+    out = f(x)
+    if not grad:
+        return [out, x]
+    out.backward()
+    return [out.detach(), x.grad]
+
+
+def calls(f: Callable) -> Callable:
+    """Calls of one function. Both processes call the compiled one; then rank 1 calls eager's, whose collectives have to
+    meet."""
+    grad = f in (functional_ones, without_history)
+
+    def run(wrap: Callable) -> list[list]:
+        g, steps = wrap(f), [lambda k: one_call(g, given(k), grad)] * CALLS
+        steps.append(lambda k: one_call(f if dist.get_rank() else g, given(k), grad))
+        return [step(k) for k, step in enumerate(steps)]
+
+    run.__name__ = f.__name__
+    return run
+
+
+# --- DTensors in optimizers
+def sharded(wrap: Callable, make: Callable, update: Callable | None = None, again: bool = False) -> list[list]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net, mesh = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 7)), init_device_mesh("cpu", (WORLD,))
+    fully_shard(net[0], mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    optimizer = make(net.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    step = wrap(lambda: update(net, optimizer)) if update else wrap(optimizer.step)
+    out = []
+    for k in range(CALLS):
+        for part in range(2 if again else 1):
+            net.set_requires_gradient_sync(bool(part) or not again)
+            loss = net(given(2 * k + part)).square().sum()
+            loss.backward()
+        got = step()
+        optimizer.zero_grad()
+        schedule.step()
+        out.append([loss.detach(), *([got.full_tensor()] if isinstance(got, torch.Tensor) else [])])
+    out[-1] += [p.detach().full_tensor() for p in net.parameters()]
+    out[-1].append(torch.tensor([float(p._version > 0) for p in net.parameters()]))
+    return out
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, 1e-2)
+
+
+def sharded_adamw(wrap):
+    return sharded(wrap, adamw)
+
+
+def sharded_sgd(wrap):
+    return sharded(wrap, lambda p: torch.optim.SGD(p, 1e-2, momentum=0.9, nesterov=True))
+
+
+def sharded_radam(wrap):
+    return sharded(wrap, lambda p: torch.optim.RAdam(p, 1e-2))
+
+
+def accumulated_gradients(wrap):
+    return sharded(wrap, adamw, again=True)
+
+
+def clipped_gradients(wrap):
+    def update(net, optimizer):
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        return norm
+
+    return sharded(wrap, adamw, update)
+
+
+def whole_matrices(wrap):
+    """Muon's step needs all of a matrix: it runs as it is."""
+    return sharded(wrap, lambda p: torch.optim.Muon([t for t in p if t.dim() == 2], 1e-2))
+
+
+ONE_GRAPH = (
+    *map(
+        calls,
+        (
+            all_reduce,
+            all_reduce_of_an_input,
+            all_reduce_later,
+            never_waited_for,
+            all_gather_into_tensor,
+            all_gather,
+            reduce_scatter_tensor,
+            all_to_all_single,
+            broadcast,
+            rank_and_size,
+            functional_ones,
+            without_history,
+            equal_and_unread,
+            beside_products,
+        ),
+    ),
+    sharded_adamw,
+    sharded_sgd,
+    sharded_radam,
+    accumulated_gradients,
+    clipped_gradients,
+)
+CASES = (*ONE_GRAPH, *([whole_matrices] if hasattr(torch.optim, "Muon") else []))
+
+
+def compare(case: Callable) -> dict[str, Any]:
+    """One case in this process, eager and compiled."""
+    import tcompile
+    from tcompile.compiler import events
+
+    def run(wrap: Callable) -> list[list]:
+        torch.manual_seed(0)
+        return case(wrap)
+
+    want = run(lambda f: f)
+    tcompile.reset()
+    heard: dict[str, list] = {"graph": [], "break": [], "skip": [], "schedule": []}
+
+    def hear(e: events.Event) -> None:
+        if e.kind in heard:
+            heard[e.kind].append(e.facts)
+
+    with events.listen(hear):
+        got = run(tcompile.compile)
+    pairs = [(a, b) for x, y in zip(want, got) for a, b in zip(x, y, strict=True)]
+    return {
+        "case": case.__name__,
+        "same": len(want) == len(got) and all(a.shape == b.shape and torch.allclose(a, b, atol=1e-5) for a, b in pairs),
+        "graphs": len(heard["graph"]),
+        "breaks": [f["brk"].reason for f in heard["break"]] + [str(f["reason"]) for f in heard["skip"]],
+        "calls": [str(s.op) for f in heard["schedule"][:1] for s in f["schedule"].steps if hasattr(s, "op")],
+    }
+
+
+def process(rank: int, port: int, backend: str) -> None:
+    warnings.simplefilter("ignore")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, rank=rank, world_size=WORLD)
+    for case in CASES:
+        row = compare(case)
+        if rank == 0:
+            print(json.dumps(row), flush=True)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    torch.multiprocessing.spawn(process, (port, sys.argv[1]), nprocs=WORLD)
+
+
+if __name__ == "__main__":
+    main()

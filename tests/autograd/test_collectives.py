@@ -1,0 +1,37 @@
+"""Collectives and updates of DTensors are part of one graph, in two processes (gloo, CPU): values and gradients are
+eager's, and the processes issue the same collectives in the same order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .collective_runs import CASES, ONE_GRAPH
+from .test_distributed import run_cases
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict]:
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("this torch has no gloo")
+    return run_cases("gloo", "tests.autograd.collective_runs")
+
+
+@pytest.mark.parametrize("case", [c.__name__ for c in CASES])
+def test_as_eager(rows: dict[str, dict], case: str) -> None:
+    row = rows[case]
+    assert row["same"]
+    if case in [c.__name__ for c in ONE_GRAPH]:
+        assert not row["breaks"]
+        assert row["graphs"] == 1, "compiled again"
+
+
+def test_unread_and_equal_ones_stay(rows: dict[str, dict]) -> None:
+    assert sum("all_reduce" in c for c in rows["equal_and_unread"]["calls"]) == 3
+
+
+def test_products_run_beside_them(rows: dict[str, dict]) -> None:
+    calls = rows["beside_products"]["calls"]
+    first, last = (f(i for i, c in enumerate(calls) if "mm" in c) for f in (min, max))
+    assert sum("all_reduce" in c for c in calls[:first]) == 4
+    assert sum("wait_tensor" in c for c in calls[last:]) == 4
