@@ -29,11 +29,11 @@ def held(columns: Axis) -> int:
 
 def plan_tiles(kernel: Kernel, target: GpuTarget, choices: Choices = Choices(), wide: bool | None = None) -> Layout:
     t: Any = kernel.template
-    sizes = [at_hints(numel(axes), kernel.hints) for axes in (t.rows, (t.keys,), t.batch)]
+    rows, keys, batch = (at_hints(numel(axes), kernel.hints) for axes in (t.rows, (t.keys,), t.batch))
     if isinstance(t, DropoutAttention):
-        lay = _with_dropout(t, *sizes, target)
+        lay = _with_dropout(t, rows, keys, batch, target)
     else:
-        lay = (_sums if t.softmax is None else _softmax)(t, *sizes, target)
+        lay = (_sums if t.softmax is None else _softmax)(t, rows, keys, batch, target)
     for name in ("xblock", "rblock", "warps", "stages", "split"):
         value = getattr(choices, name)
         if value is not None:
