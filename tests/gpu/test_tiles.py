@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import tcompile
 from tcompile.compiler.ops import keep_bits
+from tcompile.compiler.codegen import distinct_kernels
 from tcompile.compiler.codegen.cuda import product
 from tcompile.compiler.codegen.triton import generate_gpu
 from tcompile.compiler.codegen.triton.layout import Choices
@@ -24,7 +25,7 @@ def printed(request, monkeypatch):
     """Every product is printed as tiles of so many columns; gives the names of those that were."""
     made: list[str] = []
 
-    def tiles(kernel, key, name, target, exact):
+    def tiles(kernel, target, *, name, exact):
         if product.find_tiles(without_locals(kernel), target) is None:
             return print_kernel(kernel, target, name=name, exact=exact)
         made.append(name)
@@ -32,7 +33,8 @@ def printed(request, monkeypatch):
             kernel, target, Choices("tiles", xblock=request.param), name="k_" + "".join(c for c in name if c.isalnum())
         )
 
-    monkeypatch.setattr(generate_gpu, "_print", tiles)
+    monkeypatch.setattr(distinct_kernels, "_printed", {})
+    monkeypatch.setattr(generate_gpu, "print_kernel", tiles)
     return made
 
 
