@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,10 +91,20 @@ def written_inside() -> list[TraceTensor]:
 
 def _ask(classes: list[type], op: Any, args: tuple, kwargs: dict) -> Any:
     for cls in classes:
+        if _taken_apart_by_torch(cls):
+            return op(*args, **kwargs)
         result = cls.__torch_dispatch__(op, tuple(classes), args, kwargs)
         if result is not NotImplemented:
             return result
     raise TypeError(f"no implementation found for {op} on types that implement __torch_dispatch__: {classes}")
+
+
+def _taken_apart_by_torch(cls: type) -> bool:
+    """Whether torch's C++ says what operators do, before it looks for `__torch_dispatch__`. DTensor's own only raises,
+    up to torch 2.13.
+    """
+    tensor = sys.modules.get("torch.distributed.tensor")
+    return tensor is not None and cls is tensor.DTensor
 
 
 def _of_fixed_sizes(value: Any) -> Any:
