@@ -89,7 +89,11 @@ def views(x):
 
 
 def odd(x):
-    return torch.linalg.solve(x @ x.t() + torch.eye(4, device=x.device), x), torch.fft.rfft(x), x.to(torch.bfloat16).float().std()
+    return (
+        torch.linalg.solve(x @ x.t() + torch.eye(4, device=x.device), x),
+        torch.fft.rfft(x),
+        x.to(torch.bfloat16).float().std(),
+    )
 
 
 def rows(*shape):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Sequence
 
 import torch
@@ -9,12 +10,14 @@ import torch
 from ... import events
 from ...ops import philox
 from ...codegen.generated import Generated
+from ...errors import RejectedKernel
 from ...fusion.schedule import Extern, Schedule
 from ..compiled_graph import CompiledGraph, announce, python_plan
 from ..native_program import make_program
 from .algorithms import choose_algorithms
 from .cuda_graphs import CudaGraphs, why_not_captured
 from .gpu_kernels import load_kernels
+from .rejected import in_other_ways
 from .tune import searched, tune
 
 __all__ = ["build_gpu"]
@@ -27,7 +30,13 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
     index = generated.cuda or 0
     if generated.kernels and opts.get("max_autotune"):
         generated = searched("the search of tiles", opts, lambda: tune(generated, opts, index), generated)
-    kernels = load_kernels(generated.kernels, generated.target, index, opts) if generated.kernels else []
+    try:
+        kernels = load_kernels(generated.kernels, generated.target, index, opts) if generated.kernels else []
+    except RejectedKernel:
+        if not opts.get("suppress_errors"):
+            raise
+        generated = replace(generated, kernels=in_other_ways(generated.kernels, generated.target, opts))
+        kernels = load_kernels(generated.kernels, generated.target, index, opts)
     by_name = {k.name: c for k, c in zip(generated.kernels, kernels)}
     announce(generated)
     algorithms = searched(

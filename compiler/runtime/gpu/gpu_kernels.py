@@ -13,7 +13,7 @@ from ...codegen.triton.layout import Choices, GpuTarget
 from ...codegen.triton.prims import WAIT
 from ...codegen.triton.print_kernel import print_kernel
 from ...codegen.triton.printer import TritonSource
-from ...errors import InternalError, RejectedKernel
+from ...errors import InternalError
 from ...native import native
 from ...symbolic.expr import Expr, as_expr
 from ...symbolic.stack_code import stack_code
@@ -31,15 +31,7 @@ _TILE_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: int, opts: Any) -> list[Callable]:
     """A callable on device `index` for each kernel. Raises ToolchainError."""
     contract = not opts.get("emulate_precision", False)
-    try:
-        binaries = compile_all([Job(k.source, target, contract=contract) for k in kernels], opts)
-    except RejectedKernel:
-        if not opts.get("suppress_errors"):
-            raise
-        from .rejected import compile_in_other_ways
-
-        accepted = compile_in_other_ways(kernels, target, opts, contract)
-        kernels, binaries = [k for k, _ in accepted], [b for _, b in accepted]
+    binaries = compile_all([Job(k.source, target, contract=contract) for k in kernels], opts)
     made = [make_kernel(k, b, target, index, opts) for k, b in zip(kernels, binaries)]
     if events.heard():
         device = torch.cuda.get_device_properties(index)

@@ -14,32 +14,31 @@ from ...codegen.generated import GeneratedKernel
 from ...codegen.triton.layout import GpuTarget
 from ...errors import RejectedKernel
 from . import tune
-from .compile import Binary, Job, compile_all
+from .compile import Job, compile_all
 
-__all__ = ["compile_in_other_ways"]
+__all__ = ["in_other_ways"]
 
 
-def compile_in_other_ways(
-    kernels: Sequence[GeneratedKernel], target: GpuTarget, opts: Any, contract: bool
-) -> list[tuple[GeneratedKernel, Binary]]:
-    """Each kernel with its binary; one that is rejected, printed in the first other way that is not. Raises
-    RejectedKernel where all are.
+def in_other_ways(kernels: Sequence[GeneratedKernel], target: GpuTarget, opts: Any) -> list[GeneratedKernel]:
+    """The kernels; one that is rejected, printed in the first other way that is not. Raises RejectedKernel where all
+    are. Their binaries are in the disk cache then.
     """
+    contract = not opts.get("emulate_precision", False)
     return [_first_accepted(k, target, opts, contract) for k in kernels]
 
 
-def _first_accepted(k: GeneratedKernel, target: GpuTarget, opts: Any, contract: bool) -> tuple[GeneratedKernel, Binary]:
+def _first_accepted(k: GeneratedKernel, target: GpuTarget, opts: Any, contract: bool) -> GeneratedKernel:
     refused: RejectedKernel | None = None
     for choices, printed in tune.printed_variants(k, tune.candidates(k, target), target, opts):
         try:
-            (binary,) = compile_all([Job(printed.source, target, contract=contract)], opts)
+            compile_all([Job(printed.source, target, contract=contract)], opts)
         except RejectedKernel as e:
             refused = refused or e
             continue
         if refused is not None:
             way = ", ".join(f"{n}={v}" for n, v in choices.plain().items())
             events.emit("fallback", what="kernel", reason=f"{k.name} takes {way}: {_short(refused)}", count=1)
-        return printed, binary
+        return printed
     assert refused is not None
     raise refused
 
