@@ -1,4 +1,5 @@
-// runner FOLDER ARGUMENTS RESULTS SEED: a list of lists of arguments; of each call its results and the arguments afterwards, then the state.
+// runner FOLDER ARGUMENTS RESULTS SEED: a list of lists of arguments; of each call its results and the arguments
+// afterwards, then the state.
 #include <ATen/ATen.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
@@ -7,7 +8,9 @@
 
 #include "tcompile_package.h"
 
-static std::vector<c10::IValue> items(const c10::IValue& v) { return v.isTuple() ? v.toTupleRef().elements().vec() : v.toListRef().vec(); }
+static std::vector<c10::IValue> items(const c10::IValue& v) {
+  return v.isTuple() ? v.toTupleRef().elements().vec() : v.toListRef().vec();
+}
 
 static c10::IValue list_of(const std::vector<c10::IValue>& values) {
   c10::impl::GenericList list(c10::AnyType::get());

@@ -137,7 +137,8 @@ struct Call {
   bool single = false;
 };
 
-Call call_of(const Json& j, const std::vector<Operator>& operators, const std::vector<at::Tensor>& tensors, at::Device place) {
+Call call_of(const Json& j, const std::vector<Operator>& operators, const std::vector<at::Tensor>& tensors,
+             at::Device place) {
   Call c{&operators.at(j[size_t(0)].whole), {}, {}, {}, j[4].whole != 0};
   for (auto& a : j[1].items)
     c.args.push_back(arg_of(a, tensors, place));
@@ -183,7 +184,8 @@ void count(const std::vector<c10::IValue>& args) {
       t.toTensor().unsafeGetTensorImpl()->bump_version();
 }
 
-/* draw() of compiler/ops/philox.py: seed and counter of each draw, and the generator advanced as torch's kernels advance it */
+/* draw() of compiler/ops/philox.py: seed and counter of each draw, and the generator advanced as torch's kernels
+ * advance it */
 at::Tensor draw(const std::vector<c10::IValue>& args, at::Device place) {
   std::vector<int64_t> increments = wholes(args.at(1)), out;
   at::Generator generator = at::globalContext().defaultGenerator(place);

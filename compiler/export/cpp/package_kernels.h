@@ -95,7 +95,8 @@ struct Driver {
   int (*error_string)(int, const char**);
   int (*device)(int*);
   int (*attribute)(int*, int, int);
-  int (*tile_map)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int, int, int, int);
+  int (*tile_map)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
+                  int, int, int);
   int (*stream)(int32_t, void**);
 
   void check(int rc, const std::string& what) const {
@@ -134,7 +135,8 @@ const Driver& driver() {
 /* One form of a kernel: for aligned buffers, or for any. See compiler/native/cuda_kernel.c. */
 class CudaForm {
  public:
-  CudaForm(const Json& row, const Json& form, const std::string& folder, int device) : name(row["name"].text), device(device) {
+  CudaForm(const Json& row, const Json& form, const std::string& folder, int device)
+      : name(row["name"].text), device(device) {
     Names names;
     for (auto& s : row["sizes"].items)
       names.emplace(s.text, int(names.size()));
@@ -196,11 +198,11 @@ class CudaForm {
         throw std::runtime_error("kernel " + name + " needs more programs than a launch holds");
       LaunchAttribute early = {STARTS_EARLY, 0, 1, {0}};
       LaunchConfig config = {{unsigned(grid), 1, 1}, {p.threads, 1, 1}, p.shared, stream, &early, 1};
-      driver().check(
-          p.waits && driver().launch_with
-              ? driver().launch_with(&config, p.function, arguments.data(), nullptr)
-              : driver().launch(p.function, unsigned(grid), 1, 1, p.threads, 1, 1, p.shared, stream, arguments.data(), nullptr),
-          name);
+      driver().check(p.waits && driver().launch_with
+                         ? driver().launch_with(&config, p.function, arguments.data(), nullptr)
+                         : driver().launch(p.function, unsigned(grid), 1, 1, p.threads, 1, 1, p.shared, stream,
+                                           arguments.data(), nullptr),
+                     name);
     }
   }
 
@@ -221,7 +223,14 @@ class CudaForm {
     LaunchAttribute* attributes;
     unsigned n_attributes;
   };
-  enum { MAX_DYNAMIC_SHARED = 8, STARTS_EARLY = 6, MAX_WALKS = 4, SWIZZLE_128B = 3, PROMOTE_128B = 2, INT32_LIMIT = 0x7ff00000 };
+  enum {
+    MAX_DYNAMIC_SHARED = 8,
+    STARTS_EARLY = 6,
+    MAX_WALKS = 4,
+    SWIZZLE_128B = 3,
+    PROMOTE_128B = 2,
+    INT32_LIMIT = 0x7ff00000
+  };
 
   std::string name, kinds;
   int device;
@@ -236,7 +245,8 @@ class CudaForm {
     uint64_t dims[2] = {uint64_t(w[3]), uint64_t(w[4])}, stride = uint64_t(w[5]);
     uint32_t box[2] = {uint32_t(w[6]), uint32_t(w[7])};
     void* address = static_cast<char*>(buffer[w[0]]) + w[2];
-    driver().check(driver().tile_map(map, int(w[1]), 2, address, dims, &stride, box, one, 0, SWIZZLE_128B, PROMOTE_128B, 0), name);
+    driver().check(
+        driver().tile_map(map, int(w[1]), 2, address, dims, &stride, box, one, 0, SWIZZLE_128B, PROMOTE_128B, 0), name);
   }
 };
 

@@ -1,4 +1,5 @@
-/* A package: its manifest, the checks of its arguments, and its plan (compiler/runtime/plan_parts.py) run with at::Tensor. */
+/* A package: its manifest, the checks of its arguments, and its plan (compiler/runtime/plan_parts.py) run with
+ * at::Tensor. */
 #include "package_calls.h"
 #include "package_kernels.h"
 
@@ -93,7 +94,8 @@ std::string text(const T& x) {
   return s.str();
 }
 
-void bind(const PackageData& p, const Argument& a, const std::string& size, int64_t value, std::vector<int64_t>& sizes, std::set<std::string>& bound) {
+void bind(const PackageData& p, const Argument& a, const std::string& size, int64_t value, std::vector<int64_t>& sizes,
+          std::set<std::string>& bound) {
   int64_t& known = sizes[p.sizes.at(size)];
   if (!bound.insert(size).second && known != value)
     p.refuse(a, size + " = " + text(known), text(value));
@@ -102,7 +104,8 @@ void bind(const PackageData& p, const Argument& a, const std::string& size, int6
   known = value;
 }
 
-void check_tensor(const PackageData& p, const Argument& a, const c10::IValue& v, std::vector<int64_t>& sizes, std::set<std::string>& bound) {
+void check_tensor(const PackageData& p, const Argument& a, const c10::IValue& v, std::vector<int64_t>& sizes,
+                  std::set<std::string>& bound) {
   if (!v.isTensor() || !v.toTensor().defined())
     p.refuse(a, "a tensor", v.tagKind());
   const at::Tensor& t = v.toTensor();
@@ -114,7 +117,8 @@ void check_tensor(const PackageData& p, const Argument& a, const c10::IValue& v,
   if (t.layout() != at::kStrided || t.is_conj() || t.is_neg())
     p.refuse(a, "a plain dense tensor", "one of another kind");
   if (t.requires_grad() && at::GradMode::is_enabled())
-    throw ArgumentError(p.name + ": argument `" + a.name + "` requires a gradient, and a package computes none: use at::NoGradGuard");
+    throw ArgumentError(p.name + ": argument `" + a.name +
+                        "` requires a gradient, and a package computes none: use at::NoGradGuard");
   if (t.dim() != int64_t(a.shape.size()))
     p.refuse(a, text(a.shape.size()) + " dimensions", text(t.dim()));
   for (int64_t d = 0; d < t.dim(); d++) {
@@ -143,7 +147,8 @@ at::Tensor laid_out(const PackageData& p, const Argument& a, const at::Tensor& t
   if (fits)
     return t;
   if (a.in_place)
-    p.refuse(a, "strides " + text(at::IntArrayRef(stride)) + ", since the program writes to it or returns it", text(t.strides()));
+    p.refuse(a, "strides " + text(at::IntArrayRef(stride)) + ", since the program writes to it or returns it",
+             text(t.strides()));
   return at::empty_strided(shape, stride, t.options()).copy_(t);
 }
 
@@ -172,7 +177,8 @@ std::vector<int64_t> checked(const PackageData& p, std::vector<c10::IValue>& giv
   }
   for (auto& [condition, where] : p.conditions)
     if (!condition.at(sizes))
-      throw ArgumentError(p.name + ": the sizes do not fit what " + (where.empty() ? "the program" : where) + " relies on");
+      throw ArgumentError(p.name + ": the sizes do not fit what " + (where.empty() ? "the program" : where) +
+                          " relies on");
   for (auto [a, b] : p.apart) {
     auto [a0, a1] = memory(given[a].toTensor());
     auto [b0, b1] = memory(given[b].toTensor());
@@ -192,7 +198,9 @@ class Frame {
     for (auto& e : p.values)
       value.push_back(e.at(sizes));
     for (auto& i : p.inputs)
-      input.push_back(i.kind == Input::ARGUMENT ? given[i.index] : i.kind == Input::STATE ? c10::IValue(p.tensors[i.index]) : c10::IValue(sizes[i.index]));
+      input.push_back(i.kind == Input::ARGUMENT ? given[i.index]
+                      : i.kind == Input::STATE  ? c10::IValue(p.tensors[i.index])
+                                                : c10::IValue(sizes[i.index]));
     tensor.resize(p.slots.size());
     data.resize(p.slots.size());
     if (p.scratch >= 0 && value[p.scratch] > 0)
@@ -255,7 +263,9 @@ class Frame {
   at::Tensor scratch;
 
   at::IntArrayRef shape(int at) const { return {value.data() + p.slots[at].dims, size_t(p.slots[at].ndim)}; }
-  at::IntArrayRef stride(int at) const { return {value.data() + p.slots[at].dims + p.slots[at].ndim, size_t(p.slots[at].ndim)}; }
+  at::IntArrayRef stride(int at) const {
+    return {value.data() + p.slots[at].dims + p.slots[at].ndim, size_t(p.slots[at].ndim)};
+  }
   at::TensorOptions options(int at) const { return at::TensorOptions().dtype(p.slots[at].dtype).device(p.place); }
 
   void put(int at, const at::Tensor& t) {
@@ -274,7 +284,8 @@ class Frame {
       return tensor[at];
     const at::Tensor* base = s.kind == SLOT_ALIAS && tensor[s.index].defined() ? &tensor[s.index] : nullptr;
     if (base && base->scalar_type() == s.dtype)
-      return tensor[at] = base->as_strided(shape(at), stride(at), base->storage_offset() + value[s.offset] / s.itemsize);
+      return tensor[at] =
+                 base->as_strided(shape(at), stride(at), base->storage_offset() + value[s.offset] / s.itemsize);
     return tensor[at] = at::from_blob(data_of(at), shape(at), stride(at), [](void*) {}, options(at), p.place);
   }
 
@@ -319,7 +330,8 @@ class Frame {
 
   at::Tensor draw(const Call& c, const std::vector<c10::IValue>& args) { return tcompile::draw(args, p.place); }
 
-  /* What a call gave, into slots. Kernels address memory by the strides that were planned, and torch's kernels may choose others. */
+  /* What a call gave, into slots. Kernels address memory by the strides that were planned, and torch's kernels may
+   * choose others. */
   void accept(const Call& c, std::vector<c10::IValue> gave) {
     if (c.outs.empty())
       return;
@@ -330,7 +342,8 @@ class Frame {
       gave = items;
     }
     if (gave.size() != c.outs.size())
-      throw PackageError(c.op->name + " gave " + text(gave.size()) + " results where " + text(c.outs.size()) + " were planned");
+      throw PackageError(c.op->name + " gave " + text(gave.size()) + " results where " + text(c.outs.size()) +
+                         " were planned");
     for (size_t i = 0; i < gave.size(); i++) {
       int at = c.outs[i];
       if (at < 0 || !gave[i].isTensor() || !gave[i].toTensor().defined())
@@ -376,7 +389,8 @@ void check_machine(const Json& needs, const std::string& folder, int device, Pac
   for (int i = 0; i < 2; i++) /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR */
     driver().check(driver().attribute(&arch[i], 75 + i, p.place.index()), "cuDeviceGetAttribute");
   if (needs["arch"].whole != 10 * arch[0] + arch[1])
-    throw PackageError(folder + " was made for sm_" + text(needs["arch"].whole) + ", and " + p.place.str() + " is sm_" + text(10 * arch[0] + arch[1]));
+    throw PackageError(folder + " was made for sm_" + text(needs["arch"].whole) + ", and " + p.place.str() + " is sm_" +
+                       text(10 * arch[0] + arch[1]));
 }
 
 void read_tensors(const Json& m, const std::string& file, PackageData& p) {
@@ -386,7 +400,8 @@ void read_tensors(const Json& m, const std::string& file, PackageData& p) {
     throw PackageError("the package's weights are not there: " + file);
   int64_t bytes = int64_t(f.tellg());
   if (bytes != wanted["bytes"].whole)
-    throw PackageError(file + " is damaged, or of another package: " + text(bytes) + " bytes where " + text(wanted["bytes"].whole) + " are due");
+    throw PackageError(file + " is damaged, or of another package: " + text(bytes) + " bytes where " +
+                       text(wanted["bytes"].whole) + " are due");
   at::Tensor words = at::empty({0}, at::kLong);
   if (bytes)
     words = at::from_file(file, false, bytes / 8, at::kLong); /* pages that are copied only where they are written to */
@@ -444,7 +459,8 @@ void read_arguments(const Json& m, PackageData& p) {
   for (auto& r : m["results"].items) {
     Result made{r[size_t(0)].text, r[1].text, 0, {}, {}};
     if (made.kind == "const")
-      made.constant = r[2].kind == Json::Map || r[2].kind == Json::List ? c10::IValue() : constant_of(r[2], p.tensors, p.place);
+      made.constant =
+          r[2].kind == Json::Map || r[2].kind == Json::List ? c10::IValue() : constant_of(r[2], p.tensors, p.place);
     else if (made.kind == "size")
       made.size = size_of(r[2], p.sizes);
     else
@@ -503,7 +519,8 @@ void read_plan(const Json& plan, PackageData& p) {
 Package Package::load(const std::string& folder, bool trusted, int device, const std::string& weights) {
   if (!trusted)
     std::cerr << folder
-              << " holds machine code, which runs in your process with all that you may do. Its checksum finds damage, not malice: load such a "
+              << " holds machine code, which runs in your process with all that you may do. Its checksum finds damage, "
+                 "not malice: load such a "
                  "package only from whom you trust, and pass true for `trusted` then.\n";
   std::string manifest = read_file(folder + "/manifest.json"), wanted = read_file(folder + "/checksum");
   if (sha256(manifest) != wanted.substr(0, 64))
@@ -512,10 +529,12 @@ Package Package::load(const std::string& folder, bool trusted, int device, const
   if (m["kind"].text != KIND)
     throw PackageError(folder + " is no package");
   if (m["format"].whole != FORMAT)
-    throw PackageError(folder + " has format " + text(m["format"].whole) + "; this program reads format " + text(int(FORMAT)));
+    throw PackageError(folder + " has format " + text(m["format"].whole) + "; this program reads format " +
+                       text(int(FORMAT)));
   for (size_t i = 0; i < m["files"].size(); i++)
     if (sha256(read_file(folder + "/" + m["files"].keys[i])) != m["files"][i].text)
-      throw PackageError(folder + " is damaged: the checksum of " + m["files"].keys[i] + " does not match. None of it was loaded");
+      throw PackageError(folder + " is damaged: the checksum of " + m["files"].keys[i] +
+                         " does not match. None of it was loaded");
   at::NoGradGuard no_gradients;
   auto p = std::make_shared<PackageData>();
   p->name = m["name"].text;

@@ -3,9 +3,9 @@
      auto program = tcompile::Package::load("folder", true);
      std::vector<at::Tensor> results = program({x});
 
-   Compile tcompile_package.cpp with your program, as C++17 (C++20 where your libtorch asks for it), against libtorch; no Python, no
-   compiler and no CUDA headers are needed. With -fopenmp kernels of the CPU run on torch's threads. `python -c "import tcompile;
-   print(tcompile.cpp_path())"` says where both files are. */
+   Compile tcompile_package.cpp with your program, as C++17 (C++20 where your libtorch asks for it), against libtorch;
+   no Python, no compiler and no CUDA headers are needed. With -fopenmp kernels of the CPU run on torch's threads.
+   `python -c "import tcompile; print(tcompile.cpp_path())"` says where both files are. */
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,13 +34,14 @@ struct PackageData;
 /* Calls from several threads at once are safe, unless the program changes its state or its arguments. */
 class Package {
  public:
-  /* The folder holds machine code: load one only from whom you trust. Its checksums find damage, not malice. A warning on stderr says so
-     unless `trusted`. Each is checked before anything runs. `device`: which GPU, -1: the current one. `weights`: where the tensors of
-     the state are, if not where the package says. */
-  static Package load(const std::string& folder, bool trusted = false, int device = -1, const std::string& weights = "");
+  /* The folder holds machine code: load one only from whom you trust. Its checksums find damage, not malice. A warning
+     on stderr says so unless `trusted`. Each is checked before anything runs. `device`: which GPU, -1: the current one.
+     `weights`: where the tensors of the state are, if not where the package says. */
+  static Package load(const std::string& folder, bool trusted = false, int device = -1,
+                      const std::string& weights = "");
 
-  /* Arguments are the tensors and whole numbers among those of the exported function, in the order of `argument_names`; results are
-     those of `result_names`: tensors, numbers, None. The program computes no gradients. */
+  /* Arguments are the tensors and whole numbers among those of the exported function, in the order of `argument_names`;
+     results are those of `result_names`: tensors, numbers, None. The program computes no gradients. */
   std::vector<c10::IValue> run(const std::vector<c10::IValue>& arguments) const;
 
   /* The same for tensors alone: results that are none are left out. */
