@@ -347,12 +347,13 @@ def cpp_stage(printer: Callable[[Pass], str]) -> Callable:
                 plan = _plan_of(kernel, kernel.name, target)
                 made[kernel.key()] = plan, body_of(plan.row, printer)
 
-        def source_of(kernel: Kernel, key: Any, name: str) -> KernelSource:
-            source = _printed(*made[key], target, name)
+        def source_of(kernel: Kernel, target: Target, *, name: str, printed: Any) -> KernelSource:
+            source = _printed(*made[kernel.key()], target, name)
             _tried(GeneratedKernel(name, kernel, source), target, opts)
             return source
 
-        return generate_kernels(schedule, "c++", target, source_of)
+        # (a printer of one's own is part of what tells texts of earlier graphs apart)
+        return generate_kernels(schedule, "c++", target, source_of, printed=(printer, repr(made)))
 
     return named_after(printer, stage)
 

@@ -58,11 +58,11 @@ def test_work_that_was_left_out_is_no_speed():
     r = quiet()
     r.graphs[0].unused = 0.05
     finish(r)
-    assert unused_share(r) == 0 and r.speedups.over("eager") is not None
+    assert unused_share(r) == (0.0, "") and r.speedups.over("eager") is not None
     r.graphs[0].unused = 0.98
     finish(r)
     assert r.speedups.over("eager") is None and r.speedups.over("torch") is not None
-    assert "98 % of the work left out" in r.summary.line and "than eager" not in r.summary.line
+    assert "98 % of graph_0's work left out" in r.summary.line and "than eager" not in r.summary.line
     call = r.speedups.calls[0]
     assert all(x.over != "eager" for x in call.speedups) and call.break_even_calls is None
     assert all(e.median for e in call.engines), "the times themselves stay"

@@ -9,10 +9,10 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import Expr, as_expr
-from ..ir import Value, const, index, prim
+from ..ir import Value, cast, const, index, prim
 from ..context import Lowering
-from ..rule_table import NoRule
-from ..ref import Ref, dim_symbol, is_one
+from ..rule_table import NoRule, rule
+from ..ref import Ref, dim_symbol, is_one, remap
 
 MOST_TAPS = 16  # of a window
 i64 = torch.int64
@@ -40,3 +40,40 @@ def _at(d: int, shape: Sequence[Any]) -> Expr:
 
 def _within(e: Expr, n: int) -> Value:
     return prim("logical_and", prim("ge", index(e), const(0, i64)), prim("lt", index(e), const(n, i64)))
+
+
+@rule("aten.max_pool2d_with_indices_backward.default")
+def max_pool_backward(
+    lo: Lowering,
+    node: Any,
+    g: Ref,
+    x: Ref,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Ref,
+) -> Ref:
+    shape = tuple(lo.meta().shape)
+    window = _pair(kernel, (1, 1))
+    steps, pads = _pair(stride, window), _pair(padding, (0, 0))
+    _fits(lo, g, window, _pair(dilation, (1, 1)), shape)
+    f32 = torch.float32
+    here = index(_at(2, shape) * shape[3] + _at(3, shape))
+    total: Value | None = None
+    for a in range(-(-window[0] // steps[0])):
+        for b in range(-(-window[1] // steps[1])):
+            oh, ow = (_at(2, shape) + pads[0]) // steps[0] - a, (_at(3, shape) + pads[1]) // steps[1] - b
+            inside = prim("logical_and", _within(oh, g.shape[2]), _within(ow, g.shape[3]))
+            at = {0: _at(0, shape), 1: _at(1, shape), 2: oh, 3: ow}
+            mine = prim("eq", remap(indices, shape, at).value, here)
+            v = prim(
+                "masked",
+                inside,
+                prim("where", mine, cast(remap(g, shape, at).value, f32), const(0.0, f32)),
+                const(0.0, f32),
+            )
+            total = v if total is None else prim("add", total, v)
+    assert total is not None
+    return lo.pointwise(cast(total, lo.meta().dtype))
