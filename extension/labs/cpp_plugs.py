@@ -347,7 +347,7 @@ def cpp_stage(printer: Callable[[Pass], str]) -> Callable:
                 plan = _plan_of(kernel, kernel.name, target)
                 made[kernel.key()] = plan, body_of(plan.row, printer)
 
-        def source_of(kernel: Kernel, target: Target, *, name: str, printed: Any) -> KernelSource:
+        def source_of(kernel: Any, target: Target, *, name: str, printed: Any) -> KernelSource:
             source = _printed(*made[kernel.key()], target, name)
             _tried(GeneratedKernel(name, kernel, source), target, opts)
             return source
