@@ -42,6 +42,8 @@ def horizontal(
     """The steps with such kernels joined: each goes to the latest group, or begins one. `most`: operators in a
     kernel.
     """
+    if not any(_on_gpu(s) for s in steps if isinstance(s, Launch)):
+        return list(steps)
     alive = Liveness(steps, lowered).bytes_alive(hints)
     inputs = sum(size_hint(nbytes(b), hints) for b in lowered.inputs if isinstance(b, Buffer))
     peak = max(alive, default=0)
@@ -95,6 +97,10 @@ def _may_join(group: list[Launch], s: Launch, wishes: Wishes, most: int) -> bool
     )
 
 
+def _on_gpu(s: Launch) -> bool:
+    return all(torch.device(b.device or "cpu").type == "cuda" for b in s.outputs)
+
+
 def _is_free(s: Launch, there: Container[Buffer]) -> bool:
     """Whether a kernel may run once what is `there` is made, and goes through memory in one run: element-wise, of
     static size.
@@ -111,9 +117,7 @@ def _is_free(s: Launch, there: Container[Buffer]) -> bool:
         or k.locals
     ):
         return False
-    if not all(torch.device(b.device or "cpu").type == "cuda" for b in s.outputs) or not all(
-        b in there or b.kind == "constant" for b in s.inputs
-    ):
+    if not _on_gpu(s) or not all(b in there or b.kind == "constant" for b in s.inputs):
         return False
     stores, axis = k.stages[0].stores, k.outer[0].symbol.name
     return all(x.mode == "set" and not x.positions and x.index.coeff(axis) is ONE for x in stores) and all(

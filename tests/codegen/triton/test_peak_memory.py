@@ -1,4 +1,4 @@
-"""What would lie in memory for long is not made early: parts of large `cat`s, results of a launch that kernels share."""
+"""What would lie in memory for long is not made early: parts of a large `cat`, results of a shared launch."""
 
 import pytest
 import torch
