@@ -19,6 +19,7 @@ from .groups import Limits, group_steps
 from .shared_launches import horizontal
 from .inline import buffers_read, checks_unread, inline
 from .memory.liveness import output_buffers
+from .memory.lower_peak import lower_peak
 from .memory.memory_plan import plan_memory
 from .memory.buffer_names import unify_names
 from .order import sink
@@ -64,6 +65,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
             launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))
     if fuse:
         launches = horizontal(launches, lowered, hints, wishes, limits.nests)
+        launches = lower_peak(launches, lowered, hints, updated)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}
     changes = {i: lowered.writes.get(i, 1) for i in sorted({*written, *copied})}

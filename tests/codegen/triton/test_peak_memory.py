@@ -6,7 +6,8 @@ import torch
 pytest.importorskip("triton")
 
 from tcompile.compiler.fusion import shared_launches  # noqa: E402
-from tcompile.compiler.fusion.schedule import Alloc, Launch  # noqa: E402
+from tcompile.compiler.fusion.memory import lower_peak  # noqa: E402
+from tcompile.compiler.fusion.schedule import Alloc, Extern, Launch  # noqa: E402
 
 from .as_gpu import check_as_gpu  # noqa: E402
 
@@ -41,3 +42,32 @@ def test_shared_launches_do_not_raise_the_peak(monkeypatch):
 
     assert results_of_the_first(1 << 20) == 2, "both read inputs alone"
     assert results_of_the_first(0) == 1, "the second one's result would wait while the wide product lies in memory"
+
+
+def with_a_shortcut(x, first, second, third, shortcut):
+    conv, x = torch.nn.functional.conv2d, torch.relu(x)
+    wide = conv(x, first)
+    both = torch.cat([wide, torch.tanh(conv(wide, second))], 1)
+    return conv(both, third) + conv(x, shortcut)
+
+
+def test_a_call_that_frees_its_input_comes_before_the_peak(monkeypatch):
+    monkeypatch.setattr(lower_peak, "NO_PEAK", 0)
+    monkeypatch.setattr(lower_peak, "SMALL_BYTES", 1)
+    shapes = (2, 4, 16, 16), (16, 4, 1, 1), (16, 16, 1, 1), (1, 32, 1, 1), (1, 4, 1, 1)
+    args = [torch.randn(s) for s in shapes]
+
+    def plan(rounds):
+        monkeypatch.setattr(lower_peak, "ROUNDS", rounds)
+        return check_as_gpu(with_a_shortcut, *args, rtol=1e-3, atol=1e-3).schedule
+
+    as_written, better = plan(0), plan(64)
+    assert better.peak_bytes < as_written.peak_bytes
+
+    def channels(s):
+        return [x.args[1].shape[0] for x in s.steps if isinstance(x, Extern)]
+
+    assert channels(as_written) == [16, 16, 1, 1]
+    at_peak = next(k for k, x in enumerate(better.steps) if isinstance(x, Alloc) and x.buffer.shape == (2, 32, 16, 16))
+    small = next(k for k, x in enumerate(better.steps) if isinstance(x, Extern) and x.args[1].shape == (1, 4, 1, 1))
+    assert small < at_peak

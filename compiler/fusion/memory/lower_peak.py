@@ -1,0 +1,188 @@
+"""The order of the finished kernels and library calls that needs least memory: what frees more than it takes comes
+before the peak, what takes more than it frees comes behind it.
+
+A network with a shortcut shows why. The shortcut's convolution makes a small result of a large input; called last, it
+keeps that input alive beside everything that the other branch makes. A list scheduler for register pressure moves
+instructions for the same reason.
+
+Only the step at the peak is looked at, again and again, until nothing more can be had. Elsewhere the order stays, which
+fusion chose so that readers come close behind writers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterator, Mapping, Sequence
+
+from ...lowering.ir import Buffer
+from ...lowering.lowered import Extern, LoweredGraph, View
+from ...ops.collectives import communicates
+from ..domain import size_hint
+from ..inline import buffers_read, does_more
+from ..schedule import Launch
+from .liveness import Liveness, may_alias, nbytes
+
+__all__ = ["lower_peak"]
+
+REACH = 64  # steps from the peak within which a step is moved
+MOST = 8  # steps that are moved together: a call and what it needs
+ROUNDS = 64
+TRIED = 4  # moves of a round that are looked at closely
+SMALL_BYTES = 1 << 16  # no move for less
+NO_PEAK = 1 << 20  # of memory, below which no order is better than another
+
+
+@dataclass(frozen=True)
+class _Move:
+    steps: tuple[int, ...]  # their places, in order
+    to: int  # the place before which they come
+    gain: int  # bytes that are no longer alive at the peak
+
+    def apply(self, steps: Sequence[Any]) -> list[Any]:
+        taken = [steps[i] for i in self.steps]
+        rest = set(self.steps)
+        before = [s for i, s in enumerate(steps) if i < self.to and i not in rest]
+        behind = [s for i, s in enumerate(steps) if i >= self.to and i not in rest]
+        return [*before, *taken, *behind]
+
+
+def lower_peak(
+    steps: Sequence[Any], lowered: LoweredGraph, hints: Mapping[str, int], updated: Mapping[Buffer, int]
+) -> list[Any]:
+    """The same steps in an order whose peak is no higher. `updated`: buffers that are an input already
+    (updated_inputs.py).
+    """
+    over = {b: lowered.inputs[i] for b, i in [*((b, i) for i, b in lowered.mutations), *updated.items()]}
+    order = _Order(list(steps), lowered, hints, over)
+    for _ in range(ROUNDS):
+        if not order.steps or max(order.alive) < NO_PEAK:
+            break
+        found = sorted(order.moves(), key=lambda m: -m.gain)[:TRIED]
+        tried = (_Order(m.apply(order.steps), lowered, hints, over) for m in found)
+        better = next((o for o in tried if o.is_lower(order)), None)
+        if better is None:
+            break
+        order = better
+    return order.steps
+
+
+class _Order:
+    """An order of the steps: what is alive when, who reads and who writes each block of memory.
+
+    over: buffer -> the graph's input that it is written over.
+    """
+
+    def __init__(
+        self, steps: list[Any], lowered: LoweredGraph, hints: Mapping[str, int], over: Mapping[Buffer, Buffer]
+    ):
+        self.steps, self.hints, self.over = steps, hints, over
+        self.live = Liveness(steps, lowered)
+        self.alive = self.live.bytes_alive(hints)
+        self._sizes: dict[Buffer, int] = {}
+
+    def is_lower(self, other: _Order) -> bool:
+        """Whether the peak is lower, or as high at fewer steps."""
+        mine, others = max(self.alive), max(other.alive)
+        return mine < others or mine == others and self.alive.count(mine) < other.alive.count(others)
+
+    def moves(self) -> Iterator[_Move]:
+        """Every move of a step near the peak over it that frees memory there."""
+        root, n = self.live.root, len(self.steps)
+        peak = max(range(n), key=self.alive.__getitem__)
+        reads = [{root(b) for b in _read(s)} for s in self.steps]
+        writes = [{root(x) for b in _written(s) for x in (b, self.over.get(b, b))} for s in self.steps]
+        readers: dict[Buffer, list[int]] = {}
+        writers: dict[Buffer, list[int]] = {}
+        for i in range(n):
+            for b in reads[i]:
+                readers.setdefault(b, []).append(i)
+            for b in writes[i]:
+                writers.setdefault(b, []).append(i)
+        alone = [
+            _may_move(s) and all(writers[b] == [i] and self.live.first.get(b) == i for b in writes[i])
+            for i, s in enumerate(self.steps)
+        ]
+        for at in range(peak + 1, min(n, peak + REACH)):
+            group = self._needed(at, peak, reads, writes, alone)
+            if group and (gain := self._freed(group, peak, reads, writes, readers)) >= SMALL_BYTES:
+                yield _Move(group, peak, gain)
+        for at in range(max(0, peak - REACH), peak):
+            later = min((r for b in writes[at] for r in readers.get(b, ()) if r != at), default=n)
+            if not alone[at] or isinstance(self.steps[at], View) or not peak < later <= n:
+                continue
+            if any(not reads[at].isdisjoint(writes[j]) for j in range(at + 1, min(later, n))):
+                continue
+            made = sum(self._size(b) for b in writes[at])
+            held = sum(self._size(b) for b in reads[at] if b in self.live.first and self.live.last_use[b] < peak)
+            if made - held >= SMALL_BYTES:
+                yield _Move((at,), later, made - held)
+
+    def _needed(
+        self, at: int, peak: int, reads: list[set[Buffer]], writes: list[set[Buffer]], alone: list[bool]
+    ) -> tuple[int, ...]:
+        """The steps from the peak on that have to come with step `at` where it comes before the peak; none where one of
+        them may not.
+        """
+        wanted, group = set(reads[at]), [at]
+        if not alone[at]:
+            return ()
+        for i in range(at - 1, peak - 1, -1):
+            if writes[i].isdisjoint(wanted) and not (isinstance(self.steps[i], View) and self._shows(i, group)):
+                continue
+            if i == peak or not alone[i] or len(group) == MOST:
+                return ()
+            group.append(i)
+            wanted |= reads[i]
+        return tuple(reversed(group))
+
+    def _shows(self, i: int, group: Sequence[int]) -> bool:
+        """Whether a step of the group reads what view i makes a name for."""
+        name = self.steps[i].buffer
+        return any(name in _read(self.steps[j]) for j in group)
+
+    def _freed(
+        self,
+        group: tuple[int, ...],
+        peak: int,
+        reads: list[set[Buffer]],
+        writes: list[set[Buffer]],
+        readers: dict[Buffer, list[int]],
+    ) -> int:
+        """Bytes that are no longer alive at the peak where the group comes before it."""
+        inside = set(group)
+        freed = kept = 0
+        for b in {b for i in group for b in reads[i]}:
+            here = b in self.live.first and self.live.first[b] < peak and b not in self.live.pinned
+            if here and all(r < peak or r in inside for r in readers[b]) and self.live.last_use[b] in inside:
+                freed += self._size(b)
+        for b in {b for i in group for b in writes[i]}:
+            if b in self.live.pinned or self.live.last_use[b] not in inside:
+                kept += self._size(b)
+        return freed - kept
+
+    def _size(self, b: Buffer) -> int:
+        if b not in self._sizes:
+            self._sizes[b] = max(0, size_hint(nbytes(b), dict(self.hints)))
+        return self._sizes[b]
+
+
+def _read(s: Any) -> list[Buffer]:
+    return list(s.inputs) if isinstance(s, Launch) else buffers_read(s)
+
+
+def _written(s: Any) -> list[Buffer]:
+    """What a step makes or may change. (A view makes a name, no memory.)"""
+    if isinstance(s, View):
+        return []
+    made = [b for b in s.outputs if b is not None]
+    return [*made, *buffers_read(s)] if isinstance(s, Extern) and does_more(s) else made
+
+
+def _may_move(s: Any) -> bool:
+    """Whether a step does nothing but make memory of its own."""
+    if isinstance(s, View):
+        return True
+    if isinstance(s, Launch):
+        return not s.kernel.checks
+    own = not any(b is not None and may_alias(s, k) for k, b in enumerate(s.outputs))
+    return own and not does_more(s) and not communicates(s.op)
