@@ -28,6 +28,7 @@ from .products.pad_products import pad_products
 from .padded_groups import padded_groups
 from .slice_scatters import slices_of_scatters
 from .gradient_sums import sums_of_parts
+from .strided_gradients import strided_gradients
 from .products.transposed_products import turned_products
 from .unused import unused_share
 
@@ -43,6 +44,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("attention", "recorded", attention),
     ("fast_dropout", "recorded", dropout_by_bits),
     ("constant_folding", "decomposed", fold.constant_folding),
+    ("strided_gradients", "decomposed", strided_gradients),
     ("slices_of_scatters", "decomposed", slices_of_scatters),
     ("sums_of_parts", "decomposed", sums_of_parts),
     ("no_ops", "decomposed", clean.no_ops),

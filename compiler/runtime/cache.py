@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 FORMAT = "v1"
-_EVICT_EVERY = 64  # stores between two looks at the size of the folder
+_EVICT_EVERY = 512  # stores between two looks at the size of the folder
 _SHARDS = "[0-9a-f][0-9a-f]"
 _MOST_NOTES = 10_000  # of some hundred bytes each
 _ABANDONED = 86400.0  # seconds after which what a compiler was writing belongs to a process that was killed

@@ -3,7 +3,7 @@ one kernel in the place of products and what lies around them (match_attention.p
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Sequence
+from typing import Any, Callable, Protocol, Sequence
 
 import torch
 
@@ -189,9 +189,15 @@ class Finder:
             v = value_at(nest, v.attr[1], ranges)
         raise NoMatch
 
-    def expanded(self, v: Value, ranges: dict[str, tuple], wanted: Any) -> Value:
-        """A value with the loads that `wanted(buffer, value)` names computed; `value`: what is read, computed as far as
-        that goes.
+    def expanded(
+        self,
+        v: Value,
+        ranges: dict[str, tuple],
+        wanted: Callable[[Buffer, Value], bool] = lambda b, new: True,
+        among: Callable[[Buffer], bool] = lambda b: True,
+    ) -> Value:
+        """A value with the loads of the buffers `among` which `wanted(buffer, value)` is true computed; `value`: what
+        is read, computed as far as that goes.
         """
         made: dict[int, Value | None] = {}
 
@@ -199,7 +205,7 @@ class Finder:
             def on_load(b: Buffer, e: Expr) -> Value | None:
                 x = load(b, e)
                 if x.id not in made:
-                    nest = self.producer(x)
+                    nest = self.producer(x) if among(b) else None
                     new = (
                         rewritten(value_at(nest, e, ranges), depth + 1)
                         if nest is not None and depth < LONGEST
@@ -232,7 +238,7 @@ class Finder:
         return a is b or self.scores(a, ranges) is self.scores(b, ranges)
 
     def scores(self, v: Value, ranges: dict[str, tuple]) -> Value:
-        return self.expanded(v, ranges, lambda b, new: self.leads(b))
+        return self.expanded(v, ranges, among=self.leads)
 
     def copied(self, v: Value, ranges: dict[str, tuple]) -> Value:
         """An operand as it lies before it was copied into another layout or converted; or the load itself."""

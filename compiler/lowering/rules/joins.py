@@ -151,6 +151,7 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
             alone.add(n)
     names = {n.name for n in alone if n is not None}
     ranges = ranges_of(x.shape)
+    room = 2 * MOST_MOVED  # operations that are looked at; of those that appear twice one may remain
 
     def value_at(b: Buffer, e: Expr) -> Value | None:
         nests = made.get(b, ())
@@ -166,11 +167,15 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
             or any(v.op == "check_index" for v in walk([nest.value]))
         ):
             return None
+        nonlocal room
+        room -= len(walk([nest.value]))
+        if room < 0:  # (whatever follows is not used)
+            return None
         at = positions(nest.axes, nest.index, e, ranges)
         return Rewriter(on_index=lambda e: tidy(e.subs(at), ranges), on_load=value_at)(nest.value)
 
     value = value_at(*x.value.attr)
-    return x if value is None or len(walk([value])) > MOST_MOVED else Ref(x.shape, x.dtype, value)
+    return x if value is None or room < 0 or len(walk([value])) > MOST_MOVED else Ref(x.shape, x.dtype, value)
 
 
 def _is_zero(x: Any) -> bool:

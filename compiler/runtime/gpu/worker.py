@@ -10,7 +10,8 @@ first kernel, seconds where the disk is cold). A job:
 or, for CUDA C++, {"language": "cuda", "text", "target", "out", "functions": [{"name", "shared", "threads"}]}, which
 NVRTC compiles. An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes", "assembly"}]} with the
 binaries, one after the other, in `out`; or {"error": text}, and "errno" where files can't be written. `assembly` is the
-text of `readable`, deflated, in base 64.
+text of `readable`, deflated, in base 64. A line {"patience": n} is no job: the process ends where none comes for n
+seconds.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import json
 import linecache
 import os
 import re
-import sys
+import select
 import tempfile
 import traceback
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -159,11 +160,24 @@ def _import_triton() -> None:
             module.triton_key = lambda: triton.__version__
 
 
+def _requests() -> Iterator[bytes]:
+    """The jobs, a line each."""
+    text, patience = b"", None
+    while select.select([0], [], [], patience)[0] and (more := os.read(0, 1 << 16)):
+        *lines, text = (text + more).split(b"\n")
+        for line in lines:
+            patience = None
+            if line.startswith(b'{"patience"'):
+                patience = json.loads(line)["patience"]
+            else:
+                yield line
+
+
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
     _import_triton()  # while nobody waits
-    for line in sys.stdin:
+    for line in _requests():
         try:
             answer = compile_job(json.loads(line))
         except Exception as e:

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import select
 import sys
+import time
 import weakref
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +30,7 @@ from ...errors import ToolchainError
 __all__ = ["Worker", "take", "give", "prestart", "processes", "stop_workers", "toolchain", "triton_version"]
 
 KEPT_IDLE = 4  # workers that stay for later kernels
+PATIENCE = 30.0  # seconds that each further one waits for a job before it ends by itself
 MOST_SECONDS = 900.0  # that one kernel may take: a worker that says nothing for longer hangs
 
 
@@ -86,6 +88,7 @@ class Worker:
             io.BufferedReader(self.process.stderr),
         )  # type: ignore[type-var]
         _all.add(self)
+        self.until = float("inf")  # when it ends by itself, at the earliest
         self.heard = forks.signal()  # its last words are in `errors`
         forks.start_thread(self._drain, "tcompile worker")
 
@@ -115,11 +118,19 @@ class Worker:
                 f" {''.join(self.errors)[-3000:]}"
             ) from None
 
-    def stop(self) -> None:
+    def end_if_idle(self, seconds: float | None) -> None:
+        """Have it end by itself where no job comes for so long; None: never. Raises OSError where it has ended."""
+        self.requests.write(json.dumps({"patience": seconds}).encode() + b"\n")
+        self.until = float("inf") if seconds is None else time.monotonic() + seconds
+
+    def kill(self) -> None:
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass  # it has ended already
+
+    def stop(self) -> None:
+        self.kill()
         self.process.wait()
 
 
@@ -133,18 +144,29 @@ def take() -> Worker:
     with _lock:
         while _idle:
             w = _idle.pop()
-            if w.process.poll() is None:
-                return w
+            if w.process.poll() is None and time.monotonic() < w.until - PATIENCE / 2:
+                with contextlib.suppress(OSError):
+                    if w.until < float("inf"):
+                        w.end_if_idle(None)
+                    return w
     return Worker()
 
 
 def give(w: Worker) -> None:
-    """Back, after its last answer was read."""
+    """Back, after its last answer was read. (To wait for the end of a process takes a second on some machines: those
+    that are too many end later, by themselves.)
+    """
     with _lock:
-        if w.process.poll() is None and len(_idle) < KEPT_IDLE:
-            _idle.append(w)
+        _idle[:] = [x for x in _idle if x.process.poll() is None]
+        if w.process.poll() is not None:
             return
-    w.stop()
+        lasting = sum(x.until == float("inf") for x in _idle)
+        if lasting < KEPT_IDLE:
+            _idle.insert(0, w)
+            return
+        with contextlib.suppress(OSError):  # (it ends at this moment)
+            w.end_if_idle(PATIENCE)
+            _idle.append(w)
 
 
 @forks.in_child
@@ -171,8 +193,9 @@ def prestart(n: int) -> None:
 
 def stop_workers() -> None:
     with _lock:
-        while _idle:
-            _idle.pop().stop()
+        for w in _idle:
+            w.kill()
+        _idle.clear()
 
 
 atexit.register(stop_workers)
