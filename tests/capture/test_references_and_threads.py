@@ -149,6 +149,33 @@ def test_callables_allowed_in_graphs(backend, monkeypatch):
     torch.testing.assert_close(c(x), fn(x))
 
 
+@torch._dynamo.allow_in_graph
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        torch._dynamo.graph_break()
+        ctx.rows = x.shape[0] * factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.rows, None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
+def test_a_function_of_autograd_allowed_in_graphs(backend):
+    """Its backward is followed with the gradients; sizes that it kept are those of each call."""
+
+    def fn(x):
+        return Scaled.apply(x, 3).sin()
+
+    c = tcompile.compile(fn, backend=backend, fullgraph=True)
+    for n in (2, 3, 4):
+        x = torch.rand(n, 2, requires_grad=True)
+        torch.testing.assert_close(c(x), fn(x))
+        torch.testing.assert_close(torch.autograd.grad(c(x).sum(), x), torch.autograd.grad(fn(x).sum(), x))
+
+
 def test_one_entry_serves_references_to_other_objects():
     """A module of torch keeps weak references to its weights: each module has others."""
 

@@ -22,6 +22,7 @@ from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, ope
 from ..kinds.callables import class_method, python_function
 from ..kinds.inline_policy import is_trusted_module
 from ..machine.signals import Break, Raised
+from .torch_marks import is_allowed_in_graph
 from ...graph.tensor import TraceTensor
 from ..kinds.parameters import bind
 
@@ -69,12 +70,28 @@ def apply_function(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
             )
         args = (*args, *(kwargs[n] for n in names[: len(kwargs)]))
     args = tuple(m.deep_plain(a) for a in args)
+    if is_allowed_in_graph(cls):
+        code = cls.forward.__code__
+        if code in m.opaque:
+            m.world.guard(m.world.source_of(cls) or m.world.anchor(cls), "ID", cls, "Function allowed in graphs")
+            return tensor_calls.call_function(m, _applied(cls), list(args), {})
+        m.allowed.add(code)
     if torch._C._are_functorch_transforms_active():
         raise Break("autograd_function", "a custom autograd function is applied inside a transform of torch.func")
     needs = tuple(isinstance(a, TraceTensor) and a.requires_grad for a in args)
     if not (torch._C.is_grad_enabled() and any(needs)):
         return _without_gradient(m, cls, args, needs)
     return _with_gradient(m, cls, args, needs)
+
+
+def _applied(cls: type) -> Any:
+    """cls.apply as a function of the class's module, by which a graph prints it."""
+
+    def apply(*args: Any) -> Any:
+        return cls.apply(*args)  # type: ignore[attr-defined]
+
+    apply.__name__, apply.__module__ = f"{cls.__name__}_apply", cls.__module__
+    return apply
 
 
 @functools.cache
