@@ -154,3 +154,16 @@ def test_the_dtype_of_gradients_that_a_function_asks_for(dtype):
             return (grad * (2 if grad.dtype is torch.float32 else 3)).to(torch.float32)
 
     agree(lambda x: Typed.apply(x), tensor(4), fullgraph=dtype is not None)
+
+
+def test_a_function_that_a_module_of_torch_defines():
+    """Its native `apply` was taken for an operator of torch's."""
+
+    class Doubled(torch.autograd.Function):
+        __module__ = "torch.of_a_test"
+        forward = staticmethod(lambda ctx, x: x * 2)
+        backward = staticmethod(lambda ctx, grad: grad * 5)
+
+    agree(lambda x: Doubled.apply(x) + 1, tensor(4), fullgraph=True)
+    with torch.no_grad():
+        agree(lambda x: Doubled.apply(x) + 1, torch.ones(4), fullgraph=True)
