@@ -307,6 +307,24 @@ def test_checkpoint(reentrant):
     agree(f, tensor(2, 4, grad=True), tensor(2, 4, seed=1))
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_reentrant_checkpoint_of_inputs_without_gradient(enabled):
+    """Eager warns, and gives results without a gradient: of the function's weights, too."""
+    w = tensor(3, grad=True)
+
+    def fn(x):
+        return checkpoint(lambda a, b: (a, a * w, b), x, 2, use_reentrant=True), torch.is_grad_enabled()
+
+    compiled, x = tcompile.compile(fn, fullgraph=True, backend="eager"), torch.ones(3)
+    with torch.set_grad_enabled(enabled):
+        for run in (fn, compiled, compiled):
+            with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
+                (same, product, two), now = run(x)
+            assert same is not x and same.data_ptr() == x.data_ptr() and two == 2 and now is enabled
+            assert not product.requires_grad
+            torch.testing.assert_close(product, w.detach())
+
+
 def test_checkpoint_draws_the_same_numbers():
     def f(x):
         return checkpoint(lambda a: F.dropout(a, 0.5).sin(), x, use_reentrant=False), torch.rand(3)

@@ -71,6 +71,31 @@ def test_a_weak_reference_to_what_is_made_inside_breaks():
         whole(fn)(Y)
 
 
+def test_attributes_that_a_thread_lacks():
+    local = threading.local()
+
+    def fn(y):
+        if not hasattr(local, "count"):
+            local.count = 0
+        local.count += 1
+        del local.count
+        try:
+            local.count
+        except AttributeError as e:
+            local.said = str(e).partition(" object")[2]
+        return y * getattr(local, "scale", 5), local.said
+
+    run = whole(fn)
+    for _ in range(2):
+        for scale in (None, 2, 3):
+            if scale is not None:
+                local.scale = scale
+            got, said = run(Y)
+            assert torch.equal(got, Y * (scale or 5)) and said == " has no attribute 'count'"
+            assert vars(local).keys() <= {"said", "scale"}
+        del local.scale
+
+
 def test_attributes_of_a_thread():
     local = threading.local()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 import torch
 from torch.autograd.function import Function, FunctionCtx, once_differentiable
@@ -18,7 +18,7 @@ from torch.autograd.function import Function, FunctionCtx, once_differentiable
 from ...graph.higher_order import AutogradFunctionCall
 from ...graph.torch_modes import autocast_off
 from ..tensors import tensor_calls
-from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, open_body, record_call, stand_in
+from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, no_grad, open_body, record_call, stand_in
 from ..kinds.callables import class_method, python_function
 from ..kinds.inline_policy import is_trusted_module
 from ..machine.signals import Break, Raised
@@ -29,7 +29,7 @@ from ..kinds.parameters import bind
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["apply_function"]
+__all__ = ["apply_function", "own_results"]
 
 
 class CapturedContext(FunctionCtx):
@@ -143,14 +143,14 @@ def _context(m: Machine, needs: tuple) -> CapturedContext:
 
 
 def _without_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
-    was = torch._C.is_grad_enabled()
-    off = torch._C._set_grad_enabled
-    if was:
-        m.call(off, [False])
-    result = _run_forward(m, cls, ctx := _context(m, needs), args)
-    if was:
-        m.call(off, [True])
-    dirty = {id(t) for t in getattr(ctx, "dirty_tensors", ())}
+    with no_grad(m):
+        result = _run_forward(m, cls, ctx := _context(m, needs), args)
+    return own_results(m, result, args, getattr(ctx, "dirty_tensors", ()))
+
+
+def own_results(m: Machine, result: Any, args: tuple, dirty: Iterable[TraceTensor] = ()) -> Any:
+    """What apply gives for what forward gave: an argument that comes back is a tensor of its own."""
+    dirty = {id(t) for t in dirty}
     given = {id(a) for a in args}
 
     def fresh(value: Any) -> Any:

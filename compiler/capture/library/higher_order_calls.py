@@ -11,7 +11,8 @@ import torch.utils._pytree as pytree
 
 from ...graph.higher_order import CheckpointCall, CondCall, ScanCall, Template, WhileLoopCall
 from ..kinds import operators
-from .bodies import Body, Purity, capture_body, leaves_of, record_call, stand_in
+from .autograd_functions import own_results
+from .bodies import Body, Purity, capture_body, leaves_of, no_grad, record_call, stand_in
 from ..kinds.callables import python_function
 from .functional_transforms import vmap_
 from ..machine.signals import Break
@@ -48,12 +49,15 @@ def checkpoint_(
             "torch.utils.checkpoint is called without use_reentrant, or with debug=True",
             "pass use_reentrant=False",
         )
-    if use_reentrant and (
-        kwargs or torch._C.is_grad_enabled() and not any(isinstance(a, TraceTensor) and a.requires_grad for a in args)
-    ):
-        raise Break(
-            "higher_order", "a reentrant checkpoint of inputs that need no gradient", "pass use_reentrant=False"
-        )
+    if use_reentrant and kwargs:
+        raise Break("higher_order", "a reentrant checkpoint is given keywords", "pass use_reentrant=False")
+    if use_reentrant and not any(isinstance(a, TraceTensor) and a.requires_grad for a in args):
+        from torch.utils.checkpoint import check_backward_validity
+
+        m.call(check_backward_validity, [args])
+        with no_grad(m):
+            result = m.call(fn, list(args))
+        return own_results(m, result, args)
     if not torch._C.is_grad_enabled():
         return m.call(fn, list(args), kwargs)
     before, m.graph.written = m.graph.written, set()

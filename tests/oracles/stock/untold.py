@@ -44,7 +44,7 @@ class Untold:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        if str.startswith(name, "__") and str.endswith(name, "__"):  # of an UntoldText, too
             raise AttributeError(name)
         return UntoldText("untold") if name in ("name", "code") else self
 
