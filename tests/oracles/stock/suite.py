@@ -3,12 +3,12 @@
     python -m tests.oracles.stock.suite SOURCE [--suites NAME ...] [--dynamic] [--jobs N] [--only ID ...] [--again]
     [--large]
 
-SOURCE is a checkout of PyTorch with its test folder, of the installed version or an older one; nothing of it is stored
-here. Each suite runs in a process of its own, which a crash or a hang ends and a new one carries on. Values, gradients,
-effects and errors are compared as the tests do it; what they say of stock's internals (graphs, kernels, counts, code,
-words) is left out (untold.py, places.py). A test that fails is run again by stock itself: where that fails, too, it
-does not apply. The table of other causes is causes.py. Results are written to build/stock: a JSON file for each suite,
-and table.md.
+SOURCE is a checkout of PyTorch, or Debian's source package of it, with its test folder. It is of the installed version
+or an older one; nothing of it is stored here. Each suite runs in a process of its own, which a crash or a hang ends and
+a new one carries on. Values, gradients, effects and errors are compared as the tests do it. What they say of stock's
+internals (graphs, kernels, counts, code, words) is left out (untold.py, places.py). A test that fails is run again by
+stock itself: where that fails, too, it does not apply. The table of other causes is causes.py. Results are written to
+build/stock: a JSON file for each suite, and table.md.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def examine(source: Path, name: str, options: argparse.Namespace) -> tuple[str, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("source", type=Path, help="a checkout of PyTorch")
+    parser.add_argument("source", type=Path, help="a checkout of PyTorch, or Debian's source package")
     parser.add_argument(
         "--suites", nargs="*", default=list(SUITES), help="names of SUITES, or modules below SOURCE/test"
     )
