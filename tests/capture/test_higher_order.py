@@ -325,6 +325,28 @@ def test_a_reentrant_checkpoint_of_inputs_without_gradient(enabled):
             torch.testing.assert_close(product, w.detach())
 
 
+def test_whether_a_backward_pass_lets_checkpoints_compute_again():
+    asked = []
+
+    def ask(grad):
+        asked.append(torch.autograd._is_checkpoint_valid())
+        return grad * (2 if torch.autograd._is_checkpoint_valid() else 3)
+
+    def outcomes(hook):
+        found = []
+        for by_inputs in (False, True, False):
+            x = torch.ones(2, requires_grad=True)
+            y = x * 1
+            y.register_hook(hook)
+            y.sum().backward(inputs=[x] if by_inputs else None)
+            found.append(x.grad.tolist())
+        return found
+
+    compiled = tcompile.compile(ask, backend="eager", fullgraph=True)
+    assert outcomes(compiled) == outcomes(ask) == [[2, 2], [3, 3], [2, 2]]
+    assert asked == [True, False, True] * 2
+
+
 def test_checkpoint_draws_the_same_numbers():
     def f(x):
         return checkpoint(lambda a: F.dropout(a, 0.5).sin(), x, use_reentrant=False), torch.rand(3)

@@ -107,6 +107,7 @@ def test_what_fails_with_stock_itself_does_not_apply():
         FAILED,
         OTHER,
     ]
+    assert [v.verdict for v in judge(ours, Suite({"a": Outcome("too long")}))] == [FAILED, FAILED]
     page = table({"suite": judge(ours)})
     assert "| suite | 2 | 0 | 2 | 0 |" in page and "- a: fail: AssertionError: no" in page
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 import torch.utils._pytree as pytree
 
+from ...guards import source as S
 from ...graph.higher_order import CheckpointCall, CondCall, ScanCall, Template, WhileLoopCall
 from ..kinds import operators
 from .autograd_functions import own_results
@@ -72,6 +73,18 @@ def checkpoint_(
     if not leaves_of(body.result):
         raise Break("higher_order", "a checkpointed function returns no tensor")
     return _give(m, CheckpointCall(body.graph, bool(use_reentrant), m.truth(preserve)), [], body)
+
+
+def _may_recompute(autograd: Any) -> bool:
+    return autograd._is_checkpoint_valid()
+
+
+@python_function(("torch.autograd", "_is_checkpoint_valid"))
+def is_checkpoint_valid_(m: Machine) -> bool:
+    """Whether a reentrant checkpoint may compute again: not in a backward pass that is given its inputs."""
+    valid = _may_recompute(torch.autograd)
+    m.world.guard(S.asked(m.world.anchor(torch.autograd), _may_recompute), "ID", valid, "kind of the backward pass")
+    return valid
 
 
 def _give(m: Machine, call: Any, inputs: list, body: Body) -> Any:

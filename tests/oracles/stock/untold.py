@@ -46,7 +46,7 @@ class Untold:
     def __getattr__(self, name: str) -> Any:
         if str.startswith(name, "__") and str.endswith(name, "__"):  # of an UntoldText, too
             raise AttributeError(name)
-        return UntoldText("untold") if name in ("name", "code") else self
+        return UntoldText("untold") if type(name) is str and name in ("name", "code") else self
 
     def __setattr__(self, name: str, value: Any) -> None:
         pass
