@@ -39,7 +39,7 @@ _NEGATED = {
 
 def learn(m: Machine, condition: Read, holds: bool = True) -> None:
     """Take in what a comparison gives wherever the graph goes on."""
-    comparison = condition.function if holds else _NEGATED.get(condition.function)
+    comparison = condition.function if holds else _NEGATED.get(condition.function)  # type: ignore[arg-type]
     if len(m.graph.scopes) > 1 or comparison not in _MIRRORED:
         return
     a, b = condition.operands
@@ -61,10 +61,10 @@ def _bound(m: Machine, value: Any, comparison: Any, other: Range | None) -> None
 
 def decided(m: Machine, comparison: Any, operands: tuple) -> bool | None:
     """What a comparison of such numbers gives in every call that the entry serves; None where it may give both."""
-    ranges = [_range(m, v) for v in operands]
-    if None in ranges:
+    ranges = [r for v in operands if (r := _range(m, v)) is not None]
+    if len(ranges) < 2:
         return None
-    (a, b), (c, d) = ranges  # type: ignore[misc]
+    (a, b), (c, d) = ranges
     if comparison in (operator.gt, operator.ge):
         return decided(m, _MIRRORED[comparison], operands[::-1])
     if comparison in (operator.lt, operator.le):
@@ -90,10 +90,10 @@ def _made_range(m: Machine, node: ReadInt) -> Range | None:
     if function is None:
         limits = torch.iinfo(node.tensor.dtype) if node.tensor is not None else None
         return (-math.inf, math.inf) if limits is None else (limits.min, limits.max)
-    parts = [_range(m, v) for v in node.operands]
-    if None in parts:
+    parts = [r for v in node.operands if (r := _range(m, v)) is not None]
+    if len(parts) < len(node.operands):
         return None
-    (a, b), *rest = parts  # type: ignore[misc]
+    (a, b), *rest = parts
     if function is operator.neg:
         return -b, -a
     if function is abs:
