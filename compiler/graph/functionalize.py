@@ -17,7 +17,7 @@ from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, eq, le, lt, maybe_int
 from ..symbolic.places import coincide
 from .aten import AtenGraph, GraphOutput
-from ..ops.functional_forms import form_of, functional_form, sharing
+from ..ops.functional_forms import form_of, functional_form, sharing, spread, spread_names
 from .history import BACKWARD, backward_module
 from .meta import TensorMeta, views_meta
 from .meta.core import fold, is_dense, same, state
@@ -316,7 +316,7 @@ class Functionalizer:
             self._write(targets[0], self._fit(self._arg(args[1]), self.alias_of(targets[0]).meta))
             return
         if info.functional is None:
-            return self._record_on_copies(info, flat, args, kwargs, out)
+            return self._record_on_copies(info, args, kwargs, out)
         if info.functional is aten.bernoulli.p:
             return self._record_bernoulli(
                 targets[0],
@@ -353,9 +353,16 @@ class Functionalizer:
         else:
             self._write(flat[0], self._fit(n, self.alias_of(flat[0]).meta))
 
-    def _record_on_copies(self, info: OpInfo, written: list, args: tuple, kwargs: dict, out: Any) -> None:
+    def _record_on_copies(self, info: OpInfo, args: tuple, kwargs: dict, out: Any) -> None:
         """An operator without a functional form of torch's: ours, which gives what it gives and what it has written."""
         given = {**dict(zip(info.arg_names, args)), **kwargs}
+        names = [info.arg_names[i] for i in info.writes]
+        if lengths := tuple((k, len(given[k])) for k in names if isinstance(given[k], (list, tuple))):
+            outs = out if isinstance(out, (tuple, list)) else (out,)
+            own = [o for o, alias in zip(outs, info.aliases) if alias is None]
+            for name, length in lengths:
+                given |= zip(spread_names(name, length), given.pop(name))
+            return self._record_on_copies(op_info(spread(info.op, lengths)), (), given, own)
         same = self._arguments_that_are_written(info, given)
         op = sharing(info.op, tuple(same.items())) if same else info.op
         form = functional_form(op)

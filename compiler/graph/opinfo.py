@@ -29,6 +29,8 @@ class OpInfo:
                 mode only. Operators on lists of tensors are composed tensor by tensor.
     fill        defaults of arguments that the functional form requires
     rule        metadata rule of `functional`, or None
+    uncounted   whether nothing moves the versions of what it writes on the way from torch's dispatcher to here. Of an
+                operator of the program's, its kernel does: operators in there, which see no kernel of autograd's
     """
 
     __slots__ = (
@@ -46,6 +48,7 @@ class OpInfo:
         "random",
         "fill",
         "composite",
+        "uncounted",
     )
 
     def __init__(self, op: torch._ops.OpOverload):
@@ -79,6 +82,7 @@ class OpInfo:
             self.kind = "view"
         else:
             self.kind = "pure"
+        self.uncounted = self.kind in ("inplace", "out") and self._is_uncounted(op, ns, name)
         self.functional = op if self.kind in ("pure", "view") else self._functional(op)
         self.fill = self._missing_defaults() if self.kind == "inplace" and self.functional is not None else {}
         self.rule = meta.lookup_for_calls(self.functional) if self.functional is not None else None
@@ -92,6 +96,13 @@ class OpInfo:
         ):  # (it reads a tensor of numbers)
             return torch._C.DispatchKey.CompositeExplicitAutograd
         return None
+
+    def _is_uncounted(self, op: torch._ops.OpOverload, ns: str, name: str) -> bool:
+        if ns in ("aten", "prims"):
+            return self.kind == "inplace" and name.startswith("_foreach_")
+        if ns.startswith("tcompile") or self.composite is torch._C.DispatchKey.CompositeImplicitAutograd:
+            return False
+        return not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "ADInplaceOrView")
 
     def _missing_defaults(self) -> dict[str, Any]:
         """Arguments that have a default in the in-place form only."""

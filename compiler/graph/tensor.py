@@ -259,8 +259,9 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
     if instead is not None:
         return instead(*args, **kwargs)
     info = op_info(op)
-    if info.kind == "inplace" and info.name.startswith("_foreach_"):  # other changes are counted on the way here
-        torch.autograd.graph.increment_version(_flat([_argument(info, i, args, kwargs) for i in info.writes]))
+    if info.uncounted:
+        written = _flat([_argument(info, i, args, kwargs) for i in info.writes])
+        torch.autograd.graph.increment_version([t for t in written if t is not None and not t.is_inference()])
     if info.composite is not None:
         # not op.decompose, which prefers Python decompositions that differ from C++ (dropout copies)
         return op._op_dk(info.composite, *args, **kwargs)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable, Iterable
 
 import torch
 
-__all__ = ["Form", "form_of", "functional_form", "shown_name", "sharing"]
+__all__ = ["Form", "form_of", "functional_form", "shown_name", "sharing", "spread", "spread_names"]
 
 _library = torch.library.Library("tcompile_functional", "DEF")
 _WRITTEN = re.compile(r"\(\w+!\)")
@@ -36,6 +36,7 @@ class Form:
 
 _shared_library = torch.library.Library("tcompile_sharing", "DEF")
 _sharing: dict[tuple[torch._ops.OpOverload, tuple[tuple[str, str], ...]], torch._ops.OpOverload] = {}
+_spread: dict[tuple[torch._ops.OpOverload, tuple[tuple[str, int], ...]], torch._ops.OpOverload] = {}
 _shared: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {}  # such an operator -> the one it calls
 _forms: dict[torch._ops.OpOverload, Form | None] = {}
 _of_functional: dict[torch._ops.OpOverload, Form] = {}
@@ -64,24 +65,56 @@ def sharing(op: torch._ops.OpOverload, same: tuple[tuple[str, str], ...]) -> tor
     return _sharing[key]
 
 
+def spread(op: torch._ops.OpOverload, lengths: tuple[tuple[str, int], ...]) -> torch._ops.OpOverload:
+    """`op` where each list of tensors that it writes, `lengths` says of how many, is a parameter for each tensor."""
+    key = op, lengths
+    if key not in _spread:
+        _spread[key] = _spread_operator(op, dict(lengths))
+    return _spread[key]
+
+
+def spread_names(name: str, length: int) -> list[str]:
+    """The parameters that stand for a list."""
+    return [f"{name}_{i}" for i in range(length)]
+
+
 def _shared_operator(op: torch._ops.OpOverload, same: dict[str, str]) -> torch._ops.OpOverload:
-    schema = op._schema
-    parameters: list[str] = []
-    for a, text in zip(schema.arguments, _parameter_texts(op), strict=True):
-        if a.name in same:
-            continue
-        if a.kwarg_only and "*" not in parameters:
-            parameters.append("*")
-        parameters.append(text)
-    own = [r for r in schema.returns if str(r.type) != "NoneType" and r.alias_info is None]
+    parameters = {a: text for a, text in _parameters(op) if a.name not in same}
+    return _operator(op, parameters.items(), lambda given: {**given, **{k: given[w] for k, w in same.items()}})
+
+
+def _spread_operator(op: torch._ops.OpOverload, lengths: dict[str, int]) -> torch._ops.OpOverload:
+    parameters: list[tuple[Any, str]] = []
+    for a, text in _parameters(op):
+        names = spread_names(a.name, lengths[a.name]) if a.name in lengths else None
+        parameters += [(a, text)] if names is None else [(a, f"Tensor({n}!) {n}") for n in names]
+
+    def together(given: dict[str, Any]) -> dict[str, Any]:
+        lists = {k: [given.pop(n) for n in spread_names(k, length)] for k, length in lengths.items()}
+        return {**given, **lists}
+
+    return _operator(op, parameters, together)
+
+
+def _operator(
+    op: torch._ops.OpOverload, parameters: Iterable[tuple[Any, str]], arguments: Callable[[dict], dict]
+) -> torch._ops.OpOverload:
+    """An operator of ours that calls `op` with what `arguments` makes of its own, and gives none of them back.
+    `parameters`: their texts, each with the parameter of op that it stands for."""
+    texts: list[str] = []
+    names: list[str] = []
+    for a, text in parameters:
+        if a.kwarg_only and "*" not in texts:
+            texts.append("*")
+        texts.append(text)
+        names.append(text.partition("=")[0].split()[-1])
+    returns = [r for r in op._schema.returns if str(r.type) != "NoneType"]
+    own = [str(r.type) for r in returns if r.alias_info is None]
     name = f"{_plain_name(op)}_{len(_shared)}"
-    _shared_library.define(f"{name}({', '.join(parameters)}) -> ({', '.join(str(r.type) for r in own)})")
-    names = [a.name for a in schema.arguments if a.name not in same]
-    returns = [r for r in schema.returns if str(r.type) != "NoneType"]
+    _shared_library.define(f"{name}({', '.join(texts)}) -> ({', '.join(own)})")
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names, args)), **kwargs}
-        out = op(**given, **{k: given[w] for k, w in same.items()})
+        out = op(**arguments({**dict(zip(names, args)), **kwargs}))
         outs = out if isinstance(out, (tuple, list)) else () if out is None else (out,)
         fresh = tuple(o for o, r in zip(outs, returns) if r.alias_info is None)
         return fresh if len(fresh) > 1 else fresh[0] if fresh else None
@@ -92,8 +125,8 @@ def _shared_operator(op: torch._ops.OpOverload, same: dict[str, str]) -> torch._
     return made
 
 
-def _parameter_texts(op: torch._ops.OpOverload) -> list[str]:
-    """Each parameter as the schema writes it: "Tensor(a!) x", "int[2] size=[1, 1]"."""
+def _parameters(op: torch._ops.OpOverload) -> list[tuple[Any, str]]:
+    """Each parameter, and as the schema writes it: "Tensor(a!) x", "int[2] size=[1, 1]"."""
     text = str(op._schema).partition("(")[2].rpartition(") ->")[0]
     parts, depth, begin = [], 0, 0
     for i, c in enumerate(text):
@@ -102,7 +135,7 @@ def _parameter_texts(op: torch._ops.OpOverload) -> list[str]:
             parts.append(text[begin:i].strip())
             begin = i + 1
     parts.append(text[begin:].strip())
-    return [p for p in parts if p and p != "*"]
+    return list(zip(op._schema.arguments, [p for p in parts if p and p != "*"], strict=True))
 
 
 def _plain_name(op: torch._ops.OpOverload) -> str:

@@ -154,3 +154,43 @@ def test_the_dtype_of_gradients_that_a_function_asks_for(dtype):
             return (grad * (2 if grad.dtype is torch.float32 else 3)).to(torch.float32)
 
     agree(lambda x: Typed.apply(x), tensor(4), fullgraph=dtype is not None)
+
+
+class Refusing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        raise ValueError("refused")
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_grad_mode_after_a_forward_that_raises(grad):
+    """It stayed off, for the rest of the process, too."""
+
+    def fn(x, w):
+        try:
+            Refusing.apply(x)
+        except ValueError:
+            x = x + 1
+        return x * w, torch.is_grad_enabled()
+
+    compiled, w = tcompile.compile(fn, backend="eager"), tensor(4)
+    for _ in range(2):
+        product, enabled = compiled(torch.ones(4, requires_grad=grad), w)
+        assert product.requires_grad and enabled and torch.is_grad_enabled()
+
+
+def test_a_function_that_a_module_of_torch_defines():
+    """Its native `apply` was taken for an operator of torch's."""
+
+    class Doubled(torch.autograd.Function):
+        __module__ = "torch.of_a_test"
+        forward = staticmethod(lambda ctx, x: x * 2)
+        backward = staticmethod(lambda ctx, grad: grad * 5)
+
+    agree(lambda x: Doubled.apply(x) + 1, tensor(4), fullgraph=True)
+    with torch.no_grad():
+        agree(lambda x: Doubled.apply(x) + 1, torch.ones(4), fullgraph=True)

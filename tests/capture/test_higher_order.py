@@ -307,6 +307,46 @@ def test_checkpoint(reentrant):
     agree(f, tensor(2, 4, grad=True), tensor(2, 4, seed=1))
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_reentrant_checkpoint_of_inputs_without_gradient(enabled):
+    """Eager warns, and gives results without a gradient: of the function's weights, too."""
+    w = tensor(3, grad=True)
+
+    def fn(x):
+        return checkpoint(lambda a, b: (a, a * w, b), x, 2, use_reentrant=True), torch.is_grad_enabled()
+
+    compiled, x = tcompile.compile(fn, fullgraph=True, backend="eager"), torch.ones(3)
+    with torch.set_grad_enabled(enabled):
+        for run in (fn, compiled, compiled):
+            with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
+                (same, product, two), now = run(x)
+            assert same is not x and same.data_ptr() == x.data_ptr() and two == 2 and now is enabled
+            assert not product.requires_grad
+            torch.testing.assert_close(product, w.detach())
+
+
+def test_whether_a_backward_pass_lets_checkpoints_compute_again():
+    asked = []
+
+    def ask(grad):
+        asked.append(torch.autograd._is_checkpoint_valid())
+        return grad * (2 if torch.autograd._is_checkpoint_valid() else 3)
+
+    def outcomes(hook):
+        found = []
+        for by_inputs in (False, True, False):
+            x = torch.ones(2, requires_grad=True)
+            y = x * 1
+            y.register_hook(hook)
+            y.sum().backward(inputs=[x] if by_inputs else None)
+            found.append(x.grad.tolist())
+        return found
+
+    compiled = tcompile.compile(ask, backend="eager", fullgraph=True)
+    assert outcomes(compiled) == outcomes(ask) == [[2, 2], [3, 3], [2, 2]]
+    assert asked == [True, False, True] * 2
+
+
 def test_checkpoint_draws_the_same_numbers():
     def f(x):
         return checkpoint(lambda a: F.dropout(a, 0.5).sin(), x, use_reentrant=False), torch.rand(3)

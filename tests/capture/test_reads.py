@@ -296,3 +296,58 @@ def test_shapes_that_read_at_once():
                 compiled(X, t)
         else:
             assert str(compiled(X, t)[1]) == str(wanted[1])
+
+
+def follows(x, n, low):
+    k = n.sum().item()
+    torch._check(k >= 2)
+    torch._check(20 > k)
+    if low.item() > 5:
+        raise ValueError("low")
+    y = x * 2 if k >= 0 and k != 1 and 1 - k < 0 else x * 3
+    y = y + 1 if abs(k) + 1 < 3 and k > 30 or k == 20 else y
+    if low.item() <= 0:
+        return y
+    return y - 1
+
+
+def test_branches_that_follow_from_checks_are_no_question():
+    def fn(x, n):
+        k = n.item()
+        torch._check(k != 7)
+        assert k > 3
+        y = x + 1 if 4 <= k else x - 1
+        return y * 2 if -k <= -4 and min(k, 9) > 3 else y * 3
+
+    compiled = tcompile.compile(fn, fullgraph=True)
+    for n in (4, 100, 3, 7, -(2**50), 2**50, 5):
+        n = torch.tensor(n)
+        try:
+            wanted = fn(X, n)
+        except (RuntimeError, AssertionError) as error:
+            with pytest.raises(type(error)):
+                compiled(X, n)
+        else:
+            same(wanted, compiled(X, n))
+
+
+def test_branches_that_do_not_follow_are_taken_by_data():
+    compiled = tcompile.compile(follows)
+    for n in (N, N - 4, N * 20, N + 1, N - 2):
+        for low in (0, 3, 9, -4):
+            low = torch.tensor(low)
+            try:
+                wanted = follows(X, n, low)
+            except (RuntimeError, ValueError) as error:
+                with pytest.raises(type(error)):
+                    compiled(X, n, low)
+            else:
+                same(wanted, compiled(X, n, low))
+
+
+def test_small_dtypes_bound_what_is_read():
+    compiled = tcompile.compile(lambda x, n: x * 2 if n.item() < 256 else x, fullgraph=True)
+    for n in (0, 255):
+        same(X * 2, compiled(X, torch.tensor(n, dtype=torch.uint8)))
+    with pytest.raises(FullGraphError):
+        tcompile.compile(lambda x, n: x * 2 if n.item() < 255 else x, fullgraph=True)(X, torch.tensor(4).byte())

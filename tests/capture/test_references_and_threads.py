@@ -71,6 +71,31 @@ def test_a_weak_reference_to_what_is_made_inside_breaks():
         whole(fn)(Y)
 
 
+def test_attributes_that_a_thread_lacks():
+    local = threading.local()
+
+    def fn(y):
+        if not hasattr(local, "count"):
+            local.count = 0
+        local.count += 1
+        del local.count
+        try:
+            local.count
+        except AttributeError as e:
+            local.said = str(e).partition(" object")[2]
+        return y * getattr(local, "scale", 5), local.said
+
+    run = whole(fn)
+    for _ in range(2):
+        for scale in (None, 2, 3):
+            if scale is not None:
+                local.scale = scale
+            got, said = run(Y)
+            assert torch.equal(got, Y * (scale or 5)) and said == " has no attribute 'count'"
+            assert vars(local).keys() <= {"said", "scale"}
+        del local.scale
+
+
 def test_attributes_of_a_thread():
     local = threading.local()
 
@@ -147,6 +172,33 @@ def test_callables_allowed_in_graphs(backend, monkeypatch):
         torch.testing.assert_close(torch.autograd.grad(c(x).sum(), x), torch.autograd.grad(fn(x).sum(), x))
     monkeypatch.setitem(globals(), "twice", torch._dynamo.allow_in_graph(Twice(5)))
     torch.testing.assert_close(c(x), fn(x))
+
+
+@torch._dynamo.allow_in_graph
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        torch._dynamo.graph_break()
+        ctx.rows = x.shape[0] * factor
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.rows, None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "tcompile"])
+def test_a_function_of_autograd_allowed_in_graphs(backend):
+    """Its backward is followed with the gradients; sizes that it kept are those of each call."""
+
+    def fn(x):
+        return Scaled.apply(x, 3).sin()
+
+    c = tcompile.compile(fn, backend=backend, fullgraph=True)
+    for n in (2, 3, 4):
+        x = torch.rand(n, 2, requires_grad=True)
+        torch.testing.assert_close(c(x), fn(x))
+        torch.testing.assert_close(torch.autograd.grad(c(x).sum(), x), torch.autograd.grad(fn(x).sum(), x))
 
 
 def test_one_entry_serves_references_to_other_objects():

@@ -223,3 +223,31 @@ def test_what_failed_after_a_break_compiles_later():
         tcompile.compile(f, backend=broken)(x)
     for _ in range(2):
         torch.testing.assert_close(tcompile.compile(f, backend="eager")(x), f(x))
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+        lambda: torch.autograd.profiler.record_function("part"),
+        lambda: torch.inference_mode(),
+        lambda: torch.autocast("cpu"),
+    ],
+)
+@pytest.mark.parametrize("breaks", [False, True])
+def test_contexts_made_inside_as_decorators(context, breaks):
+    def fn(x):
+        @context()
+        def inner(x):
+            if breaks:
+                torch._dynamo.graph_break()
+            return x @ x, torch.backends.cuda.flash_sdp_enabled(), torch.is_inference_mode_enabled()
+
+        return inner(x), torch.backends.cuda.flash_sdp_enabled()
+
+    compiled, x = tcompile.compile(fn, backend="eager", fullgraph=not breaks), torch.ones(3, 3)
+    for _ in range(2):
+        (product, *inside), after = compiled(x)
+        (wanted, *expected), afterwards = fn(x)
+        assert inside == expected and after is afterwards and product.dtype is wanted.dtype
+        torch.testing.assert_close(product, wanted)

@@ -242,7 +242,7 @@ def test_accumulated_totals_leave():
 
     seen, x = [], (X, X + 1, X + 2)
     for fn in (plain, with_options, begun, grows, says, endless):
-        c = tcompile.compile(fn, backend="eager", fullgraph=fn in (plain, with_options, begun))
+        c = tcompile.compile(fn, backend="eager", fullgraph=fn in (plain, with_options, begun, says))
         found = []
         for run in (fn, c, fn, c):
             results = run(*x)

@@ -308,7 +308,7 @@ def an_operators_turned_into_an_error(x):
     [
         (hidden_then_seen, True),
         (filtered_by_text, True),
-        (none_recorded, False),
+        (none_recorded, True),
         (counted_after_an_operator, False),
         (kinds_recorded, False),
         (one_recorded, False),

@@ -35,6 +35,17 @@ library.define("count(Tensor x, *, Tensor(a!) total) -> ()")
 library.impl("count", count, "CompositeExplicitAutograd")
 
 
+library.define("parts(Tensor x, *, Tensor(a!)[] out, Tensor(b!) total) -> Tensor")
+for key in ("CPU", "Meta"):
+
+    @torch.library.impl(library, "parts", key)
+    def parts(x, out, total):
+        for i, t in enumerate(out):
+            t.copy_(x * (i + 1))
+        total.add_(len(out))
+        return x.abs()
+
+
 def into_fresh(x):
     out = torch.empty_like(x)
     out.zero_()
@@ -85,12 +96,27 @@ def keyword_only(x):
     return total * 2
 
 
+def into_a_list(x):
+    out, total = [torch.empty_like(x), torch.zeros(*x.shape, 2)], torch.zeros(())
+    result = torch.ops.tc_written.parts(x, out=[out[0], out[1][..., 1]], total=total)
+    return result + out[0], out[1] * 2, total
+
+
 def result_unread(x):
     scale_into(x, torch.zeros_like(x))
     return x.cos()
 
 
-ONE = [into_fresh, into_view, twice_the_same, read_before_and_after, with_results, returns_what_it_writes, keyword_only]
+ONE = [
+    into_fresh,
+    into_view,
+    twice_the_same,
+    read_before_and_after,
+    with_results,
+    returns_what_it_writes,
+    keyword_only,
+    into_a_list,
+]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -33,7 +33,22 @@ def one(x, y):
     return y + x
 
 
-@pytest.mark.parametrize("f", [several, views, outputs, one])
+library = torch.library.Library("tc_versions", "FRAGMENT")
+library.define("grow_(Tensor(a!) x, *, Tensor(b!)[] out) -> ()")
+for key in ("CPU", "Meta"):
+
+    @torch.library.impl(library, "grow_", key)
+    def grow_(x, out):
+        x.add_(1)
+        out[0].copy_(x)
+
+
+def own_operator(x, y):
+    torch.ops.tc_versions.grow_(x, out=[y])
+    torch.ops.tc_versions.grow_(x[1:], out=[y[1:]])
+
+
+@pytest.mark.parametrize("f", [several, views, outputs, one, own_operator])
 @pytest.mark.parametrize("backend", ["tcompile", "aot_eager"])
 def test_versions_after_a_call(f, backend):
     compiled = tcompile.compile(f, backend=backend)

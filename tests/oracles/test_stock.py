@@ -82,7 +82,7 @@ def test_a_module(tmp_path):
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
     (folder / "test_mini.py").write_text(textwrap.dedent(MODULE))
-    ours = run(tmp_path, "inductor.test_mini", limit=8.0)
+    ours = run(tmp_path, "inductor.test_mini", limit=20.0)
     verdicts = {v.test.rpartition(".")[2][5]: v for v in judge(ours)}
     assert {k: v.verdict for k, v in verdicts.items()} == {
         "a": PASSED,
@@ -107,6 +107,7 @@ def test_what_fails_with_stock_itself_does_not_apply():
         FAILED,
         OTHER,
     ]
+    assert [v.verdict for v in judge(ours, Suite({"a": Outcome("too long")}))] == [FAILED, FAILED]
     page = table({"suite": judge(ours)})
     assert "| suite | 2 | 0 | 2 | 0 |" in page and "- a: fail: AssertionError: no" in page
 

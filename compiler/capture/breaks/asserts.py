@@ -10,6 +10,7 @@ from ..tensors import tensor_calls
 from ..bytecode.opset import CONDITIONAL_JUMPS, JUMPS
 from ..machine.frame import Frame
 from ..machine.machine import Machine
+from ..numbers.read_ranges import learn
 from ..numbers.tensor_reads import check, condition, is_read
 from ...graph.tensor import TraceTensor
 
@@ -28,6 +29,7 @@ def asserted(m: Machine, f: Frame, v: Any, jumps_if: bool, target: int) -> bool 
     if not jump and not _only_raises(f, target):
         return None
     if is_read(v):
+        learn(m, v.node, jump is jumps_if)
         v = condition(m, v.node)
     held = v if jump is jumps_if else tensor_calls.call_method(m, v, "logical_not", [], {})
     check(m, held)

@@ -171,12 +171,7 @@ def capture_frame(
             if attempt.machine.given_texts and signal.kind == "late_text":  # better another entry for each text
                 opts = dataclasses.replace(opts, dynamic_texts=frozenset())
                 continue
-            if (
-                allowed := next(
-                    (f.code for f in signal.frames[1:] if is_allowed_in_graph(f.function) and f.code not in opaque),
-                    None,
-                )
-            ) is not None:
+            if (allowed := _allowed(attempt.machine, signal)) is not None:
                 opaque.add(allowed)
             elif opts.leaf:
                 raise SkipFrame(signal.reason or signal.kind, quiet=True) from None
@@ -200,6 +195,12 @@ def capture_frame(
         events.emit("capture_end", result=result)
         return result
     raise SkipFrame(f"{name} breaks in too many places", breaks=list(stops.values()))
+
+
+def _allowed(m: Machine, signal: Break) -> types.CodeType | None:
+    """The outermost code on the way to a break that is allowed in graphs, and not a call in the graph yet."""
+    functions = {f.code for f in signal.frames[1:] if is_allowed_in_graph(f.function)}
+    return next((c for c in signal.codes if c in functions | m.allowed and c not in m.opaque), None)
 
 
 def _on_code(code: types.CodeType, function: types.FunctionType) -> types.FunctionType:

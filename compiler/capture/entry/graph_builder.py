@@ -256,7 +256,7 @@ class GraphBuilder:
         if refused is not None:
             raise Break("unsupported", f"{refused} is more than {result.dtype} holds")
         if self.machine.world.pending:
-            refuse_watched_operator(self.machine)
+            refuse_watched_operator(self.machine, target, args, kwargs)
         if kind == "call_function":
             target = function_target(self.machine, target)
         node = self.graph.create_node(

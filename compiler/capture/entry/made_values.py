@@ -344,9 +344,14 @@ def _reference(w: EntryWriter, v: weakref.ReferenceType) -> str:
 
 
 def _generator(w: EntryWriter, v: InlineGenerator) -> str:
-    """Generators stay where they run, but for itertools.accumulate, which capture itself interprets."""
+    """Generators stay where they run, but for itertools.accumulate, which capture itself interprets. One that nothing
+    was asked of yet calls the program's function when somebody asks."""
     if v.frame.code is not polyfills.accumulate.__code__:
         raise Unrebuildable(v, "a generator")
+    iterable, function, initial = v.frame.slots[:3]
+    if not v.started and type(function) is types.FunctionType:
+        given = f"{w.sequence((iterable, function))}, initial={w.value(initial)}"
+        return w.assign(v, f"{w.constant(itertools.accumulate)}({given})")
     return w.assign(
         v, f"{w.constant(itertools.accumulate)}([{w.sequence(_totals(w, v))}], {w.constant(polyfills.latter)})"
     )

@@ -224,19 +224,23 @@ def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
 
 
 def _thread_attribute(m: Machine, obj: threading.local, name: str) -> Any:
-    """An attribute of a threading.local from outside: the one that this thread has, relied on as it is read again at
-    each call.
+    """An attribute of a threading.local from outside: the one that this thread has, or that it has none, relied on as
+    it is asked again at each call.
     """
     source, written = m.world.source_of(obj), m.world.pending.get(id(obj), {})
     value = written[name] if name in written else getattr(obj, name, MISSING)
     if name in written and value is not MISSING:
         return value
-    if source is None or value is MISSING or name.startswith("__"):
+    if source is None or name.startswith("__"):
         raise Break(
             "unknown_object",
             f"the attribute {name!r} of a threading.local is used, which this thread may lack",
             "read it outside of the compiled region",
         )
+    if value is MISSING:
+        if name not in written:
+            m.world.guard(source, "HASATTR", (name, False), "an attribute that this thread lacks")
+        raise Raised(_no_attribute(threading.local, name))
     return m.world.load(value, S.attr(source, name), "attribute of a threading.local")
 
 
@@ -362,6 +366,10 @@ def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
     source = m.world.source_of(obj)
     if source is not None and (m.world.pending.get(id(obj)) or {}).get(name) is not MISSING:
         _guard_absent(m, obj, t, source, name)
+    return _no_attribute(t, name)
+
+
+def _no_attribute(t: type, name: str) -> AttributeError:
     return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
 
 

@@ -133,7 +133,7 @@ def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> An
     if handler is not None:
         return run_handler(handler, m, args, kwargs)
     if isinstance(owner, (types.ModuleType, type(None))) or isinstance(owner, type):
-        if isinstance(owner, type) and not is_of_torch(fn, owner):
+        if isinstance(owner, type) and (own_class_method(fn, owner) or not is_of_torch(fn, owner)):
             return _class_function(m, fn, owner, args, kwargs)
         if is_of_torch(fn, owner):
             return call_torch_function(m, fn, args, kwargs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import itertools
 import operator
@@ -700,8 +699,3 @@ def _itertool(m: Machine, *args: Any, tool: Any, **kwargs: Any) -> Any:
 for _tool in vars(itertools).values():
     if isinstance(_tool, type) and _tool.__module__ == "itertools" and not _tool.__name__.startswith("_"):
         CLASSES[_tool] = functools.partial(_itertool, tool=_tool)
-
-
-@cls(torch.autograd.profiler.record_function)
-def record_function_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
-    return m.world.create(contextlib.nullcontext())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 import torch
 from torch.autograd.function import Function, FunctionCtx, once_differentiable
@@ -18,17 +18,18 @@ from torch.autograd.function import Function, FunctionCtx, once_differentiable
 from ...graph.higher_order import AutogradFunctionCall
 from ...graph.torch_modes import autocast_off
 from ..tensors import tensor_calls
-from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, open_body, record_call, stand_in
+from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, no_grad, open_body, record_call, stand_in
 from ..kinds.callables import class_method, python_function
 from ..kinds.inline_policy import is_trusted_module
 from ..machine.signals import Break, Raised
+from .torch_marks import is_allowed_in_graph
 from ...graph.tensor import TraceTensor
 from ..kinds.parameters import bind
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["apply_function"]
+__all__ = ["apply_function", "own_results"]
 
 
 class CapturedContext(FunctionCtx):
@@ -69,12 +70,28 @@ def apply_function(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
             )
         args = (*args, *(kwargs[n] for n in names[: len(kwargs)]))
     args = tuple(m.deep_plain(a) for a in args)
+    if is_allowed_in_graph(cls):
+        code = cls.forward.__code__
+        if code in m.opaque:
+            m.world.guard(m.world.source_of(cls) or m.world.anchor(cls), "ID", cls, "Function allowed in graphs")
+            return tensor_calls.call_function(m, _applied(cls), list(args), {})
+        m.allowed.add(code)
     if torch._C._are_functorch_transforms_active():
         raise Break("autograd_function", "a custom autograd function is applied inside a transform of torch.func")
     needs = tuple(isinstance(a, TraceTensor) and a.requires_grad for a in args)
     if not (torch._C.is_grad_enabled() and any(needs)):
         return _without_gradient(m, cls, args, needs)
     return _with_gradient(m, cls, args, needs)
+
+
+def _applied(cls: type) -> Any:
+    """cls.apply as a function of the class's module, by which a graph prints it."""
+
+    def apply(*args: Any) -> Any:
+        return cls.apply(*args)  # type: ignore[attr-defined]
+
+    apply.__name__, apply.__module__ = f"{cls.__name__}_apply", cls.__module__
+    return apply
 
 
 @functools.cache
@@ -126,14 +143,14 @@ def _context(m: Machine, needs: tuple) -> CapturedContext:
 
 
 def _without_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
-    was = torch._C.is_grad_enabled()
-    off = torch._C._set_grad_enabled
-    if was:
-        m.call(off, [False])
-    result = _run_forward(m, cls, ctx := _context(m, needs), args)
-    if was:
-        m.call(off, [True])
-    dirty = {id(t) for t in getattr(ctx, "dirty_tensors", ())}
+    with no_grad(m):
+        result = _run_forward(m, cls, ctx := _context(m, needs), args)
+    return own_results(m, result, args, getattr(ctx, "dirty_tensors", ()))
+
+
+def own_results(m: Machine, result: Any, args: tuple, dirty: Iterable[TraceTensor] = ()) -> Any:
+    """What apply gives for what forward gave: an argument that comes back is a tensor of its own."""
+    dirty = {id(t) for t in dirty}
     given = {id(a) for a in args}
 
     def fresh(value: Any) -> Any:

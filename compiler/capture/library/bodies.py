@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from ...graph.tensor import from_meta, tensor_meta, TraceTensor
 from ...base.fx_modules import graph_module
 from ..entry.graph_builder import Scope, as_trace
-from ..machine.signals import Break
+from ..machine.signals import Break, Raised
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -29,6 +29,7 @@ __all__ = [
     "Purity",
     "as_module",
     "grad_mode",
+    "no_grad",
 ]
 
 
@@ -132,6 +133,21 @@ def grad_mode(enabled: bool) -> Iterator[None]:
         yield
     finally:
         torch._C._set_grad_enabled(before)
+
+
+@contextmanager
+def no_grad(m: Machine) -> Iterator[None]:
+    """Grad mode is off, in the graph too, for what is interpreted in between; also where the program's code raises."""
+    if not torch._C.is_grad_enabled():
+        yield
+        return
+    m.call(torch._C._set_grad_enabled, [False])
+    try:
+        yield
+    except (Raised, Exception):
+        m.call(torch._C._set_grad_enabled, [True])
+        raise
+    m.call(torch._C._set_grad_enabled, [True])
 
 
 class Purity:

@@ -6,6 +6,7 @@ interpreted as what they are.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,16 @@ for _setter, _getter in (
     FUNCTIONS[_setter] = functools.partial(_set_switch, setter=_setter, getter=_getter)
 
 
-class SdpaKernels:
+class NoContext(contextlib.nullcontext, contextlib.ContextDecorator):
+    """A context that says nothing to a graph, as a decorator, too."""
+
+
+@cls(torch.autograd.profiler.record_function)
+def record_function_(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
+    return m.world.create(NoContext())
+
+
+class SdpaKernels(contextlib.ContextDecorator):
     """sdpa_kernel(...) made inside: interpreted like any context manager, and made again where a break lies inside of
     it.
     """

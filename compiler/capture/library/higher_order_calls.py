@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 import torch.utils._pytree as pytree
 
+from ...guards import source as S
 from ...graph.higher_order import CheckpointCall, CondCall, ScanCall, Template, WhileLoopCall
 from ..kinds import operators
-from .bodies import Body, Purity, capture_body, leaves_of, record_call, stand_in
+from .autograd_functions import own_results
+from .bodies import Body, Purity, capture_body, leaves_of, no_grad, record_call, stand_in
 from ..kinds.callables import python_function
 from .functional_transforms import vmap_
 from ..machine.signals import Break
@@ -48,12 +50,15 @@ def checkpoint_(
             "torch.utils.checkpoint is called without use_reentrant, or with debug=True",
             "pass use_reentrant=False",
         )
-    if use_reentrant and (
-        kwargs or torch._C.is_grad_enabled() and not any(isinstance(a, TraceTensor) and a.requires_grad for a in args)
-    ):
-        raise Break(
-            "higher_order", "a reentrant checkpoint of inputs that need no gradient", "pass use_reentrant=False"
-        )
+    if use_reentrant and kwargs:
+        raise Break("higher_order", "a reentrant checkpoint is given keywords", "pass use_reentrant=False")
+    if use_reentrant and not any(isinstance(a, TraceTensor) and a.requires_grad for a in args):
+        from torch.utils.checkpoint import check_backward_validity
+
+        m.call(check_backward_validity, [args])
+        with no_grad(m):
+            result = m.call(fn, list(args))
+        return own_results(m, result, args)
     if not torch._C.is_grad_enabled():
         return m.call(fn, list(args), kwargs)
     before, m.graph.written = m.graph.written, set()
@@ -68,6 +73,18 @@ def checkpoint_(
     if not leaves_of(body.result):
         raise Break("higher_order", "a checkpointed function returns no tensor")
     return _give(m, CheckpointCall(body.graph, bool(use_reentrant), m.truth(preserve)), [], body)
+
+
+def _may_recompute(autograd: Any) -> bool:
+    return autograd._is_checkpoint_valid()
+
+
+@python_function(("torch.autograd", "_is_checkpoint_valid"))
+def is_checkpoint_valid_(m: Machine) -> bool:
+    """Whether a reentrant checkpoint may compute again: not in a backward pass that is given its inputs."""
+    valid = _may_recompute(torch.autograd)
+    m.world.guard(S.asked(m.world.anchor(torch.autograd), _may_recompute), "ID", valid, "kind of the backward pass")
+    return valid
 
 
 def _give(m: Machine, call: Any, inputs: list, body: Body) -> Any:

@@ -9,7 +9,7 @@ import torch
 
 from ..kinds.parameters import interpret
 from ..kinds.callables import python_function
-from ..numbers import tensor_reads
+from ..numbers import read_ranges, tensor_reads
 from ..numbers.tensor_reads import is_read
 
 if TYPE_CHECKING:
@@ -21,9 +21,16 @@ __all__: list[str] = []
 @python_function(("torch", "_check_is_size"))
 def check_is_size(m: Machine, value: Any, *args: Any, **kwargs: Any) -> None:
     if is_read(value):
-        tensor_reads.check(m, tensor_reads.condition(m, tensor_reads.operation(m, operator.ge, (value, 0)).node))
+        cond = tensor_reads.operation(m, operator.ge, (value, 0))
+        if is_read(cond):
+            _hold(m, cond.node)
         value = 0  # torch warns that the function is going
     m.native(torch._check_is_size, value, *args, **kwargs)
+
+
+def _hold(m: Machine, node: tensor_reads.Read) -> None:
+    tensor_reads.check(m, tensor_reads.condition(m, node))
+    read_ranges.learn(m, node)
 
 
 @python_function(
@@ -33,7 +40,7 @@ def check_is_size(m: Machine, value: Any, *args: Any, **kwargs: Any) -> None:
 def check_number(m: Machine, fn: Any, cond: Any, *args: Any, **kwargs: Any) -> None:
     """What does not hold of a number that is read is for the program to say, when the call runs again."""
     if is_read(cond):
-        tensor_reads.check(m, tensor_reads.condition(m, cond.node))
+        _hold(m, cond.node)
     else:
         if m.env.is_open(cond):  # a size that mark_unbacked named: the entry's guard
             cond = m.env.branch(cond)

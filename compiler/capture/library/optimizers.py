@@ -33,6 +33,7 @@ from ..kinds.callables import python_function
 from ..numbers.float_node import FloatNode
 from ..machine.signals import Break, Skip, StateMade
 from ..tensors.gradients import set_grad
+from .bodies import no_grad
 from .distributed.shards import OF_THE_WHOLE, local_lists
 from .training import one_step_at_a_time
 
@@ -189,24 +190,19 @@ def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> An
     loss = None
     if closure is not None:
         loss = m.call(closure, [])
-    grad_mode, off = torch._C.is_grad_enabled(), torch._C._set_grad_enabled
     m.first_training = m.root_index if m.first_training is None else m.first_training
     m.passes.stepped = True
     outer, m.module_path = m.module_path, "optimizer"  # where the report shows its nodes
     try:
         _varying_rates(m, opt)
         m.stepping = opt
-        if grad_mode:
-            m.call(off, [False])
-        with _updating(m):
+        with no_grad(m), _updating(m):
             m.call(_STEPS[kind], [opt], {})
     except (Break, Skip) as why:
         raise _as_it_is(opt, "step", why.reason or "item") from None
     finally:
         m.stepping = None
         m.module_path = outer
-    if grad_mode:
-        m.call(off, [True])
     return loss
 
 

@@ -7,7 +7,6 @@ never imported here.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ...base import break_errors
 from ..kinds.callables import python_function
 from ..machine.signals import Break
 from ...graph.tensor import TraceTensor
+from .context_managers import NoContext
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -158,4 +158,4 @@ def compile_(m: Machine, model: Any = None, **kwargs: Any) -> Any:
 @python_function(("torch.fx.traceback", "annotate"))
 def annotate_(m: Machine, *args: Any, **kwargs: Any) -> Any:
     """with torch.fx.traceback.annotate(...): notes for stock's graphs."""
-    return m.call(contextlib.nullcontext, [], {})
+    return m.world.create(NoContext())

@@ -12,8 +12,7 @@ for it.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
@@ -24,7 +23,7 @@ from ...guards import source as S
 from ...guards.state import read_field
 from ..tensors import tensor_attributes, tensor_calls
 from ..tensors.gradients import set_grad
-from .bodies import record_call
+from .bodies import no_grad, record_call
 from ..kinds.callables import python_function
 from ..machine.native_loops import in_a_loop
 from ..machine.signals import Break, Raised
@@ -238,12 +237,12 @@ def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) 
     if before is not None:
         if before.requires_grad or before.dtype != g.dtype:
             raise Break("backward", "the gradient that is there has a history or another dtype", _OUTSIDE)
-        with _no_grad(m):
+        with no_grad(m):
             tensor_calls.call_method(m, before, "add_", [g], {})
         return
     dense = _dense(leaf)
     if not (g.stride() == leaf.stride() if dense else g.is_contiguous()) or id(g.tt_storage) in known:
-        with _no_grad(m):
+        with no_grad(m):
             memory_format = torch.preserve_format if dense else torch.contiguous_format
             fresh = tensor_calls.call_function(
                 m, torch.empty_like, [leaf], {"memory_format": memory_format, "requires_grad": False}
@@ -251,17 +250,6 @@ def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) 
             g = tensor_calls.call_method(m, fresh, "copy_", [g], {})
     known.add(id(g.tt_storage))
     set_grad(m, leaf, g)
-
-
-@contextmanager
-def _no_grad(m: Machine) -> Iterator[None]:
-    """The graph's own grad mode is off for what is recorded in between."""
-    before = torch._C.is_grad_enabled()
-    if before:
-        m.call(torch._C._set_grad_enabled, [False])
-    yield
-    if before:
-        m.call(torch._C._set_grad_enabled, [True])
 
 
 def _dense(t: TraceTensor) -> bool:

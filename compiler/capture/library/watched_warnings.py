@@ -8,6 +8,9 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
+import torch
+
+from ...graph.tensor import TraceTensor
 from ..machine.signals import Plainly
 
 if TYPE_CHECKING:
@@ -54,10 +57,34 @@ def keeps_warnings(m: Machine) -> bool:
     return any(changed) or m.given_warnings and not changed
 
 
-def refuse_watched_operator(m: Machine) -> None:
+# Operators of which torch's kernels for plain tensors of real numbers have no warning to give.
+_SILENT = frozenset(
+    "abs neg sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal sin cos tan asin acos atan sinh cosh"
+    " tanh erf relu sigmoid floor ceil round trunc add sub mul truediv true_divide eq ne lt le gt ge maximum minimum"
+    " matmul mm bmm clone detach".split()
+)
+
+
+def _is_silent(call: Callable | str, args: Iterable[Any], kwargs: dict) -> bool:
+    name = call if isinstance(call, str) else getattr(call, "__name__", "")
+    return (
+        name in _SILENT
+        and not kwargs
+        and all(
+            type(a) in (int, float) or type(a) is TraceTensor and a.layout is torch.strided and not a.is_complex()
+            for a in args
+        )
+    )
+
+
+def refuse_watched_operator(
+    m: Machine, call: Callable | str = "", args: Iterable[Any] = (), kwargs: Any = None
+) -> None:
     """An operator may give a warning, when it runs: the program is not to look for that where the graph has not run
     yet.
     """
+    if _is_silent(call, args, kwargs or {}):
+        return
     written = m.world.pending.get(id(warnings.__dict__))
     if keeps_warnings(m) or any(
         type(f) is tuple and f[0] == "error" and f not in warnings.filters for f in (written or {}).get("filters", ())

@@ -69,6 +69,8 @@ class Machine:
         self.opaque: set[types.CodeType] = (
             set()
         )  # functions allowed in graphs that capture could not follow: calls in the graph
+        self.checked: dict[Any, tuple[float, float]] = {}  # ints that are read -> what the program has checked of them
+        self.allowed: set[types.CodeType] = set()  # code of forward of Functions that are allowed in graphs
         self.paths: dict[int, list[Step]] = {}  # the same index, of a call -> where the frames within it are left
         self.initial_state: dict[str, Any] = {}  # torch's global state when the frame began
         self.flags_before: dict[

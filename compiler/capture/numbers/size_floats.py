@@ -18,6 +18,7 @@ from ...symbolic import expr as E
 from ...symbolic.node import SymNode
 from . import tensor_reads
 from .float_node import FloatNode, computed, is_power_of_two
+from .read_ranges import decided
 from .tensor_reads import is_read
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def operation(m: Machine, fn: Any, args: tuple) -> Any:
     symbol.
     """
     if any(map(is_read, args)):
+        if fn in tensor_reads.COMPARISONS and (known := decided(m, fn, args)) is not None:
+            return known
         return tensor_reads.operation(m, fn, args)
     if not m.opts.size_floats:
         return None

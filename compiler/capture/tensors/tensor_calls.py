@@ -183,7 +183,7 @@ def _run(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
     _refuse_objects(args)
     _refuse_objects(kwargs.values())
     if m.world.pending:
-        refuse_watched_operator(m)
+        refuse_watched_operator(m, fn, args, kwargs)
     if warn_of_operator(m, fn, args, kwargs):
         return m.native(quietly, fn, *args, **kwargs)
     try:
@@ -258,7 +258,7 @@ def call_operator(m: Machine, fn: Callable, args: list) -> Any:
     if fn in _INPLACE_OPERATORS:
         m.graph.writes_to(args[0])
     if m.world.pending:
-        refuse_watched_operator(m)
+        refuse_watched_operator(m, fn, args)
     env = m.env
     if env.hints:
         env.location = m.user_line()

@@ -71,7 +71,7 @@ class Recorder:
         return lookup_backend(self.backend)(gm, inputs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") or name in ("compiler_name", "get_compiler_config"):  # what stock asks of a backend
             raise AttributeError(name)
         return Untold()
 
@@ -213,6 +213,11 @@ def optimize_assert(backend: Any, *, save_config: bool = True, **arguments: Any)
     return _Decorator(backend=backend, fullgraph=True, **arguments)
 
 
+def run_decorator(fn: Any = None) -> Any:
+    """torch._dynamo.run: what is compiled runs, and nothing more is compiled."""
+    return (lambda f: f) if fn is None else fn
+
+
 # What tests ask of stock alone: its export, its words, its caches. "module:name".
 STOCK_ALONE = """
     torch._dynamo:export torch._dynamo:explain torch._dynamo.eval_frame:_debug_get_cache_entry_list
@@ -236,6 +241,7 @@ def _ours() -> None:
         for f in (optimize, optimize_assert):
             if hasattr(module, f.__name__):
                 setattr(module, f.__name__, f)
+    torch._dynamo.run = run_decorator
     torch._inductor.compile_fx.compile_fx = compile_fx  # type: ignore[assignment]
     torch._inductor.compile_fx.compile_fx_inner = compile_fx_inner  # type: ignore[assignment]
     torch._inductor.compile = compile_fx  # type: ignore[assignment]
@@ -301,10 +307,13 @@ READ_GRAPHS = ("find_first_node", "op_count", "count_ops", "assert_dict_matches_
 
 
 def leave_out(module: Any) -> None:
-    """In a test module that was imported, what reads graphs is untold."""
+    """In a test module that was imported, what reads graphs is untold, and hooks on stock's guards do nothing."""
     for name in READ_GRAPHS:
         if hasattr(module, name):
             setattr(module, name, Untold())
+    for value in list(vars(module).values()):
+        if isinstance(value, type) and hasattr(value, "guard_manager_clone_hook_fn"):
+            value.guard_manager_clone_hook_fn = lambda self, *args, **kwargs: None
 
 
 class FileCheck:
@@ -402,7 +411,8 @@ def _settings() -> None:
 
     kind.patch = known  # type: ignore[method-assign]
 
-    set_, get, values = kind.__setattr__, kind.__getattr__, dict.fromkeys(GONE)
+    set_, get = kind.__setattr__, kind.__getattr__
+    values = {name: getattr(torch._dynamo.config, stands) for name, stands in GONE.items()}
     kind.__setattr__ = lambda self, name, value: (
         values.update({name: value}) if name in GONE else set_(self, name, value)
     )  # type: ignore[method-assign]
@@ -410,8 +420,11 @@ def _settings() -> None:
     kind.__delattr__ = lambda self, name: None  # type: ignore[method-assign]
 
 
-# Settings that tests change by mock.patch, and that the installed version may have no longer.
-GONE = ("cache_size_limit", "accumulated_cache_size_limit")
+# Settings that tests change by mock.patch, and that the installed version may have no longer: those that stand for them.
+GONE = {
+    "cache_size_limit": "recompile_limit",
+    "accumulated_cache_size_limit": "accumulated_recompile_limit",
+}
 
 
 def _has(settings: Any, name: str) -> bool:

@@ -44,9 +44,9 @@ class Untold:
         )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        if str.startswith(name, "__") and str.endswith(name, "__"):  # of an UntoldText, too
             raise AttributeError(name)
-        return UntoldText("untold") if name in ("name", "code") else self
+        return UntoldText("untold") if type(name) is str and name in ("name", "code") else self
 
     def __setattr__(self, name: str, value: Any) -> None:
         pass
