@@ -19,6 +19,9 @@ from .partition import is_view
 
 __all__ = ["kept_by_autograd", "read_by_backward", "remember", "refuse_changed"]
 
+# Of tensors without data, C++ takes a gradient's way that holds for zeros, too.
+_KEPT_UNREAD = frozenset(("aten::prod",))
+
 
 def read_by_backward(joint: AtenGraph, n_inputs: int) -> set[int]:
     """The inputs that backward reads, themselves or views of them, in a graph as recorded: eager keeps them for that,
@@ -55,7 +58,18 @@ def kept_by_autograd(
         o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] != "input" else None
         for o in joint.plan[:n_outputs]
     ]
-    return inputs, [k for k, slot in enumerate(slots) if slot is not None and _readers(joint.results[slot], after)]
+    return inputs, [
+        k
+        for k, slot in enumerate(slots)
+        if slot is not None and (_readers(joint.results[slot], after) or _kept_unread(joint.results[slot], after))
+    ]
+
+
+def _kept_unread(n: torch.fx.Node, after: set[torch.fx.Node]) -> bool:
+    """Whether autograd keeps an operator's result for a formula that does not read it, where it is traced."""
+    if not isinstance(n.target, torch._ops.OpOverload) or n.target._schema.name not in _KEPT_UNREAD:
+        return False
+    return any(_readers(a, after) for a in n.all_input_nodes)
 
 
 def _readers(n: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:

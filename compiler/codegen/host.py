@@ -408,7 +408,9 @@ def as_planned(t: torch.Tensor, shape: tuple, stride: tuple) -> torch.Tensor:
         raise InternalError(f"an operator gave the shape {tuple(t.shape)} where {shape} was planned")
     if all(a == b or n == 1 for n, a, b in zip(shape, t.stride(), stride)):
         return t  # strides of dimensions of size 1 address nothing
-    return torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device).copy_(t)
+    out = torch.empty_strided(shape, stride, dtype=t.dtype, device=t.device)
+    out.data.copy_(t)  # to autograd no change of the result
+    return out
 
 
 def _in_memory_of(base: torch.Tensor, shape: tuple, stride: tuple, dtype: torch.dtype) -> torch.Tensor:

@@ -47,7 +47,8 @@ def _laid_out(t: torch.Tensor, m: TensorMeta, sizes: dict[str, int]) -> torch.Te
         return t
     once = t[tuple(slice(0, 1) if s == 0 else slice(None) for s in stride)]  # expanded: written once
     out = torch.empty_strided(tuple(once.shape), stride, dtype=t.dtype, device=t.device)
-    return out.copy_(once).expand(t.shape)
+    out.data.copy_(once)  # to autograd no change of the result
+    return out.expand(t.shape)
 
 
 def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) -> Any:

@@ -27,6 +27,8 @@ FUNCTIONS = {
     "sqrt": lambda x: x.abs().sqrt(),
     "softmax": lambda x: torch.softmax(x, -1),
     "prod": lambda x: x.prod(0),
+    "prod of all": lambda x: (x + 3).prod(),
+    "prod of a vector": lambda x: (x.flatten() + 3).prod(0),
     "square": lambda x: x * x,
     "logsumexp": lambda x: x.logsumexp(0),
     "norm": lambda x: x.norm(dim=0),

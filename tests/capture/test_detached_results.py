@@ -29,6 +29,10 @@ def twice(x):
     return x.detach().detach()
 
 
+def view_of_detached(x):
+    return x.detach().view(-1)
+
+
 def of_a_result(x):
     y = x * 2
     return y[1:].detach(), (x * 3)[0].detach(), y.detach()
@@ -49,6 +53,18 @@ def test_what_a_result_is_to_autograd(f, grad, backend):
             torch.testing.assert_close(b, a)
         if len(got) > 1:
             assert (got[0] is got[1]) == (want[0] is want[1])
+
+
+@pytest.mark.parametrize("f", [detached, of_a_view, both, data, twice, view_of_detached])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager", "eager"])
+def test_without_grad_mode_a_view_of_a_detached_input_requires_no_gradient(f, backend):
+    x = torch.randn(3, 4, requires_grad=True)
+    fast = tcompile.compile(f, backend=backend)
+    with torch.no_grad():
+        want, got = f(x), fast(x)
+    for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (want, got)), strict=True):
+        assert (a.requires_grad, a.data_ptr() == x.data_ptr()) == (b.requires_grad, b.data_ptr() == x.data_ptr())
+        assert (a._base is x) == (b._base is x)
 
 
 def test_writing_to_a_detached_result_writes_the_input():

@@ -173,3 +173,29 @@ def test_what_is_copied_from_another_result_is_a_tensor_of_its_own():
         y.fill_(5)
         w.fill_(7)
         assert z.tolist() == [1, 1, 1] and y.tolist() == [5, 5, 5]
+
+
+LAID_OUT_ANEW = {
+    "qr": ([(5, 3), (3, 3)], lambda x, *out: torch.linalg.qr(x, out=out)),
+    "svd": ([(5, 3), (3,), (3, 3)], lambda x, *out: torch.linalg.svd(x, full_matrices=False, out=out)),
+    "eigh": ([(3,), (3, 3)], lambda x, *out: torch.linalg.eigh(x.T @ x, out=out)),
+    "geqrf": ([(5, 3), (3,)], lambda x, *out: torch.geqrf(x, out=out)),
+    "cholesky_inverse": ([(3, 3)], lambda x, out: torch.cholesky_inverse(x.T @ x, out=out)),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT_ANEW)
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager"])
+def test_a_result_that_is_laid_out_anew_has_not_changed(name, backend):
+    """LAPACK's results lie by columns, out= arguments by rows: to copy them is no change of the program's."""
+    shapes, op = LAID_OUT_ANEW[name]
+
+    def f(x):
+        out = [torch.empty(shape) for shape in shapes]
+        op(x, *out)
+        return out
+
+    x = torch.randn(5, 3)
+    want, got = f(x), tcompile.compile(f, backend=backend)(x)
+    assert [t._version for t in got] == [t._version for t in want]
+    torch.testing.assert_close(got, want)

@@ -254,10 +254,14 @@ class EntryWriter:
         return self._output(v)
 
     def _is_detached(self, v: TraceTensor) -> bool:
-        """Whether a result lies in an input's memory and is no view of it to autograd: graphs give views of inputs."""
-        if v.requires_grad or v._is_view():
+        """Whether a result lies in an input's memory and is no view of it to autograd: graphs give views of inputs. (A
+        view of one that requires grad requires it, too, under no_grad as well.)"""
+        if v.requires_grad:
             return False
-        return any(type(t) is TraceTensor and t.tt_storage is v.tt_storage for t in self.machine.world.tensors.values())
+        return any(
+            type(t) is TraceTensor and t.tt_storage is v.tt_storage and (t.requires_grad or not v._is_view())
+            for t in self.machine.world.tensors.values()
+        )
 
     def _output(self, v: Any) -> str:
         if type(v) is TraceTensor and v.tt_wrapper is not None:

@@ -16,6 +16,7 @@ from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, dim_symbol, is_one, remap
 
 C = const
+_MANY_BITS = 24  # of a number of elements that is not known
 SHORT = 64  # elements of a piece of memory that is too short to be read alone
 
 
@@ -128,10 +129,21 @@ def moments(lo: Lowering, x: Ref, dims: Sequence[int], dtype: torch.dtype) -> tu
         d = prim("sub", part.value, mean_.value)
         between = prim("mul", operand_count(x.shape, rest, dtype), prim("mul", d, d))
         return mean_, lo.reduce("sum", prim("add", spread.value, between), part.shape, [last], True, suffix="_m2")
-    s = lo.reduce("sum", v, x.shape, dims, True, suffix="_sum")
-    mean_ = lo.store(prim("div", s.value, operand_count(x.shape, dims, dtype)), s.shape, dtype, suffix="_mean")
+    mean_ = _safe_mean(lo, v, x.shape, dims)
     d = prim("sub", v, mean_.value)
     return mean_, lo.reduce("sum", prim("mul", d, d), x.shape, dims, True, suffix="_m2")
+
+
+def _safe_mean(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[int]) -> Ref:
+    """The mean, whose sum does not overflow where the mean does not: of values times a power of two, which is exact."""
+    n, small = count(shape, dims), 1.0
+    if v.dtype == torch.float32:
+        small = 2.0 ** -(n.value.bit_length() if n.is_const else _MANY_BITS)
+    s = lo.reduce("sum", prim("mul", v, C(small, v.dtype)) if small != 1 else v, shape, dims, True, suffix="_sum")
+    whole = operand_count(shape, dims, v.dtype)
+    if small != 1:
+        whole = C(whole.attr * small, v.dtype) if whole.op == "const" else prim("mul", whole, C(small, v.dtype))
+    return lo.store(prim("div", s.value, whole), s.shape, v.dtype, suffix="_mean")
 
 
 def _short_inside(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[int]) -> int | None:
