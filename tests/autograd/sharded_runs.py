@@ -81,9 +81,10 @@ def train(
     waits: bool = False,
     before_step: Callable[[], Any] = lambda: None,
     between: Callable[[int], Any] = lambda k: None,
+    make: Callable = lambda p: torch.optim.SGD(p, 0.05, momentum=0.9),
 ) -> list[torch.Tensor]:
     """Losses, gradients, and what is left of the parameters. `waits`: of a step's parts the last one exchanges."""
-    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+    optimizer = make(net.parameters())
     out = []
     for k in range(STEPS):
         for i in range(parts):
@@ -98,7 +99,13 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
         out += [t for t in [between(k)] if t is not None]
-    return [whole(t) for t in (*out, *net.parameters())]
+    state = [t for of in optimizer.state.values() for t in of.values()]
+    out.append(
+        torch.tensor(
+            [float(hasattr(t, "full_tensor")) for t in state] + [float(p._version > 0) for p in net.parameters()]
+        )
+    )
+    return [whole(t) for t in (*out, *state, *net.parameters())]
 
 
 def per_block(wrap: Callable, net: Net) -> list:
@@ -138,6 +145,30 @@ def clipped(wrap: Callable, net: Net) -> list:
 def checkpointed(wrap: Callable, net: Net) -> list:
     net.ways["again"] = True
     return train(part(net), wrap(net))
+
+
+def stepped_by_adamw(wrap: Callable, net: Net) -> list:
+    schedules = []
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        made = torch.optim.AdamW(parameters, 1e-3, amsgrad=True)
+        schedules.append(torch.optim.lr_scheduler.StepLR(made, 1, 0.5))
+        return made
+
+    return train(part(net), wrap(net), make=make, between=lambda k: schedules[0].step())
+
+
+def stepped_with_a_hook(wrap: Callable, net: Net) -> list:
+    """What an optimizer's hooks do with gradients comes before the step."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        made = torch.optim.AdamW(parameters, 1e-3)
+        made.register_step_pre_hook(
+            lambda o, a, k: [p.grad.mul_(-2) for g in o.param_groups for p in g["params"]] and None
+        )
+        return made
+
+    return train(part(net), wrap(net), make=make)
 
 
 def frozen(wrap: Callable, net: Net) -> list:
@@ -201,7 +232,7 @@ def broken(wrap: Callable, net: Net) -> list:
 
 
 def one_block_of_others(wrap: Callable, net: Net) -> list:
-    """The outermost module is called by eager."""
+    """Each block is compiled by itself, and the module around them is not."""
     part(net)
     for i, block in enumerate(net.blocks):
         net.blocks[i] = wrap(block)
@@ -217,6 +248,8 @@ IN_GRAPH = (
     accumulated,
     clipped,
     checkpointed,
+    stepped_by_adamw,
+    stepped_with_a_hook,
     frozen,
     unused,
     called_twice,
@@ -228,26 +261,27 @@ CASES = (*IN_GRAPH, accumulated_unsynced, broken, one_block_of_others)
 
 
 @contextlib.contextmanager
-def counting() -> Iterator[list[int]]:
-    """How often FSDP2's own code gathers a group."""
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group as groups
-
-    calls, gather = [], groups.foreach_all_gather
+def counting(owner: Any, name: str) -> Iterator[list[int]]:
+    """How often a function is called."""
+    calls, function = [], getattr(owner, name)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         calls.append(1)
-        return gather(*args, **kwargs)
+        return function(*args, **kwargs)
 
-    groups.foreach_all_gather = counted
+    setattr(owner, name, counted)
     try:
         yield calls
     finally:
-        groups.foreach_all_gather = gather
+        setattr(owner, name, function)
 
 
 def compare(case: Callable) -> dict[str, Any]:
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group as groups
+
     import tcompile
     from tcompile.compiler import events
+    from tcompile.compiler.frontend import sharded_steps
 
     def run(wrap: Callable) -> list:
         torch.manual_seed(0)
@@ -269,7 +303,7 @@ def compare(case: Callable) -> dict[str, Any]:
 
     events.subscribe(hear)
     try:
-        with counting() as gathered:
+        with counting(groups, "foreach_all_gather") as gathered, counting(sharded_steps, "_on_parts") as on_parts:
             got = run(tcompile.compile)
     finally:
         events.unsubscribe(hear)
@@ -282,6 +316,7 @@ def compare(case: Callable) -> dict[str, Any]:
         "results": [len(want), len(got)],
         "graphs": len(graphs),
         "by_hooks": len(gathered),
+        "steps_on_parts": len(on_parts),
         "breaks": breaks,
         "fallbacks": fallbacks,
         "orders": orders,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ...guards.sharded_state import parameters_of
+from ...guards.sharded_state import groups_of, parameters_of, states_of
 from ..tensor import state
 from .crossings import Call
 
@@ -137,8 +137,9 @@ class Unshard(Call):
 
 class _Leave(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, parameters: Sequence[Any]) -> tuple:
-        ctx.parameters = parameters
+    def forward(ctx: Any, anchor: torch.Tensor, groups: Sequence[Sequence[Any]]) -> tuple:
+        parameters = [p for group in groups for p in group]
+        ctx.groups, ctx.parameters = groups, parameters
         ctx.set_materialize_grads(False)
         parts = tuple(p._sharded_param_data.detach() for p in parameters)
         ctx.mark_non_differentiable(*(t for t, p in zip(parts, parameters) if not p.sharded_param.requires_grad))
@@ -146,9 +147,11 @@ class _Leave(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple:
-        for p, g in zip(ctx.parameters, gradients):
-            if g is not None:
-                _receive(p, g)
+        there = {id(p): g for p, g in zip(ctx.parameters, gradients) if g is not None}
+        for group in reversed(ctx.groups):  # hooks of the program's hear of gradients in this order
+            for p in group:
+                if id(p) in there:
+                    _receive(p, there[id(p)])
         return None, None
 
 
@@ -176,7 +179,7 @@ class LocalShards(Call):
         self.anchor = torch.empty(0, requires_grad=True)  # (without an input that requires grad there is no history)
 
     def __call__(self, state: Any) -> tuple:
-        parameters = parameters_of(state)
         if torch.is_grad_enabled():
-            return _Leave.apply(self.anchor, parameters)
-        return tuple(p._sharded_param_data.detach() for p in parameters)
+            groups = [group.fsdp_params for s in states_of(state) for group in groups_of(s)]
+            return _Leave.apply(self.anchor, groups)
+        return tuple(p._sharded_param_data.detach() for p in parameters_of(state))

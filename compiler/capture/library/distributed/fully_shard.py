@@ -194,6 +194,8 @@ def _begun(m: Machine, state: Any, args: Any, kwargs: Any) -> Unsharding:
         m.native(state._lazy_init)  # what a first call does, whoever runs it
     if not state._is_root:
         raise Break("disabled", _RUNS + "the outermost module is called outside")
+    if m.opts.in_order:
+        raise Break("disabled", _RUNS + "another compiler than tcompile makes the kernels")
     m.world.guard(S.asked(source, ShardedCheck(state)), "ID", True, "what FSDP2's hooks do")
     reason = _by_hooks.get(state) or _only_hooks_do(state)
     if not reason and state._device.type != "cpu" and _elsewhere((args, kwargs), state._device):
