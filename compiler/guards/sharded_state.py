@@ -63,7 +63,8 @@ class ShardedCheck:
         self.facts = self._facts(root)
 
     def _facts(self, root: Any) -> list[Any]:
-        facts: list[Any] = [root._state_ctx.iter_forward_root is None]
+        context = root._state_ctx
+        facts: list[Any] = [context.iter_forward_root is None, context.post_optim_event is None]
         for state in states_of(root):
             facts.append(state._training_state)
             for group in groups_of(state):

@@ -207,6 +207,32 @@ def evaluated(wrap: Callable, net: Net) -> list:
     return train(net, model, between=between)
 
 
+def both_modes(wrap: Callable, net: Net) -> list:
+    """One function calls the module with and without gradients, in whatever mode it is called itself."""
+    part(net)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            aim = net(x + 1).tanh()
+        net.reshard()
+        with torch.enable_grad():
+            return net(x) - aim
+
+    model = wrap(step)
+    return train(net, lambda x: torch.no_grad()(model)(x))
+
+
+def met_by_eager(wrap: Callable, net: Net) -> list:
+    """From the third step on one process runs FSDP2's hooks: both exchange the same in the same order."""
+    model, steps = wrap(part(net)), []
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        steps.append(1)
+        return (net if len(steps) > 2 and dist.get_rank() else model)(x)
+
+    return train(net, call)
+
+
 def saved_and_loaded(wrap: Callable, net: Net) -> list:
     """torch.distributed.checkpoint of the compiled module."""
     import torch.distributed.checkpoint as dcp
@@ -257,7 +283,7 @@ IN_GRAPH = (
     evaluated,
     saved_and_loaded,
 )
-CASES = (*IN_GRAPH, accumulated_unsynced, broken, one_block_of_others)
+CASES = (*IN_GRAPH, both_modes, met_by_eager, accumulated_unsynced, broken, one_block_of_others)
 
 
 @contextlib.contextmanager

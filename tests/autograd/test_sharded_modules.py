@@ -15,7 +15,7 @@ HOOKED = "stepped_with_a_hook"
 def rows() -> dict[str, dict]:
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("this torch has no gloo")
-    return run_cases("gloo", "tests.autograd.sharded_runs")
+    return run_cases("gloo", "tests.autograd.sharded_runs", 900)
 
 
 @pytest.mark.parametrize("case", [c.__name__ for c in CASES])

@@ -172,14 +172,17 @@ class LocalShards(Call):
     """The state of an outermost FSDP2 module -> the parts that this process holds of all parameters, flat and padded.
 
     They are plain tensors in the parameters' memory. Gradients that reach them are the parameters' own.
+    `differentiable`: gradients pass, in whatever mode they are asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, differentiable: bool) -> None:
         super().__init__("local_shards")
+        self.differentiable = differentiable
         self.anchor = torch.empty(0, requires_grad=True)  # (without an input that requires grad there is no history)
 
     def __call__(self, state: Any) -> tuple:
-        if torch.is_grad_enabled():
+        if self.differentiable:
             groups = [group.fsdp_params for s in states_of(state) for group in groups_of(s)]
-            return _Leave.apply(self.anchor, groups)
+            with torch.enable_grad():
+                return _Leave.apply(self.anchor, groups)
         return tuple(p._sharded_param_data.detach() for p in parameters_of(state))

@@ -40,11 +40,17 @@ class Unsharding:
     def __init__(self, m: Machine, root: Any):
         self.machine, self.root = m, root
         self.open: dict[int, list[tuple[dict, Any]]] = {}  # id of a state -> what its parameters hide
-        shards = LocalShards()
-        where, parts = S.unwrapped(m.world.sources[id(root)], shards), shards(root)
-        self.parts: dict[int, TraceTensor] = {}
-        for k, (p, part) in enumerate(zip(parameters_of(root), parts)):
-            self.parts[id(p)] = self._input(part, S.item(where, k))
+        self.parts: dict[bool, dict[int, TraceTensor]] = {}  # by grad mode: id of FSDP2's parameter -> its part
+
+    def _parts(self) -> dict[int, TraceTensor]:
+        """The parts of all parameters, as inputs of the graph: with a history where gradients are recorded now."""
+        differentiable = torch.is_grad_enabled()
+        if differentiable not in self.parts:
+            shards, known = LocalShards(differentiable), self.parts.setdefault(differentiable, {})
+            where = S.unwrapped(self.machine.world.sources[id(self.root)], shards)
+            for k, (p, part) in enumerate(zip(parameters_of(self.root), shards(self.root))):
+                known[id(p)] = self._input(part, S.item(where, k))
+        return self.parts[differentiable]
 
     def _input(self, part: torch.Tensor, source: Any) -> TraceTensor:
         world = self.machine.world
@@ -62,7 +68,7 @@ class Unsharding:
         m.world.keep.append(state)
         for group in groups_of(state):
             unshard = Unshard(_described(group), (group._module_fqn or "").replace(".", "_"))
-            parts = tuple(self.parts[id(p)] for p in group.fsdp_params)
+            parts = tuple(self._parts()[id(p)] for p in group.fsdp_params)
             whole = m.graph.record("call_function", unshard, parts, {}, m.native(unshard, *parts))
             tables: dict[int, dict[str, Any]] = {}
             for p, t in zip(group.fsdp_params, whole):
@@ -119,6 +125,8 @@ def _only_hooks_do(root: Any) -> str:
     """Why the hooks have to run; "" where nodes of the graph can do what they do."""
     if root._state_ctx.iter_forward_root is not None:
         return "a forward of it is under way"
+    if root._state_ctx.post_optim_event is not None:
+        return "parameters wait for an event of the program's"
     owners: dict[int, tuple[torch.nn.Module, set[str]]] = {}
     for state in states_of(root):
         if len(state._modules) > 1:
