@@ -98,8 +98,8 @@ class WrapperCheck:
         return t.dtype, t.device, t.layout, t.requires_grad, t.is_conj(), t.is_neg(), t.dim(), has_tangent(t)
 
     def __call__(self, t: Any) -> bool:
-        read = self.read if self.fits else None
-        if read is not None and forward_ad._current_level < 0 and _are(read(t), self.fits[1:]):
+        fits, read = self.fits, self.read
+        if fits is not None and read is not None and forward_ad._current_level < 0 and _are(read(t), fits[1:]):
             return True
         return self.whole and not has_tangent(t) and self._made_of_the_same(t) or not self.difference(t)
 

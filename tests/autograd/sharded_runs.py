@@ -34,6 +34,13 @@ class Block(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.up.weight
+        if (
+            type(weight) is not nn.Parameter
+            or not weight.is_leaf
+            or dict(self.named_parameters())["up.weight"] is not weight
+        ):
+            raise TypeError("the program sees gathered parameters as they are in eager")
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
 
 
@@ -257,6 +264,12 @@ def broken(wrap: Callable, net: Net) -> list:
     return train(part(net), wrap(net))
 
 
+def hybrid(wrap: Callable, net: Net) -> list:
+    """Parted in one dimension of a mesh, and alike in the other: what the hooks do."""
+    mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("alike", "parted"))
+    return train(part(net, mesh=mesh), wrap(net))
+
+
 def one_block_of_others(wrap: Callable, net: Net) -> list:
     """Each block is compiled by itself, and the module around them is not."""
     part(net)
@@ -283,7 +296,7 @@ IN_GRAPH = (
     evaluated,
     saved_and_loaded,
 )
-CASES = (*IN_GRAPH, both_modes, met_by_eager, accumulated_unsynced, broken, one_block_of_others)
+CASES = (*IN_GRAPH, both_modes, met_by_eager, accumulated_unsynced, broken, hybrid, one_block_of_others)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def test_steps_are_taken_on_local_parts(rows: dict[str, dict], case: str) -> Non
 
 def test_what_no_graph_does_is_left_to_the_hooks(rows: dict[str, dict]) -> None:
     assert rows["broken"]["by_hooks"] and len(rows["broken"]["fallbacks"]) == 1
-    assert rows["accumulated_unsynced"]["by_hooks"]
+    assert rows["accumulated_unsynced"]["by_hooks"] and rows["hybrid"]["by_hooks"]
 
 
 def test_gathers_are_one_module_ahead_and_reductions_behind(rows: dict[str, dict]) -> None:

@@ -80,6 +80,7 @@ class Unsharding:
                         m.world.keep.append(owner)
                         hidden.append((mine, table))
                         mine["_parameters"] = table
+                    t._is_param = True  # as the program sees it
                     table[name] = t
 
     def leave(self, state: Any) -> None:
