@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -165,6 +166,16 @@ def stepped_by_adamw(wrap: Callable, net: Net) -> list:
     return train(part(net), wrap(net), make=make, between=lambda k: schedules[0].step())
 
 
+def stepped_by_a_graph(wrap: Callable, net: Net) -> list:
+    """The program compiles the step as well: it is a graph of the parts."""
+
+    def make(parameters: Any) -> Any:
+        made = torch.optim.AdamW(parameters, 1e-3)
+        return SimpleNamespace(step=wrap(made.step), zero_grad=made.zero_grad, state=made.state)
+
+    return train(part(net), wrap(net), make=make)
+
+
 def stepped_with_a_hook(wrap: Callable, net: Net) -> list:
     """What an optimizer's hooks do with gradients comes before the step."""
 
@@ -296,7 +307,16 @@ IN_GRAPH = (
     evaluated,
     saved_and_loaded,
 )
-CASES = (*IN_GRAPH, both_modes, met_by_eager, accumulated_unsynced, broken, hybrid, one_block_of_others)
+CASES = (
+    *IN_GRAPH,
+    stepped_by_a_graph,
+    both_modes,
+    met_by_eager,
+    accumulated_unsynced,
+    broken,
+    hybrid,
+    one_block_of_others,
+)
 
 
 @contextlib.contextmanager

@@ -35,6 +35,11 @@ def test_steps_are_taken_on_local_parts(rows: dict[str, dict], case: str) -> Non
     assert rows[case]["steps_on_parts"] == (0 if case == HOOKED else STEPS)
 
 
+def test_a_compiled_step_is_a_graph(rows: dict[str, dict]) -> None:
+    row = rows["stepped_by_a_graph"]
+    assert row["graphs"] == 2 and row["steps_on_parts"] == 0 and not row["breaks"]
+
+
 def test_what_no_graph_does_is_left_to_the_hooks(rows: dict[str, dict]) -> None:
     assert rows["broken"]["by_hooks"] and len(rows["broken"]["fallbacks"]) == 1
     assert rows["accumulated_unsynced"]["by_hooks"] and rows["hybrid"]["by_hooks"]
