@@ -23,6 +23,7 @@ from ..graph.meta.core import contiguous_strides
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, holds_outer, recording, tensor_meta
 from ..graph.to_aten import finish
+from ..rewrite.overlap import overlap_exchanges
 from ..symbolic.places import disjoint
 from ..graph.torch_modes import autocast_off
 from .chunked_loss import chunk_losses
@@ -164,6 +165,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
     }
     parts = partition(joint, len(captured.inputs), n_out, written, fragile, opts)
     parts.eager_kept = in_eager
+    overlap_exchanges(parts.backward)
     return JointGraph(
         parts,
         n_out,

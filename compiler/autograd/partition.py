@@ -277,6 +277,15 @@ def is_view(t: Any) -> bool:
     return isinstance(t, torch._ops.OpOverload) and any(r.alias_info is not None for r in t._schema.returns)
 
 
+def _is_last(n: torch.fx.Node) -> bool:
+    """Whether a value made of gathered parts has memory of its own, and no other such value is made of it."""
+
+    def made_of_it(v: torch.fx.Node) -> bool:
+        return any("unshard" in u.meta and (not is_view(u.target) or made_of_it(u)) for u in v.users)
+
+    return not is_view(n.target) and not made_of_it(n)
+
+
 def _dense(m: TensorMeta) -> bool:
     """Whether the elements fill their memory, each once."""
     return order_in_memory(m) is not None
@@ -481,6 +490,7 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
         if (
             n.meta["val"].device.type == "cuda"
             and "checkpoint" not in n.meta
+            and "unshard" not in n.meta
             and not is_view(n.target)
             and n.all_input_nodes
             and _owner(n.all_input_nodes[0]).op != "placeholder"
@@ -591,6 +601,9 @@ class Cut:
 
     def weight_of_result(self, n: torch.fx.Node, released: bool) -> tuple[int, bool]:
         """(weight, whether backward cannot compute it again)."""
+        if "unshard" in n.meta:  # gathered again, or kept as it was gathered: the last of what was made of it
+            kept = not n.meta["unshard"] and _is_last(n)
+            return (_bytes(n, self.hints) + 64 if kept else INF), kept
         weight = self._weight(n)
         asked = "checkpoint" in n.meta  # the user asks to compute it again, unless another region reads it
         leaves = asked and any(

@@ -56,6 +56,7 @@ from ..base.labels import label
 from ..runtime import frame_hook
 from ..runtime.stock_hook import hide
 from .optimizer_steps import is_step
+from .sharded_steps import take_steps_over
 from .frames import never, takes_every_frame, types_to_look_for, wanted
 from ..runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_cache, disabled, stance
 
@@ -454,6 +455,10 @@ class Engine:
                 f"was made for: expected {why.expected_text}, got {why.got_text}"
             )
         result.break_errors = break_errors
+        if (parted := result.unsharded) is not None:
+            result.unsharded = None
+            if self._whole_steps():
+                take_steps_over(parted)
         entry = self._add_entry(cache, name, program, result)
         events.emit("entry", frame=name, entry=entry, func=func, args=args)
         lasting = result.effects if result.lasting is None else result.lasting

@@ -11,6 +11,7 @@ import operator
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .snapshots import lasts, snapshot
 from .tensors import has_tangent
@@ -21,7 +22,12 @@ _FACTS = ("dtype", "device", "layout", "requires_grad", "conj", "neg", "the numb
 
 
 # Classes whose flatten context has the outer sizes, strides and dtype, and whose tensors are never conjugate views.
-_CONTEXT_SAYS_ALL = frozenset(("torch.distributed.tensor.DTensor",))
+# What the context and the other parts of those are read from, without a call of Python.
+_CONTEXT_SAYS_ALL = {
+    "torch.distributed.tensor.DTensor": operator.attrgetter(
+        "_spec.placements", "_spec.tensor_meta", "_spec.shard_order", "requires_grad", "_spec.mesh"
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +47,10 @@ class InnerTensor:
 def gradient(t: Any) -> Any:
     """Asks a wrapper, whose class leaves that to torch, for its gradient."""
     return t.grad
+
+
+def _are(found: Any, known: Any) -> bool:
+    return len(found) == len(known) and all(map(operator.is_, found, known))
 
 
 class WrapperCheck:
@@ -66,6 +76,16 @@ class WrapperCheck:
         self.shape, self.stride = shape, stride
         self.whole = f"{type(t).__module__}.{type(t).__qualname__}" in _CONTEXT_SAYS_ALL and not has_tangent(t)
         self.sizes = shape if all(type(n) is int for n in shape) else None
+        read = _CONTEXT_SAYS_ALL.get(f"{type(t).__module__}.{type(t).__qualname__}")
+        self.read = read if read is not None and self.whole and self._reads_parts(read, t) else None
+
+    def _reads_parts(self, read: Any, t: Any) -> bool:
+        """Whether `read` gives the parts as this version of the class has them."""
+        try:
+            found = read(t)
+        except AttributeError:
+            return False
+        return self.fits is not None and self.fits[0] and _are(found, self.fits[1:])
 
     def _parts(self, t: Any, context: Any) -> list:
         """The parts of the context, and what inside is no tensor."""
@@ -78,11 +98,14 @@ class WrapperCheck:
         return t.dtype, t.device, t.layout, t.requires_grad, t.is_conj(), t.is_neg(), t.dim(), has_tangent(t)
 
     def __call__(self, t: Any) -> bool:
+        fits, read = self.fits, self.read
+        if fits is not None and read is not None and forward_ad._current_level < 0 and _are(read(t), fits[1:]):
+            return True
         return self.whole and not has_tangent(t) and self._made_of_the_same(t) or not self.difference(t)
 
     def _made_of_the_same(self, t: Any) -> bool:
         parts = self._parts(t, t.__tensor_flatten__()[1])
-        return self.fits is not None and len(parts) == len(self.fits) and all(map(operator.is_, parts, self.fits))
+        return self.fits is not None and _are(parts, self.fits)
 
     def difference(self, t: Any) -> str:
         """What differs first, in words; "" where nothing does."""

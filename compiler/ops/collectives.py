@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.fx
 
-__all__ = ["communicates", "waits", "gives_waiting"]
+__all__ = ["communicates", "waits", "gives_waiting", "gathers_parts", "reduces_parts"]
 
 _NAMESPACES = frozenset(("_c10d_functional", "_c10d_functional_autograd"))
 
@@ -29,3 +30,13 @@ def waits(op: Any) -> bool:
 def gives_waiting(op: Any) -> bool:
     """Whether an operator makes a tensor that waits for the collective when it is read."""
     return communicates(op) and op._schema.name == "_c10d_functional::_wrap_tensor_autograd"
+
+
+def gathers_parts(n: torch.fx.Node) -> bool:
+    """Whether a node of a graph gathers parameters that FSDP2 has parted."""
+    return "unshard" in n.meta and communicates(n.target) and not waits(n.target)
+
+
+def reduces_parts(n: torch.fx.Node) -> bool:
+    """Whether a node of a graph exchanges gradients of such parameters."""
+    return "reduced" in n.meta and communicates(n.target) and not waits(n.target)

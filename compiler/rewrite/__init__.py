@@ -23,6 +23,7 @@ from .channels_last import channels_last
 from .convolution_bias import convolution_bias
 from .known_masks import known_masks
 from .late_waits import late_waits, plain_waits
+from .overlap import overlap_exchanges
 from .products.merge_products import merge_products
 from .products.pad_products import pad_products
 from .padded_groups import padded_groups
@@ -64,6 +65,7 @@ PASSES: list[tuple[str, str, Pass]] = [
     ("bias_products", "decomposed", bias_products),
     ("merge_products", "decomposed", merge_products),
     ("late_waits", "decomposed", late_waits),
+    ("overlap_exchanges", "decomposed", overlap_exchanges),
 ]
 _BUILTIN = tuple(PASSES)
 

@@ -18,14 +18,14 @@ from .distributed_runs import CASES
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_cases(backend: str, program: str = "tests.autograd.distributed_runs") -> dict[str, dict]:
+def run_cases(backend: str, program: str = "tests.autograd.distributed_runs", seconds: int = 300) -> dict[str, dict]:
     """case -> its row, from two processes of their own."""
     run = subprocess.run(
         [sys.executable, "-m", program, backend],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=seconds,
         env={**os.environ, "TCOMPILE_SUPPRESS_ERRORS": "0", "TCOMPILE_VERIFY": "1", "OMP_NUM_THREADS": "1"},
     )
     rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]

@@ -62,6 +62,22 @@ def _product() -> Any:
     return (x * x).grad_fn
 
 
+@functools.cache
+def _sharded() -> Any:
+    """The state of a module that FSDP2 has parted, in a group of this process alone."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        module = fully_shard(torch.nn.Linear(2, 2), mesh=init_device_mesh("cpu", (1,)))
+        module(torch.ones(1, 2))
+        return module._get_fsdp_state()
+    finally:
+        dist.destroy_process_group()
+
+
 OBJECTS: dict[str, Callable[[], Any]] = {
     "Tensor()": lambda: torch.ones(1),
     "Module()": lambda: torch.nn.Linear(1, 1),
@@ -71,6 +87,9 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "OpOverload()": lambda: torch.ops.aten.add.Tensor,
     "OpOverloadPacket()": lambda: torch.ops.aten.add,
     "Storage()": lambda: torch.ones(1).untyped_storage(),
+    "FSDPState()": _sharded,
+    "FSDPParamGroup()": lambda: _sharded()._fsdp_param_group,
+    "FSDPParam()": lambda: _sharded()._fsdp_param_group.fsdp_params[0],
     "libtorch()": _library,
     "CustomOpDef()": lambda: torch.library.custom_op(
         "tcompile_names::made", lambda x: x, mutates_args=(), schema="(Tensor x) -> Tensor"
@@ -318,6 +337,48 @@ ROWS = (
         "broadcast.default wait_tensor.default",
         "collectives are operators of the graph",
     ),
+    Row(
+        "torch.distributed.fsdp._fully_shard._fsdp_state",
+        "FSDPState._pre_forward(self, module, args, kwargs) FSDPState._post_forward(self, module, input, output)",
+        "FSDP2's hooks, in whose place the graph gathers parameters",
+    ),
+    Row(
+        "FSDPState()",
+        "_state_ctx.all_states _state_ctx.iter_forward_root _state_ctx.post_optim_event _training_state _is_root _lazy_init _modules _mp_policy "
+        "_device _fsdp_param_group",
+        "which modules are parted, and what their hooks would do",
+    ),
+    Row(
+        "FSDPState()",
+        "_fsdp_param_groups",
+        "what is gathered together",
+        optional="a module has one group then",
+    ),
+    Row(
+        "FSDPParamGroup()",
+        "fsdp_params mesh_info post_forward_mesh_info reduce_grads reshard_after_backward gradient_divide_factor "
+        "force_sum_reduction_for_comms _sharded_state _training_state _all_reduce_hook _all_gather_result "
+        "_partial_reduce_output _all_gather_comm _reduce_scatter_comm _module_fqn _orig_dtype _reduce_dtype",
+        "what is gathered and reduced together, and how",
+    ),
+    Row(
+        "FSDPParam()",
+        "sharded_param sharded_param._local_tensor sharded_param._spec.placements fsdp_placement mesh_info param_dtype "
+        "orig_dtype padded_sharded_param_size sharded_size contiguous_sharded_stride to_sharded_dtensor offload_to_cpu "
+        "is_dtensor unsharded_accumulated_grad _sharded_param_data _orig_size _module_info _unsharded_param",
+        "one parameter that is parted, its part and its gradient",
+    ),
+    Row(
+        "torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        "DefaultAllGather DefaultReduceScatter",
+        "whether the program says how parameters are exchanged",
+    ),
+    Row(
+        "torch.distributed.fsdp._fully_shard._fsdp_common",
+        "FSDPMeshInfo _cast_fp_tensor",
+        "how parameters are parted; dtypes of a module's arguments and results",
+    ),
+    Row("torch.distributed.utils", "_apply_to_tensors", "dtypes of a module's arguments and results"),
     Row("torch._dynamo.eval_frame", "_stance", "torch.compiler.set_stance"),
     Row(
         "torch._C",

@@ -35,7 +35,7 @@ from ..library import (
     functional_transforms,
     higher_order_calls,
 )
-from ..library.distributed import collective_calls
+from ..library.distributed import collective_calls, fully_shard
 from ..arrays import numpy_numbers
 from ..breaks.causes import make_graph_break
 from ..bytecode.loop_break import make_loop_break, make_native_loop
@@ -173,6 +173,8 @@ def capture_frame(
                 continue
             if (allowed := _allowed(attempt.machine, signal)) is not None:
                 opaque.add(allowed)
+            elif (known := attempt.machine.unsharding) is not None and known.open:
+                known.by_hooks(signal.reason)
             elif opts.leaf:
                 raise SkipFrame(signal.reason or signal.kind, quiet=True) from None
             elif (
@@ -584,6 +586,7 @@ class _Attempt:
             lasting=lasting,
             attributes=attributes,
             needs_hook=needs_hook,
+            unsharded=machine.unsharding and machine.unsharding.root,
         )
 
     def _train_natively(self, reason: str) -> NoReturn:

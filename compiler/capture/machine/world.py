@@ -442,7 +442,8 @@ class World:
             if self.machine.choices:
                 choices.refuse(self.machine, value)
             real = self.reals.get(id(value))
-            return type(real) if real is not None else torch.Tensor
+            made = torch.nn.Parameter if value.__dict__.get("_is_param") else torch.Tensor
+            return type(real) if real is not None else made
         if isinstance(value, torch.SymInt):
             return int
         if type(value) is InlineGenerator:

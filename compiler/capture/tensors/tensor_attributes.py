@@ -110,7 +110,9 @@ def _grad(m: Machine, t: TraceTensor, real: Any, source: Any) -> Any:
 
 
 def _is_leaf(m: Machine, t: TraceTensor, real: Any, source: Any) -> Any:
-    return t.is_leaf if real is None else m.world.load(real.is_leaf, S.attr(source, "is_leaf"))
+    if real is None:
+        return t.is_leaf or bool(t.__dict__.get("_is_param"))  # a parameter that FSDP2 has gathered
+    return m.world.load(real.is_leaf, S.attr(source, "is_leaf"))
 
 
 def _grad_fn(m: Machine, t: TraceTensor, real: Any, source: Any) -> None:

@@ -25,6 +25,11 @@ def all_reduce(t: TensorMeta, reduce_op: str, group_name: Any) -> TensorMeta:
     return new(t.shape, t.dtype, t.device)
 
 
+@rule(_SPACE + "broadcast")
+def broadcast(t: TensorMeta, src: int, group_name: Any) -> TensorMeta:
+    return new(t.shape, t.dtype, t.device)
+
+
 @rule(_SPACE + "all_gather_into_tensor")
 def all_gather_into_tensor(t: TensorMeta, group_size: int, group_name: Any) -> TensorMeta:
     return _like(t, t.shape[0] * group_size) if t.shape else new((group_size,), t.dtype, t.device)

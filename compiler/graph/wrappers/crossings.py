@@ -14,7 +14,7 @@ from ..tensor import TraceTensor
 from .class_operators import outer_tensor, put_together
 from .wrapping import Wrapping, take_apart
 
-__all__ = ["Crossing", "Wrap", "Unwrap", "Inner", "gradients_cross"]
+__all__ = ["Call", "Crossing", "Wrap", "Unwrap", "Inner", "gradients_cross"]
 
 
 @dataclass(eq=False)
@@ -95,18 +95,18 @@ class _Leave(torch.autograd.Function):
         return None, put_together(wrapping, sizes, gradients)
 
 
-class _Call:
+class Call:
     """A callable that is a node of captured graphs, and a function of entries."""
 
     def __init__(self, name: str):
         self.__name__ = self.__qualname__ = name
         self.__module__ = __name__
 
-    def __deepcopy__(self, memo: dict) -> "_Call":
+    def __deepcopy__(self, memo: dict) -> "Call":
         return self
 
 
-class Wrap(_Call):
+class Wrap(Call):
     """The wrapper over inner tensors that are given in order: (sizes, *plain) -> wrapper."""
 
     def __init__(self, crossing: Crossing, requires_grad: bool):
@@ -123,7 +123,7 @@ class Wrap(_Call):
         return made
 
 
-class Unwrap(_Call):
+class Unwrap(Call):
     """The inner tensors of a wrapper: wrapper -> tuple of them. Autograd passes through, unless they are only read."""
 
     def __init__(self, crossing: Crossing, differentiable: bool = True):
@@ -137,7 +137,7 @@ class Unwrap(_Call):
             return _Leave.apply(self.crossing, t)
 
 
-class Inner(_Call):
+class Inner(Call):
     """An inner tensor as an attribute of a wrapper: it has no history, as in eager."""
 
     def __init__(self, name: str):

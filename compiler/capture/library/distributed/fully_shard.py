@@ -1,0 +1,247 @@
+"""Modules that FSDP2 (`fully_shard`) has parted: what its hooks do around forward and backward, as nodes of the graph.
+
+Where the outermost such module is called, its hooks are not run. A module's parameters are the results of an `Unshard`
+node while its forward lasts, and backward gathers them once more or reads what forward gathered, as FSDP2 was told.
+FSDP2's own objects stay in the state between two steps. What no node does (gradients that are added up before they are
+exchanged, hooks of the program's) runs by the hooks, and so does all of a forward that capture cannot see as a whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .... import events
+from ....graph.tensor import TraceTensor
+from ....graph.wrappers import is_wrapper
+from ....graph.wrappers.unshard import LocalShards, Shard, ShardGroup, Unshard
+from ....guards import source as S
+from ....guards.sharded_state import WANTED, ShardedCheck, groups_of, parameters_of, states_of
+from ...kinds.callables import python_function
+from ...kinds.parameters import interpret
+from ...machine.signals import Break
+
+if TYPE_CHECKING:
+    from ...machine.machine import Machine
+
+__all__ = ["Unsharding"]
+
+_STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
+_RUNS = "FSDP2's hooks run as they are: "
+_by_hooks: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # outermost state -> why
+
+
+class Unsharding:
+    """The outermost FSDP2 module of one capture, and which of its modules are being called."""
+
+    def __init__(self, m: Machine, root: Any):
+        self.machine, self.root = m, root
+        self.open: dict[int, list[tuple[dict, Any]]] = {}  # id of a state -> what its parameters hide
+        self.parts: dict[bool, dict[int, TraceTensor]] = {}  # by grad mode: id of FSDP2's parameter -> its part
+
+    def _parts(self) -> dict[int, TraceTensor]:
+        """The parts of all parameters, as inputs of the graph: with a history where gradients are recorded now."""
+        differentiable = torch.is_grad_enabled()
+        if differentiable not in self.parts:
+            shards, known = LocalShards(differentiable), self.parts.setdefault(differentiable, {})
+            where = S.unwrapped(self.machine.world.sources[id(self.root)], shards)
+            for k, (p, part) in enumerate(zip(parameters_of(self.root), shards(self.root))):
+                known[id(p)] = self._input(part, S.item(where, k))
+        return self.parts[differentiable]
+
+    def _input(self, part: torch.Tensor, source: Any) -> TraceTensor:
+        world = self.machine.world
+        part._is_param = True  # type: ignore[attr-defined]  # it is one's memory: who changes it changes that
+        trace = world.stand_in(part, source)
+        world.register(part, source)
+        world.tensors[id(part)], world.reals[id(trace)] = trace, part
+        self.machine.graph.add_input(part, trace, source, world.spec(part, trace), True)
+        return trace
+
+    def enter(self, state: Any) -> None:
+        """The whole parameters of a module's groups, in the place of their parts."""
+        m = self.machine
+        hidden = self.open[id(state)] = []
+        m.world.keep.append(state)
+        for group in groups_of(state):
+            unshard = Unshard(_described(group), (group._module_fqn or "").replace(".", "_"))
+            parts = tuple(self._parts()[id(p)] for p in group.fsdp_params)
+            whole = m.graph.record("call_function", unshard, parts, {}, m.native(unshard, *parts))
+            tables: dict[int, dict[str, Any]] = {}
+            for p, t in zip(group.fsdp_params, whole):
+                for owner, name in _places(p):
+                    table = tables.get(id(owner))
+                    if table is None:
+                        table = tables[id(owner)] = m.world.create(dict(owner._parameters))
+                        mine = m.world.pending.setdefault(id(owner), {})
+                        m.world.keep.append(owner)
+                        hidden.append((mine, table))
+                        mine["_parameters"] = table
+                    t._is_param = True  # as the program sees it
+                    table[name] = t
+
+    def leave(self, state: Any) -> None:
+        for mine, table in self.open.pop(id(state)):
+            if mine.pop("_parameters", None) is not table:
+                raise Break("mutation", "the table of a module's parameters is replaced while FSDP2 has them gathered")
+
+    def by_hooks(self, reason: str) -> None:
+        """Capture cannot follow the forward to its end: the hooks run from now on."""
+        reason = reason or "the graph breaks while parameters are gathered"
+        _by_hooks[self.root] = reason
+        what = f"FSDP2's hooks of {type(self.root._modules[0]).__name__}"
+        events.emit("fallback", what=what, reason=f"{reason}; they run around the graphs", count=1)
+
+
+def _places(p: Any) -> list[tuple[torch.nn.Module, str]]:
+    """The modules that have a parameter, and under which name."""
+    info = p._module_info
+    return [(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
+
+
+def _described(group: Any) -> ShardGroup:
+    first, mesh = group.fsdp_params[0], group.mesh_info
+    reduce = getattr(mesh, "reduce_scatter_process_group", None) or mesh.shard_process_group
+    shards = tuple(
+        Shard(tuple(p._orig_size), tuple(p.padded_sharded_param_size), p.sharded_param.requires_grad)
+        for p in group.fsdp_params
+    )
+    return ShardGroup(
+        shards,
+        mesh.shard_process_group.group_name,
+        reduce.group_name,
+        mesh.shard_mesh_size,
+        first.param_dtype or first.orig_dtype,
+        group._reduce_dtype,
+        group._orig_dtype or first.orig_dtype,
+        group.post_forward_mesh_info is not None,
+    )
+
+
+# --- what only the hooks do
+def _only_hooks_do(root: Any) -> str:
+    """Why the hooks have to run; "" where nodes of the graph can do what they do."""
+    if root._state_ctx.iter_forward_root is not None:
+        return "a forward of it is under way"
+    if root._state_ctx.post_optim_event is not None:
+        return "parameters wait for an event of the program's"
+    owners: dict[int, tuple[torch.nn.Module, set[str]]] = {}
+    for state in states_of(root):
+        if len(state._modules) > 1:
+            return "fully_shard was given a list of modules"
+        for group in groups_of(state):
+            if reason := _of_group(group):
+                return reason
+            for p in group.fsdp_params:
+                for owner, name in _places(p):
+                    owners.setdefault(id(owner), (owner, set()))[1].add(name)
+    if any(p is not None and k not in names for o, names in owners.values() for k, p in o._parameters.items()):
+        return "a module has parameters that are parted, and others that are not"
+    return ""
+
+
+def _of_group(group: Any) -> str:
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
+
+    for name, wanted, reason in WANTED:
+        value = getattr(group, name, wanted)
+        if getattr(value, "name", value) != wanted:
+            return reason
+    if type(group.mesh_info) is not FSDPMeshInfo or group.mesh_info.shard_mesh_size < 2:
+        return "it is not parted along one dimension of two processes or more"
+    if group.post_forward_mesh_info not in (None, group.mesh_info):
+        return "parameters are parted in another way after forward"
+    communication = (type(group._all_gather_comm), type(group._reduce_scatter_comm))
+    if communication != (collectives.DefaultAllGather, collectives.DefaultReduceScatter):
+        return "the program says how tensors are exchanged"
+    if len({p.param_dtype or p.orig_dtype for p in group.fsdp_params}) != 1:
+        return "parameters of several dtypes are gathered together"
+    reduced = group._reduce_dtype or group.fsdp_params[0].param_dtype or group.fsdp_params[0].orig_dtype
+    if reduced not in (torch.float32, torch.bfloat16):
+        return f"gradients are reduced in {str(reduced).removeprefix('torch.')}"
+    return next((reason for p in group.fsdp_params if (reason := _of_parameter(p))), "")
+
+
+def _of_parameter(p: Any) -> str:
+    if p.offload_to_cpu:
+        return "parameters lie in the CPU's memory"
+    if p.fsdp_placement.dim != 0:
+        return "a parameter is parted along another dimension than its first"
+    if p.is_dtensor or getattr(p, "is_spmd_types", False):
+        return "a parameter was parted before"
+    local = p.sharded_param._local_tensor
+    if is_wrapper(local) or hasattr(local, "fsdp_pre_all_gather"):
+        return f"parts are of class {type(local).__name__}"
+    if p.unsharded_accumulated_grad is not None or _has_gradient(p):
+        return "gradients of an earlier pass wait to be exchanged"
+    return ""
+
+
+def _has_gradient(p: Any) -> bool:
+    whole = getattr(p, "_unsharded_param", None)
+    return whole is not None and whole.grad is not None
+
+
+def _elsewhere(value: Any, device: torch.device) -> bool:
+    """Whether a tensor among the arguments lies on another device than the module."""
+    if isinstance(value, TraceTensor):
+        return value.device.type != device.type
+    inside = value if type(value) in (tuple, list) else value.values() if type(value) is dict else ()
+    return any(_elsewhere(v, device) for v in inside)
+
+
+# --- the hooks
+def _begun(m: Machine, state: Any, args: Any, kwargs: Any) -> Unsharding:
+    source = m.world.source_of(state)
+    if source is None:
+        raise Break("disabled", _RUNS + "the module is made inside")
+    if state._is_root is None:
+        m.native(state._lazy_init)  # what a first call does, whoever runs it
+    if not state._is_root:
+        raise Break("disabled", _RUNS + "the outermost module is called outside")
+    if m.opts.in_order:
+        raise Break("disabled", _RUNS + "another compiler than tcompile makes the kernels")
+    m.world.guard(S.asked(source, ShardedCheck(state)), "ID", True, "what FSDP2's hooks do")
+    reason = _by_hooks.get(state) or _only_hooks_do(state)
+    if not reason and state._device.type != "cpu" and _elsewhere((args, kwargs), state._device):
+        reason = "its arguments lie on another device"
+    if reason:
+        raise Break("disabled", _RUNS + reason)
+    return Unsharding(m, state)
+
+
+@python_function((_STATE, "FSDPState._pre_forward"))
+def pre_forward(m: Machine, state: Any, module: Any, args: Any, kwargs: Any) -> Any:
+    if m.unsharding is None:
+        m.unsharding = _begun(m, state, args, kwargs)
+    known = m.unsharding
+    if not any(s is state for s in states_of(known.root)) or id(state) in known.open:
+        raise Break("disabled", _RUNS + "a module of another call, or one that calls itself, is parted")
+    if not known.open and state is not known.root:
+        raise Break("disabled", _RUNS + "the outermost module is called outside")
+    policy = state._mp_policy
+    if policy.cast_forward_inputs and policy.param_dtype is not None:
+        args, kwargs = interpret(m, cast_floats, [policy.param_dtype, (args, kwargs)], {})
+    known.enter(state)
+    return args, kwargs
+
+
+@python_function((_STATE, "FSDPState._post_forward"))
+def post_forward(m: Machine, state: Any, module: Any, given: Any, output: Any) -> Any:
+    known = m.unsharding
+    if known is None or id(state) not in known.open:
+        raise Break("disabled", _RUNS + "the forward of this module began outside")
+    known.leave(state)
+    dtype = state._mp_policy.output_dtype
+    return output if dtype is None else interpret(m, cast_floats, [dtype, output], {})
+
+
+def cast_floats(dtype: torch.dtype, values: Any) -> Any:
+    from torch.distributed.fsdp._fully_shard._fsdp_common import _cast_fp_tensor
+    from torch.distributed.utils import _apply_to_tensors
+
+    return _apply_to_tensors(functools.partial(_cast_fp_tensor, dtype), values)

@@ -1,0 +1,113 @@
+"""Steps of torch's optimizers over the parameters of a compiled module that FSDP2 has parted.
+
+Over DTensors each operator of a step is looked up in Python, for each tensor: it takes longer than the step's kernels.
+What these optimizers do to each element alone they do to the parts that this process holds. So `optimizer.step()` runs
+as torch wrote it, over plain tensors in the memory of the parts: parameters, gradients and state. It is that of eager,
+kernel by kernel. Optimizers with hooks or a closure, and those of other classes, are left alone.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.optim import optimizer as _optimizer
+
+from ..capture.kinds.callables import python_function
+from ..capture.library.distributed.shards import OF_THE_WHOLE
+from ..capture.library.optimizers import OWN_HOOKS, captured_step
+from ..guards.sharded_state import parameters_of
+
+__all__ = ["take_steps_over"]
+
+_of_graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # id of a parameter -> FSDP2's own
+
+
+def take_steps_over(root: Any) -> None:
+    """From now on steps over the parameters below an outermost FSDP2 module run on their parts."""
+    for p in parameters_of(root):
+        _of_graphs[id(p.sharded_param)] = p
+    if _before not in OWN_HOOKS:
+        OWN_HOOKS.update((_before, _after))
+        _optimizer.register_optimizer_step_pre_hook(_before)
+        _optimizer.register_optimizer_step_post_hook(_after)
+
+
+def _on_parts(original: Any) -> Any:
+    """An optimizer of the same class and settings over the parts. `owners`: id of a part -> it, whose it is, FSDP2's
+    object."""
+    owners: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
+    groups = [{**g, "params": [_part(p, owners) for p in g["params"]]} for g in original.param_groups]
+    state = type(original.state)(dict)
+    for part, whole, _ in owners.values():
+        if known := original.state.get(whole):
+            state[part] = {k: _local(v) for k, v in known.items()}
+    made = object.__new__(type(original))
+    made.__dict__.update(original.__dict__, param_groups=groups, state=state, owners=owners)
+    return made
+
+
+def _part(p: torch.Tensor, owners: dict[int, tuple]) -> torch.Tensor:
+    mine = _of_graphs.get(id(p))
+    if mine is None or mine.sharded_param is not p:
+        raise _NotOurs
+    part = p._local_tensor.detach()
+    if (grad := p.grad) is not None:
+        if type(grad) is not type(p) or grad._spec.placements != p._spec.placements:
+            raise _NotOurs
+        part.grad = grad._local_tensor
+    owners[id(part)] = part, p, mine
+    return part
+
+
+def _give_back(made: Any, original: Any) -> None:
+    """State that the step has made is of DTensors, as the parameters are."""
+    for part, state in made.state.items():
+        _, whole, mine = made.owners[id(part)]
+        before = original.state[whole]
+        for k, v in state.items():
+            if not isinstance(v, torch.Tensor):
+                before[k] = v
+            elif before.get(k) is None:
+                before[k] = mine.to_sharded_dtensor(v) if v.shape == part.shape else v
+    torch.autograd.graph.increment_version([p for part, p, _ in made.owners.values() if part.grad is not None])
+
+
+class _NotOurs(Exception):
+    """The optimizer has other parameters as well, or they are parted in other ways."""
+
+
+def _local(value: Any) -> Any:
+    return getattr(value, "_local_tensor", value)
+
+
+def _alone(optimizer: Any) -> bool:
+    """Whether nobody else hears of the optimizer's steps."""
+    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    every = (_optimizer._global_optimizer_pre_hooks, _optimizer._global_optimizer_post_hooks)
+    return not any(own) and all(h in OWN_HOOKS for hooks in every for h in hooks.values())
+
+
+def _before(optimizer: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+    kind = type(optimizer)
+    if len(args) != 1 or any(v is not None for v in kwargs.values()) or not optimizer.param_groups:
+        return None
+    if captured_step(kind) is None or kind in OF_THE_WHOLE or optimizer.defaults["differentiable"]:
+        return None
+    if not any(id(p) in _of_graphs for p in optimizer.param_groups[0]["params"][:1]) or not _alone(optimizer):
+        return None
+    try:
+        return (_on_parts(optimizer),), kwargs
+    except _NotOurs:
+        return None
+
+
+def _after(optimizer: Any, args: tuple, kwargs: dict) -> None:
+    if args[0] is not optimizer:
+        _give_back(args[0], optimizer)
+
+
+@python_function((__name__, _before.__qualname__), (__name__, _after.__qualname__))
+def _nothing(m: Any, *args: Any) -> None:
+    """A captured step is a graph of the parts anyway."""

@@ -1,0 +1,83 @@
+"""What a graph relies on of FSDP2's own objects: how the parameters below a module are parted, and in which state.
+
+FSDP2 keeps one state object for each module that `fully_shard` was called on, and one group object for the parameters
+that are gathered together. Its hooks decide by these what they do. One check covers all of them below a module.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import weakref
+from typing import Any
+
+__all__ = ["ShardedCheck", "groups_of", "states_of", "parameters_of", "WANTED"]
+
+# Of a group: an attribute, its value where the hooks do what a graph can do, and what it means where it has another.
+WANTED: tuple[tuple[str, Any, str], ...] = (
+    ("_sharded_state", "SHARDED", "its parameters are gathered already"),
+    ("_training_state", "IDLE", "a pass over it is under way"),
+    ("reduce_grads", True, "gradients are added up before they are exchanged"),
+    ("reshard_after_backward", True, "parameters stay gathered after backward"),
+    ("gradient_divide_factor", None, "the program says by what gradients are divided"),
+    ("reduce_scatter_unused_params", False, "parameters without a gradient are exchanged as well"),
+    ("force_sum_reduction_for_comms", False, "gradients are added and not averaged"),
+    ("_all_reduce_hook", None, "the program has a hook for reduced gradients"),
+    ("_all_gather_result", None, "an all-gather of it is under way"),
+    ("_partial_reduce_output", None, "gradients of an earlier pass are kept"),
+)
+
+
+def states_of(root: Any) -> list[Any]:
+    return root._state_ctx.all_states
+
+
+def groups_of(state: Any) -> list[Any]:
+    """The groups of one state: one at most, before torch had several."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+    return groups
+
+
+def parameters_of(root: Any) -> list[Any]:
+    """The parameters below an outermost module, in the order of its states."""
+    return [p for state in states_of(root) for group in groups_of(state) for p in group.fsdp_params]
+
+
+_SIMPLE = (bool, type(None), enum.Enum)
+_GROUP = (*(name for name, _, _ in WANTED), "post_forward_mesh_info", "mesh_info")
+_COMMUNICATION = ("_all_gather_comm", "_reduce_scatter_comm")
+
+
+class ShardedCheck:
+    """Whether FSDP2 has the parameters below an outermost module as it had them when the graph was made."""
+
+    __name__ = "how its parameters are parted"
+
+    def __init__(self, root: Any):
+        self.states = [weakref.ref(s) for s in states_of(root)]
+        groups = [g for s in states_of(root) for g in groups_of(s)]
+        names = [n for n in _GROUP if groups and hasattr(groups[0], n)]
+        self.read = operator.attrgetter(*names) if names else lambda group: ()
+        self.facts = self._facts(root)
+
+    def _facts(self, root: Any) -> list[Any]:
+        context = root._state_ctx
+        facts: list[Any] = [context.iter_forward_root is None, context.post_optim_event is None]
+        for state in states_of(root):
+            facts.append(state._training_state)
+            for group in groups_of(state):
+                facts += [v if isinstance(v, _SIMPLE) else id(v) for v in self.read(group)]
+                facts += [type(getattr(group, name)) for name in _COMMUNICATION]
+                for p in group.fsdp_params:
+                    facts += (p.sharded_param.requires_grad, p.unsharded_accumulated_grad is None)
+        return facts
+
+    def __call__(self, root: Any) -> bool:
+        states = states_of(root)
+        return (
+            len(states) == len(self.states)
+            and all(known() is s for known, s in zip(self.states, states))
+            and self._facts(root) == self.facts
+        )

@@ -1,0 +1,60 @@
+"""Modules parted by FSDP2, compiled whole, in two processes (gloo, CPU): as eager, with all exchanges in the graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .sharded_runs import CASES, IN_GRAPH, STEPS
+from .test_distributed import run_cases
+
+HOOKED = "stepped_with_a_hook"
+pytestmark = pytest.mark.timeout(1000)  # (the first test waits for all cases)
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict]:
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("this torch has no gloo")
+    return run_cases("gloo", "tests.autograd.sharded_runs", 900)
+
+
+@pytest.mark.parametrize("case", [c.__name__ for c in CASES])
+def test_as_eager(rows: dict[str, dict], case: str) -> None:
+    assert rows[case]["same"], f"differs from eager by {rows[case]['worst']}"
+
+
+@pytest.mark.parametrize("case", [c.__name__ for c in IN_GRAPH])
+def test_one_graph(rows: dict[str, dict], case: str) -> None:
+    row = rows[case]
+    assert row["by_hooks"] == 0 and not row["breaks"] and not row["fallbacks"]
+    assert row["graphs"] == (2 if case == "evaluated" else 1)
+
+
+@pytest.mark.parametrize("case", [c.__name__ for c in IN_GRAPH])
+def test_steps_are_taken_on_local_parts(rows: dict[str, dict], case: str) -> None:
+    assert rows[case]["steps_on_parts"] == (0 if case == HOOKED else STEPS)
+
+
+def test_a_compiled_step_is_a_graph(rows: dict[str, dict]) -> None:
+    row = rows["stepped_by_a_graph"]
+    assert row["graphs"] == 2 and row["steps_on_parts"] == 0 and not row["breaks"]
+
+
+def test_what_no_graph_does_is_left_to_the_hooks(rows: dict[str, dict]) -> None:
+    assert rows["broken"]["by_hooks"] and len(rows["broken"]["fallbacks"]) == 1
+    assert rows["accumulated_unsynced"]["by_hooks"] and rows["hybrid"]["by_hooks"]
+
+
+def test_gathers_are_one_module_ahead_and_reductions_behind(rows: dict[str, dict]) -> None:
+    forward, backward = rows["per_block"]["orders"]
+    parted = [[k for k in order if k != "compute"] for order in (forward, backward)]
+    assert parted[0] == ["gather", "gather", "wait", "gather", "wait", "wait"]
+    # the first block of backward is gathered at its beginning; the outermost module's parameters were kept
+    assert parted[1].count("gather") == 2 and parted[1].count("reduce") == 3
+    at = backward.index("gather")
+    assert "compute" in backward[at : backward.index("wait")]
+    first, second = [i for i, k in enumerate(backward) if k == "reduce"][:2]
+    assert "wait" in backward[first:second] and "compute" in backward[first : first + 3]
+    kept = rows["kept_after_forward"]["orders"][1]
+    assert "gather" not in kept
