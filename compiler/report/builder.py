@@ -485,10 +485,10 @@ class ReportBuilder:
         self.r.autotune.append(s.AutotuneRun(name, trials))
 
     def _on_compile_c(self, e: events.Event) -> None:
-        unit = str(e.facts.get("unit") or "")
+        names = e.facts.get("units") or ()  # compiled together: each took its share
         for k in self.r.kernels:
-            if unit and k.name == unit and k.compile_seconds is None:
-                k.compile_seconds = float(e.seconds)
+            if k.name in names and k.compile_seconds is None:
+                k.compile_seconds = float(e.seconds) / len(names)
 
     def _on_entry(self, e: events.Event) -> None:
         i = self._frame(e.frame)
