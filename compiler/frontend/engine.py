@@ -47,7 +47,7 @@ from ..logs import log_error, log_guards
 from ..marks import error_on_graph_break, is_disabled
 from ..base.break_errors import are_errors
 from ..base.quoting import file_name
-from .recompile import FrameState, is_full, learn, make_room, unmet
+from .recompile import FrameState, is_full, learn, make_room, numbers_of_turns, unmet
 from ..guards.state import read_field
 from .cell_work import CellWork
 from .guard_filter import filtered
@@ -138,6 +138,10 @@ class Engine:
         s = self.states.get(code)
         if s is None:
             s = self.states[code] = FrameState(code.co_qualname)
+            if self.opts.dynamic is not False:
+                turns = numbers_of_turns(code)
+                s.dynamic_ints |= turns
+                s.dynamic_floats |= turns
         return s
 
     def reset(self) -> None:

@@ -7,17 +7,22 @@ room.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from ..base.labels import LOOP_ITEM, is_loop
 from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
+from ..guards.source import item, local
 from ..guards.source_values import Unreachable
 
-__all__ = ["FrameState", "learn", "unmet", "is_full", "make_room"]
+__all__ = ["FrameState", "learn", "numbers_of_turns", "unmet", "is_full", "make_room"]
+
+_ITEMS = 4  # of what a loop's turn is given that are looked at
 
 
 @dataclass
@@ -41,6 +46,15 @@ class FrameState:
 
 
 # ---- sizes and numbers that vary
+def numbers_of_turns(code: types.CodeType) -> set[Any]:
+    """Sources of the numbers that differ from turn to turn where `code` is one turn of a loop: its item, or what the
+    item holds (enumerate, zip). Nothing has to teach that: the second turn would be a second compilation."""
+    if not is_loop(code.co_qualname) or LOOP_ITEM not in code.co_varnames:
+        return set()
+    turn = local(code.co_varnames.index(LOOP_ITEM), LOOP_ITEM)
+    return {turn, *(item(turn, i) for i in range(_ITEMS))}
+
+
 def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) -> None:
     """Sizes, strides, ints and floats that differ from what an entry's guards expect are symbols in the next entry, and
     texts vary. All of them at once: they often change together, and each one learned alone would cost a compilation."""

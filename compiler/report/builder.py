@@ -310,12 +310,6 @@ class ReportBuilder:
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
         suggestion = f.suggestion
-        if (
-            source == "__value"
-            and type(g.expected) is int
-            and not any(c.frame == i and c.line == g.line for c in self.r.recompiles)
-        ):
-            suggestion = f"{_NO_CHANGE}: the second iteration makes it any number"  # which the next miss would disprove
         source = self._users_words(i, source)
         if "__stack_" in suggestion:
             suggestion = (
