@@ -264,7 +264,9 @@ def _wait_any(running: list) -> None:
     while all(j[1].poll() is None for j in running):
         for unit, _, _, began in running:
             if time.perf_counter() - began > MOST_SECONDS:
-                raise ToolchainError(f"the C++ compiler has not ended on kernel {unit.title} after {MOST_SECONDS:.0f} s")
+                raise ToolchainError(
+                    f"the C++ compiler has not ended on kernel {unit.title} after {MOST_SECONDS:.0f} s"
+                )
         time.sleep(nap)
         nap = min(nap * 1.2, 0.01)
 

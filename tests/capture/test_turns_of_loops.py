@@ -83,3 +83,22 @@ h.append(loss.item())
         captured.append(run(text, ours))
     torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
     assert captured[2:] == [[], [], []]
+
+
+def test_an_id_that_each_run_makes_anew_is_given_up():
+    space = names()
+    space["kept"], space["Key"] = [], type("Key", (), {})  # (kept: no two runs have one address)
+    space["f"] = lambda key, x: (x * 2).sum() + 0 * id(key)
+    text = "key = Key()\nkept.append(key)\nfor i in range(3):\n    h.append(f(key, x))\n    print(end='')\n"
+    captured = [run(text, space) for _ in range(6)]
+    assert captured[1] and captured[4:] == [[], []], captured
+    torch.testing.assert_close(space["h"], [(space["x"] * 2).sum()] * 18, rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_batch_of_slices_is_like_the_others():
+    text = "data = torch.cat(batches)\nfor i in range(0, 24, 4):\n    h.append((data[i : i + 4] * 2).sum().item())\n"
+    plain, ours = names(), names()
+    exec(text, plain)
+    captured = run(text, ours)
+    assert sum("<loop" in name for name in captured) == 1, captured
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
