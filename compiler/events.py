@@ -25,7 +25,8 @@ Kinds and their facts (what listeners may rely on):
   cache         key, hit, reason, what                        autotune     kernel, trials
   cudagraph     captured, copied_inputs, copied_bytes, result_bytes (copied out), held_bytes (what a forward leaves in
                 its memory), launches
-  compile_c     seconds, flags, unit                          entry        frame, entry
+  compile_c     seconds, flags, units (names of kernels that were compiled together)
+  entry         frame, entry
   progress      text, done, total
   error         where, error
   call          frame, call (report.calls.EntryCall or None), cached (served by an entry of an earlier run)

@@ -72,7 +72,7 @@ def _cxx() -> Result:
             source = Path(folder, "k.cpp")
             source.write_text('extern "C" void k(float* p, long n) { for (long i = 0; i < n; ++i) p[i] += 1; }')
             t0 = time.perf_counter()
-            compile_units(tool, [Unit("doctor", source, source.with_suffix(".so"), tool.flags(host_target(opts)))])
+            compile_units(tool, [Unit(("doctor",), source, source.with_suffix(".so"), tool.flags(host_target(opts)))])
     except ToolchainError as e:
         return False, str(e), remedy
     return True, f"{' '.join(tool.command)}, a kernel in {time.perf_counter() - t0:.2f} s", ""

@@ -16,7 +16,7 @@ import os
 import sysconfig
 import types
 from types import CodeType
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple
 
 import torch
 
@@ -63,22 +63,48 @@ def looks(samples: Samples) -> Iterator[tuple[float, float, float, Seen]]:
         called_at.cache_clear()
 
 
+class _File(NamedTuple):
+    """What the name of a file says of the code in it. Stacks are deep, and their files are few."""
+
+    entry: bool  # a compiled entry's
+    ours: bool
+    users: bool
+    standard: bool
+    importlib: bool
+    progress: bool
+    data: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def _facts(file: str) -> _File:
+    return _File(
+        entry=file.startswith("<tcompile"),
+        ours=file.startswith(("<tcompile", _OWN)),
+        users=not is_library_file(file) and not file.startswith(_NO_USERS),
+        standard=file.startswith(_STANDARD) and "site-packages" not in file,
+        importlib=file.startswith("<frozen importlib"),
+        progress=file.startswith(_PROGRESS),
+        data=file.startswith(_DATA[0]) or _DATA[1] in file,
+    )
+
+
 def seen_at(row: Sample) -> Seen:
     """What the innermost frames of a stack say."""
     if not row.stack:
         return Seen("rest", "the rest")
     code, at = row.stack[0]
-    file, line = _users(row.stack)
-    if any(c.co_filename.startswith(_PROGRESS) for c, _ in row.stack):
+    files = [_facts(c.co_filename) for c, _ in row.stack]
+    file, line = _users(row.stack, files)
+    if any(f.progress for f in files):
         return Seen("compiling", "showing how far it is")
-    if any(c.co_filename.startswith(_DATA[0]) or _DATA[1] in c.co_filename for c, _ in row.stack[:40]):
+    if any(f.data for f in files[:40]):
         return Seen("data", "loading data", file, line)
-    entry = next((i for i, (c, _) in enumerate(row.stack) if c.co_filename.startswith("<tcompile")), None)
-    if entry is not None and all(_is_ours(c) for c, _ in row.stack[:entry]):
+    entry = next((i for i, f in enumerate(files) if f.entry), None)
+    if entry is not None and all(f.ours for f in files[:entry]):
         return Seen("compiled", "compiled calls", file, line)
-    importing, importer = _importer(row.stack)
-    first = importer or next((c for c, _ in row.stack if not _is_standard(c.co_filename)), code)
-    if _is_ours(first):  # also while it imports a module, or lets go of something
+    importing, importer = _importer(files)
+    first = importer or next((f for f in files if not f.standard), files[0])
+    if first.ours:  # also while it imports a module, or lets go of something
         return Seen("compiled", "guards, and looking for what to compile", file, line)
     if importing:
         return Seen("python", IMPORTING, file, line)
@@ -94,37 +120,23 @@ def seen_at(row: Sample) -> Seen:
     return Seen("python", name or frame_words(code.co_qualname), file, line)
 
 
-def _importer(stack: tuple[tuple[CodeType, int], ...]) -> tuple[bool, CodeType | None]:
+def _importer(files: list[_File]) -> tuple[bool, _File | None]:
     """Whether modules are being imported, of libraries alone, and what imports them, where the stack goes so far."""
     importing, importer = False, None
-    for code, _ in stack:
-        if code.co_filename.startswith("<frozen importlib"):
+    for f in files:
+        if f.importlib:
             importing, importer = True, None
-        elif importing and importer is None and not _is_standard(code.co_filename):
-            importer = code
-        if _is_users(code):
+        elif importing and importer is None and not f.standard:
+            importer = f
+        if f.users:
             break
     return importing, importer
 
 
-def _is_users(code: CodeType) -> bool:
-    return not is_library_file(code.co_filename) and not code.co_filename.startswith(_NO_USERS)
-
-
-def _is_ours(code: CodeType) -> bool:
-    return code.co_filename.startswith(("<tcompile", _OWN))
-
-
-def _is_standard(file: str) -> bool:
-    return file.startswith(_STANDARD) and "site-packages" not in file
-
-
-def _users(stack: tuple[tuple[CodeType, int], ...]) -> tuple[str, int | None]:
+def _users(stack: tuple[tuple[CodeType, int], ...], files: list[_File]) -> tuple[str, int | None]:
     """The innermost line that a user can change."""
-    for code, at in stack:
-        if _is_users(code):
-            return label(code.co_filename), _position(code, at)[0]
-    return "", None
+    at = next((i for i, f in enumerate(files) if f.users), None)
+    return ("", None) if at is None else (label(stack[at][0].co_filename), _position(*stack[at])[0])
 
 
 def _package(file: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -27,14 +26,18 @@ def kernel_files(generated: Generated, opts: Any, folder: Path) -> tuple[list[di
         generated = tune(generated, opts)
     libraries = load_text([(k.name, k.source.code) for k in generated.kernels], generated.target, opts)
     rows = []
+    files: dict[bytes, str] = {}  # a library may serve several kernels
     for k, library in zip(generated.kernels, libraries):
-        shutil.copyfile(library._name, folder / f"{k.name}.so")
+        code = library.path.read_bytes()
+        if code not in files:
+            files[code] = f"{k.name}.so"
+            (folder / files[code]).write_bytes(code)
         rows.append(
             {
                 "name": k.name,
-                "file": f"kernels/{k.name}.so",
-                "phases": [k.source.symbol(p) for p in k.source.phases],
-                "plan": k.source.symbol(k.source.plan_symbol),
+                "file": f"kernels/{files[code]}",
+                "phases": [library.symbol(k.source.symbol(p)) for p in k.source.phases],
+                "plan": library.symbol(k.source.symbol(k.source.plan_symbol)),
                 "buffers": _buffers(k),
                 "sizes": len(k.kernel.sizes),
                 "checks": list(k.source.checks),

@@ -47,7 +47,7 @@ from ..logs import log_error, log_guards
 from ..marks import error_on_graph_break, is_disabled
 from ..base.break_errors import are_errors
 from ..base.quoting import file_name
-from .recompile import FrameState, is_full, learn, make_room, unmet
+from .recompile import FrameState, is_full, learn, make_room, numbers_of_turns, only_addresses_differ, unmet
 from ..guards.state import read_field
 from .cell_work import CellWork
 from .guard_filter import filtered
@@ -139,6 +139,10 @@ class Engine:
         s = self.states.get(code)
         if s is None:
             s = self.states[code] = FrameState(code.co_qualname)
+            if self.opts.dynamic is not False:
+                turns = numbers_of_turns(code)
+                s.dynamic_ints |= turns
+                s.dynamic_floats |= turns
         return s
 
     def reset(self) -> None:
@@ -289,6 +293,10 @@ class Engine:
             self._put_off(cache, state, func.__code__, spent)
             return None
         if self._waits(cache, state, func, args, misses):
+            return None
+        if not self.opts.fullgraph and only_addresses_differ(state, misses, self.generation):
+            state.skip_reason = "it reads the id of an object that each run makes anew: no entry would serve the next"
+            events.emit("fallback", what=name, reason=f"{state.skip_reason}; runs eager from now on", count=1)
             return None
 
         def failures() -> list[GuardFailure]:

@@ -15,6 +15,8 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from ..capture.bytecode.memo import CodeMemo
+
 __all__ = ["EntryCall", "GraphCall", "CallState", "PLAIN_REST", "may_have_effects"]
 
 PLAIN_REST = "what follows a break runs as plain Python"  # why_not of code that no entry was made for
@@ -134,6 +136,9 @@ def _version(x: Any) -> int | None:
     return x._version if isinstance(x, torch.Tensor) and not x.is_inference() else None
 
 
+_effects: CodeMemo[bool] = CodeMemo()
+
+
 @dataclass
 class EntryCall:
     """`fn(*args, **kwargs)` as user code called it. `safe`: running it again has no effect but its result; `why_not`
@@ -161,6 +166,14 @@ class EntryCall:
 
 
 def may_have_effects(code: CodeType) -> bool:
+    """Whether code that runs as plain Python can do more than give a result. Each turn of a loop asks."""
+    known = _effects.get(code)
+    if known is None:
+        known = _effects[code] = _changes_something(code)
+    return known
+
+
+def _changes_something(code: CodeType) -> bool:
     """Whether code that runs as plain Python can do more than give a result, by its instructions: it calls something,
     or changes something. Names that a cell sets are put back by whoever runs it again; one that it reads as well would
     be another each time."""

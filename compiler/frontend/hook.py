@@ -36,7 +36,8 @@ from .optimizer_steps import OptimizerSteps, is_step
 from .policy import Library, is_installed
 from .recompile import looked_at, unmet
 from ..runtime import frame_hook as _hook
-from ..runtime.dispatch import RUN_ORIGINAL, forget_all, forget_code
+from ..runtime.stock_hook import hide
+from ..runtime.dispatch import RUN_ORIGINAL, Entry, disabled, forget_all, forget_code
 
 __all__ = ["enable", "run_code", "reset", "engine_for", "all_engines"]
 
@@ -188,6 +189,18 @@ class HookEngine(Engine):
         self._waiting = False
         return self.times.run_plain(code, func, args) if code is self._root else call_original(func, args)
 
+    def _miss_within(self, dispatcher: Any, func: types.FunctionType, args: tuple) -> Any:
+        """As Engine's; a turn that waits runs as it is, with everything below it, as a frame that waits."""
+        __tracebackhide__ = True
+        self._waiting = False
+        found = super()._miss_within(dispatcher, func, args)
+        if found is not RUN_ORIGINAL or not self._waiting:
+            return found
+        self._waiting = False
+        self.state(func.__code__).waits_for = None  # the hook does not meet the frame that this starts
+        with disabled():
+            return Entry(compile_guards([], len(args)), _as_it_is, None)
+
     def _tiers(self, code: types.CodeType) -> dict[str, Any]:
         if self.library is None or frames.takes_every_frame():
             return {}
@@ -282,6 +295,15 @@ class HookEngine(Engine):
             self.library.check_gain(code, result.graph, bool(result.breaks))
 
 
+def _as_it_is(func: types.FunctionType, *args: Any) -> Any:
+    __tracebackhide__ = True
+    with disabled():
+        return call_original(func, args)
+
+
+hide(_as_it_is.__code__)
+
+
 def _is_one_turn(code: types.CodeType) -> bool:
     """Whether a call of the code is one turn of a loop, or runs no loop."""
     return is_loop(code.co_qualname) or not find_loops(code)
@@ -345,8 +367,6 @@ def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> 
         if not _hook.available():
             return eval(code, namespace)
         cache = engine.cache(code)
-        from ..runtime.dispatch import RUN_ORIGINAL, disabled
-
         with disabled():
             entry = engine.entry_for(code, cache, top, ())
         if entry is RUN_ORIGINAL:

@@ -7,17 +7,23 @@ room.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from ..base.labels import LOOP_ITEM, is_loop
 from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
+from ..guards.source import item, local
 from ..guards.source_values import Unreachable
 
-__all__ = ["FrameState", "learn", "unmet", "is_full", "make_room"]
+__all__ = ["FrameState", "learn", "numbers_of_turns", "only_addresses_differ", "unmet", "is_full", "make_room"]
+
+_ADDRESS_RUNS = 2  # runs that may compile anew for want of one
+_ITEMS = 4  # of what a loop's turn is given that are looked at
 
 
 @dataclass
@@ -34,6 +40,7 @@ class FrameState:
     waits_for: tuple[int, ...] | None = None  # ids of that call's arguments, until the frame hook has met it
     before_first_step: set[Any] = field(default_factory=set)  # guards that hold once an optimizer has its state
     renamed_unmet: dict[int, Any] = field(default_factory=dict)  # of entries that else serve under new names
+    addresses: set[int] = field(default_factory=set)  # runs in which an object that was told by its id was another one
     put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)
     skips: int = 0
     last_skip: str = ""  # why capture passed the frame over last
@@ -41,6 +48,15 @@ class FrameState:
 
 
 # ---- sizes and numbers that vary
+def numbers_of_turns(code: types.CodeType) -> set[Any]:
+    """Sources of the numbers that differ from turn to turn where `code` is one turn of a loop: its item, or what the
+    item holds (enumerate, zip). Nothing has to teach that: the second turn would be a second compilation."""
+    if not is_loop(code.co_qualname) or LOOP_ITEM not in code.co_varnames:
+        return set()
+    turn = local(code.co_varnames.index(LOOP_ITEM), LOOP_ITEM)
+    return {turn, *(item(turn, i) for i in range(_ITEMS))}
+
+
 def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) -> None:
     """Sizes, strides, ints and floats that differ from what an entry's guards expect are symbols in the next entry, and
     texts vary. All of them at once: they often change together, and each one learned alone would cost a compilation."""
@@ -82,6 +98,15 @@ def unmet(misses: Iterable[tuple[Any, int]]) -> set[tuple[str, Any]]:
     """The guards that did not hold, by what they look at."""
     found = (entry.program.guards[index] for entry, index in misses if index >= 0)
     return {looked_at(guard) for guard in found if guard.source is not None}
+
+
+def only_addresses_differ(state: FrameState, misses: Iterable[tuple[Any, int]], generation: int) -> bool:
+    """Whether each run of a cell would compile the frame anew: it reads the id of an object that every run makes."""
+    for entry, index in misses:
+        source = entry.program.guards[index].source
+        if entry.generation != generation and source is not None and source.kind == "asked" and source.key is id:
+            state.addresses.add(generation)
+    return len(state.addresses) > _ADDRESS_RUNS
 
 
 def looked_at(guard: Any) -> tuple[str, Any]:

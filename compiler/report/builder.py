@@ -310,12 +310,6 @@ class ReportBuilder:
         source, detail = failure_subject(f)
         file, line = g.file or "", g.line
         suggestion = f.suggestion
-        if (
-            source == "__value"
-            and type(g.expected) is int
-            and not any(c.frame == i and c.line == g.line for c in self.r.recompiles)
-        ):
-            suggestion = f"{_NO_CHANGE}: the second iteration makes it any number"  # which the next miss would disprove
         source = self._users_words(i, source)
         if "__stack_" in suggestion:
             suggestion = (
@@ -485,10 +479,10 @@ class ReportBuilder:
         self.r.autotune.append(s.AutotuneRun(name, trials))
 
     def _on_compile_c(self, e: events.Event) -> None:
-        unit = str(e.facts.get("unit") or "")
+        names = e.facts.get("units") or ()  # compiled together: each took its share
         for k in self.r.kernels:
-            if unit and k.name == unit and k.compile_seconds is None:
-                k.compile_seconds = float(e.seconds)
+            if k.name in names and k.compile_seconds is None:
+                k.compile_seconds = float(e.seconds) / len(names)
 
     def _on_entry(self, e: events.Event) -> None:
         i = self._frame(e.frame)

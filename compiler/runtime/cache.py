@@ -95,7 +95,7 @@ def key_parts(flags: tuple[str, ...], compiler: str) -> dict[str, str]:
         "compiler": compiler,
         "machine": _machine(),
         "version": _version(),
-        "format": FORMAT,
+        "format": f"{FORMAT}, functions named by their key",
     }
 
 
@@ -149,23 +149,23 @@ class KernelCache:
             return self.behind.source(key) if self.behind is not None else None
 
     def put(self, key: str, library: Path, source: str) -> Path:
-        """Move a finished library into its place."""
+        """Keep a copy of a finished library, which may serve several kernels."""
         path = self._path(key)
         _make(self.folder)
         path.parent.mkdir(exist_ok=True)
-        digest = hashlib.sha256(library.read_bytes()).hexdigest()
+        code = library.read_bytes()
         self._write(self._path(key, ".cpp"), source)
-        os.replace(library, path)
-        self._write(self._path(key, ".sum"), digest)
+        self._write(path, code)
+        self._write(self._path(key, ".sum"), hashlib.sha256(code).hexdigest())
         used_kernels[key] = path
         self._stores += 1
         if self._stores % _EVICT_EVERY == 1:
             self.evict()
         return path
 
-    def _write(self, path: Path, text: str) -> None:
-        partial = path.with_name(f"{path.name}.{os.getpid()}.{id(text):x}.tmp")
-        partial.write_text(text, encoding="utf-8")
+    def _write(self, path: Path, content: str | bytes) -> None:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.{id(content):x}.tmp")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(partial, path)
 
     def _remove(self, key: str) -> None:

@@ -23,12 +23,13 @@ from ..lowering.ir import check_error
 from ..native import native, say_missing
 from .cache import KernelCache, content_key, open_cache, temporary_cache
 from .cache_misses import remember, why_missing
-from .toolchain import Toolchain, Unit, compile_units, find
+from .joined_kernels import KernelLibrary, Text, groups, joined, symbol_end
+from .toolchain import Toolchain, Unit, compile_units, find, workers
 
 __all__ = ["load_kernels", "load_text", "PythonKernel", "native_ready"]
 
 _lock = forks.lock()
-_libraries: dict[str, ctypes.CDLL] = {}
+_libraries: dict[str, KernelLibrary] = {}
 _native_state: list[Any] = []
 
 
@@ -46,7 +47,7 @@ def native_ready() -> bool:
     return _native_state[0] is None
 
 
-def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[ctypes.CDLL]:
+def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[KernelLibrary]:
     """Libraries of C++ texts given as (name, text), compiled where the cache does not have them. Raises
     ToolchainError.
     """
@@ -54,67 +55,73 @@ def load_text(units: Sequence[tuple[str, str]], target: Any, opts: Any) -> list[
     tool = find(opts, cache)
     with _lock:
         keys = [content_key(text, tool.flags(target, text), tool.version) for _, text in units]
-        missing = []
+        missing: dict[str, Text] = {}
         for key, (name, text) in zip(keys, units):
             if key in _libraries:
                 continue
             path = cache.get(key)
             if path is not None:
-                library = _open_library(path, cache, key)
+                library = _open_library(path, cache, key, text)
                 if library is not None:
                     _libraries[key] = library
                     events.emit("cache", key=key, hit=True, reason="", what=name)
                     continue
-            if key not in [k for k, _, _ in missing]:
-                missing.append((key, name, text))
-                events.emit(
-                    "cache",
-                    key=key,
-                    hit=False,
-                    reason=why_missing(cache, name, text, tool.flags(target, text), tool.version),
-                    what=name,
-                )
+            if key not in missing:
+                flags = tool.flags(target, text)
+                missing[key] = Text(key, name, text, flags)
+                reason = why_missing(cache, name, text, flags, tool.version)
+                events.emit("cache", key=key, hit=False, reason=reason, what=name)
         if missing:
+            texts = list(missing.values())
             try:
-                _compile(missing, cache, tool, target, opts)
+                _compile(texts, cache, tool, opts)
             except OSError as e:  # a full disk, a folder that was removed or became read-only
+                why = f"cache folder {cache.root} can't be written: {e}"
                 try:
-                    _compile(
-                        missing,
-                        temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"),
-                        tool,
-                        target,
-                        opts,
-                    )
+                    _compile(texts, temporary_cache(opts, why), tool, opts)
                 except OSError as again:
                     raise ToolchainError(f"compiled kernels can't be written: {again}") from e
         return [_libraries[k] for k in keys]
 
 
-def _open_library(path: Path, cache: KernelCache, key: str) -> ctypes.CDLL | None:
+def _open_library(path: Path, cache: KernelCache, key: str, text: str) -> KernelLibrary | None:
     try:
-        return ctypes.CDLL(str(path))
+        return KernelLibrary(ctypes.CDLL(str(path)), path, symbol_end(key, text))
     except OSError as e:
         events.emit("cache", key=key, hit=False, reason=f"does not load: {e}", what="kernel")
         cache._remove(key)
         return None
 
 
-def _compile(missing: list[tuple[str, str, str]], cache: KernelCache, tool: Toolchain, target: Any, opts: Any) -> None:
-    work = cache.workspace()
+def _compile(missing: list[Text], cache: KernelCache, tool: Toolchain, opts: Any) -> None:
+    work, limit = cache.workspace(), workers(opts)
     try:
-        units = []
-        for key, name, text in missing:
-            source = work / f"{key}.cpp"
-            source.write_text(text, encoding="utf-8")
-            units.append(Unit(name, source, work / f"{key}.so", tool.flags(target, text)))
-        compile_units(tool, units, opts.get("compile_workers"))
-        for (key, name, text), unit in zip(missing, units):
-            path = cache.put(key, unit.output, text)
-            remember(cache, name, key, text, unit.flags, tool.version)
-            _libraries[key] = ctypes.CDLL(str(path))
+        together = groups(missing, limit)
+        try:
+            libraries = _build(together, work, tool, limit)
+        except ToolchainError:
+            if len(together) == len(missing):
+                raise
+            together = [[t] for t in missing]  # whose fault it is, is said of one kernel
+            libraries = _build(together, work, tool, limit)
+        for group, library in zip(together, libraries):
+            for t in group:
+                path = cache.put(t.key, library, t.text)
+                remember(cache, t.name, t.key, t.text, t.flags, tool.version)
+                _libraries[t.key] = KernelLibrary(ctypes.CDLL(str(path)), path, symbol_end(t.key, t.text))
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _build(together: list[list[Text]], work: Path, tool: Toolchain, limit: int) -> list[Path]:
+    """A library for each group."""
+    units = []
+    for group in together:
+        source = work / f"{group[0].key}.cpp"
+        source.write_text(joined(group), encoding="utf-8")
+        units.append(Unit(tuple(t.name for t in group), source, source.with_suffix(".so"), group[0].flags))
+    compile_units(tool, units, limit)
+    return [unit.output for unit in units]
 
 
 def load_kernels(kernels: Sequence[GeneratedKernel], target: Any, opts: Any) -> list[Callable]:
@@ -129,13 +136,13 @@ def load_kernels(kernels: Sequence[GeneratedKernel], target: Any, opts: Any) -> 
     return out
 
 
-def _forget(library: ctypes.CDLL, cache: KernelCache) -> None:
+def _forget(library: KernelLibrary, cache: KernelCache) -> None:
     for key in [key for key, known in _libraries.items() if known is library]:
         del _libraries[key]
         cache._remove(key)
 
 
-def make_kernel(k: GeneratedKernel, library: ctypes.CDLL, opts: Any) -> Callable:
+def make_kernel(k: GeneratedKernel, library: KernelLibrary, opts: Any) -> Callable:
     """The callable of one kernel in a loaded library."""
     kinds = "".join("f" if ctype(dtype).is_float else "i" for _, dtype in k.kernel.params)
     n_buffers, n_sizes = len(k.kernel.inputs) + len(k.kernel.outputs), len(k.kernel.sizes)
@@ -167,7 +174,7 @@ class PythonKernel:
     def __init__(
         self,
         name: str,
-        library: ctypes.CDLL,
+        library: KernelLibrary,
         phases: Sequence[str],
         plan: str,
         n_buffers: int,

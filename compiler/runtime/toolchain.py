@@ -90,12 +90,16 @@ class Toolchain:
 
 @dataclass
 class Unit:
-    """One source file to become one shared library."""
+    """One source file to become one shared library, which holds the kernels of these names."""
 
-    name: str
+    names: tuple[str, ...]
     source: Path
     output: Path
     flags: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return ", ".join(self.names)
 
 
 _found: dict[str, Toolchain] = {}
@@ -167,12 +171,18 @@ def _version(command: tuple[str, ...], memory: Any) -> str:
     return version
 
 
-def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> None:
-    """Build every unit, `workers` at a time (0: one per core). Raises ToolchainError with the compiler's words or where
+def workers(opts: Any) -> int:
+    """Compilers that run at once: the option `compile_workers`, or one per core."""
+    return max(1, opts.get("compile_workers") or os.cpu_count() or 1)
+
+
+def compile_units(tool: Toolchain, units: Sequence[Unit], limit: int = 1) -> None:
+    """Build every unit, `limit` at a time. Raises ToolchainError with the compiler's words or where
     one hangs, OSError where its folder is full or was removed; on that and on any interrupt all compilers still running
     are killed first."""
     waiting = list(reversed(units))
-    limit = max(1, workers or os.cpu_count() or 1)
+    total = sum(len(u.names) for u in units)
+    done = 0
     running: list[tuple[Unit, subprocess.Popen, Path, float]] = []
     try:
         while waiting or running:
@@ -182,7 +192,8 @@ def compile_units(tool: Toolchain, units: Sequence[Unit], workers: int = 0) -> N
             for job in [j for j in running if j[1].poll() is not None]:
                 _finish(*job)
                 running.remove(job)
-                events.emit("progress", text="kernels", done=len(units) - len(waiting) - len(running), total=len(units))
+                done += len(job[0].names)
+                events.emit("progress", text="kernels", done=done, total=total)
     finally:
         for unit, process, log, _ in running:
             _kill(process)
@@ -253,7 +264,9 @@ def _wait_any(running: list) -> None:
     while all(j[1].poll() is None for j in running):
         for unit, _, _, began in running:
             if time.perf_counter() - began > MOST_SECONDS:
-                raise ToolchainError(f"the C++ compiler has not ended on kernel {unit.name} after {MOST_SECONDS:.0f} s")
+                raise ToolchainError(
+                    f"the C++ compiler has not ended on kernel {unit.title} after {MOST_SECONDS:.0f} s"
+                )
         time.sleep(nap)
         nap = min(nap * 1.2, 0.01)
 
@@ -264,8 +277,8 @@ def _finish(unit: Unit, process: subprocess.Popen, log: Path, began: float) -> N
     if process.returncode:
         _check_folder(unit)
         how = f"was killed by signal {-process.returncode}" if process.returncode < 0 else "failed"
-        raise ToolchainError(f"the C++ compiler {how} on kernel {unit.name} ({unit.source}):\n{words.strip()[-2000:]}")
-    events.emit("compile_c", seconds=time.perf_counter() - began, flags=" ".join(unit.flags), unit=unit.name)
+        raise ToolchainError(f"the C++ compiler {how} on kernel {unit.title} ({unit.source}):\n{words.strip()[-2000:]}")
+    events.emit("compile_c", seconds=time.perf_counter() - began, flags=" ".join(unit.flags), units=unit.names)
 
 
 def _check_folder(unit: Unit) -> None:

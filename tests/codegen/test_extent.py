@@ -22,9 +22,9 @@ FUNCTIONS = {
 }
 
 
-def compilers(action) -> list[str]:
-    heard: list[str] = []
-    with events.listen(lambda e: heard.append(e.unit) if e.kind == "compile_c" else None):
+def compilers(action) -> list[tuple[str, ...]]:
+    heard: list[tuple[str, ...]] = []
+    with events.listen(lambda e: heard.append(e.units) if e.kind == "compile_c" else None):
         action()
     return heard
 

@@ -134,7 +134,7 @@ def state_compilation(
                     ],
                 )
                 events.emit("cache", key="0123456789abcdef0", hit=False, reason="new", what="kernel")
-                events.emit("compile_c", seconds=0.05, flags="-O3", unit="kernel_0")
+                events.emit("compile_c", seconds=0.05, flags="-O3", units=("kernel_0",))
     entry = type("Entry", (), {"meta": result, "fn": fn, "program": None})()
     events.emit("entry", frame=name, entry=entry)
     graphs = [GraphCall("graph_0", gm.forward, gm.forward, tuple(args))]

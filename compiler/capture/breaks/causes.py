@@ -17,7 +17,7 @@ __all__ = ["CAUSES", "Cause", "PARTING", "make_graph_break"]
 # Breaks that fullgraph allows: what only tensors outside of graphs have (a hook, a storage, a memory that is exchanged,
 # being a parameter, being made in inference mode), a module that gets parameters, the address of an object made inside,
 # which object Python chose by values of tensors, what an iterator from outside gives, a setting of torch, a first
-# import, and an exception that leaves the function.
+# import, a collective that a cell's own lines reach, and an exception that leaves the function.
 PARTING = frozenset(
     (
         "tensor_hook",
@@ -31,6 +31,7 @@ PARTING = frozenset(
         "iterator",
         "setting",
         "import",
+        "collective",
         "exception",
     )
 )
@@ -310,6 +311,12 @@ CAUSES: tuple[Cause, ...] = (
     ),
     # --- training
     Cause("backward", r"inside a loop", "", _NOTHING + "each iteration is compiled as one graph"),
+    Cause(
+        "collective",
+        "",
+        "a collective waits for the other processes, and what the cell assigned so far is to outlive an interrupt",
+        _NOTHING + "to have one graph, put the lines into a function",
+    ),
     Cause("optimizer", r"inside a loop", "", _NOTHING + "each iteration is compiled as one graph"),
     Cause(
         "backward",

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from types import CellType, CodeType
 from typing import Any, Callable
 
+from ...base.labels import LOOP_ITEM
 from .flow import MAYBE, NULL, VALUE, Flow, Kinds, bind, analyse, is_frame_inspection, slots_in, successors, transfer
 from .instructions import Bytecode, Handler, Instruction
 from .loops import Loop, dominates, dominators, edges
@@ -338,7 +339,7 @@ def make_region(plan: Plan) -> RegionSpec:
     params: list[Param] = [Param("local", number, _identifier(bytecode, number)) for number in slots_in(plan.needed)]
     taken = {slot.name for slot in bytecode.slots} | {param.name for param in params}
     for depth in range(len(plan.entry_kinds)):
-        name = "__value" if depth == len(plan.entry_kinds) - 1 else f"__value_{depth}"
+        name = LOOP_ITEM if depth == len(plan.entry_kinds) - 1 else f"{LOOP_ITEM}_{depth}"
         while name in taken:
             name += "_"
         taken.add(name)

@@ -240,7 +240,7 @@ def clamp_index(i: IntLike, n: IntLike) -> IntLike:
         i = fold(i + n)
         if decide(E.lt(i, 0)):
             return 0
-    return n if decide(E.ge(i, n)) else i
+    return n if decide(E.gt(i, n)) else i  # (a batch that ends at the end is like the others)
 
 
 @rule("slice.Tensor", "slice")

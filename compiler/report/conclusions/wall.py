@@ -6,6 +6,8 @@ and the number of calls. All else comes from samples of the program's stack (`sh
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
@@ -51,11 +53,12 @@ def wall_of(
     """The parts of the time from `begin` to `end`. `waits`: when the program waited for the compiler; `looks`: end and
     length of a stretch of time, and what was seen at its end, with its share of the stretch."""
     total = max(0.0, end - begin)
-    compiling = sum(max(0.0, min(b, end) - max(a, begin)) for a, b in waits)
+    waited = _Waited(waits)
+    compiling = waited.within(begin, end) if end > begin else 0.0
     found: dict[Seen, float] = {}
     samples = 0
     for at, seconds, share, seen in looks:
-        left = seconds - sum(max(0.0, min(b, at) - max(a, at - seconds)) for a, b in waits)
+        left = seconds - waited.within(at - seconds, at)
         if left > 0 and share > 0:
             found[seen] = found.get(seen, 0.0) + left * share
             samples += 1
@@ -69,6 +72,22 @@ def wall_of(
     starved = scale * sum(t for seen, t in found.items() if seen.kind == "starved")
     parts += _rows({seen: t * scale for seen, t in found.items()}, rest - starved)
     return s.Wall(total, "sampled", samples, sorted(parts, key=lambda p: -p.seconds))
+
+
+class _Waited:
+    """How long the program had waited at a time; `waits` may overlap no more than touch."""
+
+    def __init__(self, waits: Sequence[tuple[float, float]]):
+        ordered = sorted(waits)
+        self._begins, self._ends = [a for a, _ in ordered], [b for _, b in ordered]
+        self._sums = [0.0, *itertools.accumulate(b - a for a, b in ordered)]
+
+    def within(self, begin: float, end: float) -> float:
+        return self._until(end) - self._until(begin)
+
+    def _until(self, t: float) -> float:
+        i = bisect.bisect_right(self._begins, t)
+        return self._sums[i] - max(0.0, self._ends[i - 1] - t) if i else 0.0
 
 
 def by_kind(wall: s.Wall) -> list[tuple[str, str, float]]:

@@ -39,11 +39,19 @@ def _group(m: Machine, group: Any, tag: Any = "") -> tuple[str, int]:
     import torch.distributed._functional_collectives as functional
     from torch.distributed import distributed_c10d
 
+    _check_assigned(m)
     group = _known(m, group)
     name = m.native(functional._resolve_group_name, group, tag)
     if distributed_c10d._rank_not_in_group(distributed_c10d._resolve_process_group(name)):
         raise Break("c_call", "a collective of a group is called that this process is not in")
     return str(name), m.native(distributed_c10d._get_group_size_by_name, name)
+
+
+def _check_assigned(m: Machine) -> None:
+    """Where another process never comes, a collective waits until Ctrl-C: what a cell assigned before is to be there
+    then."""
+    if m.frames[0].code.co_qualname == "<module>" and any(e.kind in ("global", "delglobal") for e in m.effects):
+        raise Break("collective")
 
 
 def _known(m: Machine, group: Any) -> Any:

@@ -1,0 +1,89 @@
+"""Kernels that one run of the C++ compiler builds together.
+
+Starting the compiler, reading what every kernel begins with, assembling and linking take as long as a small kernel
+itself. So the kernels of a graph go to one compiler for each core, several in one source file. In that file each kernel
+stands in a namespace of its own, and its functions bear its key in their names: the library serves every kernel in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Sequence
+
+__all__ = ["Text", "KernelLibrary", "groups", "joined", "symbol_end"]
+
+MOST_TOGETHER = 8  # kernels in one file: each has its own copy of the library in the cache
+_FUNCTION = re.compile(r'^extern "C" \w+ (\w+)\(', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Text:
+    """The C++ text of one kernel, with its key in the cache."""
+
+    key: str
+    name: str
+    text: str
+    flags: tuple[str, ...]
+
+
+def symbol_end(key: str, text: str) -> str:
+    """What a kernel's functions are called by in its library, behind their names in the text."""
+    return "" if _stands_alone(text) else "_" + key[:16]
+
+
+def _stands_alone(text: str) -> bool:
+    """Headers can't be read inside of a namespace."""
+    return "#include" in text
+
+
+def groups(texts: Sequence[Text], workers: int) -> list[list[Text]]:
+    """What is compiled together, the longest first: as many groups as workers, evened out by length, of equal flags."""
+    out: list[list[Text]] = []
+    for flags in dict.fromkeys(t.flags for t in texts):
+        same = [t for t in texts if t.flags == flags]
+        out += [[t] for t in same if _stands_alone(t.text)]
+        joint = sorted((t for t in same if not _stands_alone(t.text)), key=lambda t: len(t.text), reverse=True)
+        bins: list[list[Text]] = [[] for _ in range(min(len(joint), max(workers, -(-len(joint) // MOST_TOGETHER))))]
+        for t in joint:
+            min((b for b in bins if len(b) < MOST_TOGETHER), key=_length).append(t)
+        out += bins
+    return sorted(out, key=_length, reverse=True)
+
+
+def _length(group: Sequence[Text]) -> int:
+    return sum(len(t.text) for t in group)
+
+
+def joined(group: Sequence[Text]) -> str:
+    """One source file of all of them."""
+    return "".join(_in_namespace(t) for t in group)
+
+
+def _in_namespace(t: Text) -> str:
+    end = symbol_end(t.key, t.text)
+    if not end:
+        return t.text
+    names = dict.fromkeys(_FUNCTION.findall(t.text))
+    renamed = "".join(f"#define {name} {name}{end}\n" for name in names)
+    back = "".join(f"#undef {name}\n" for name in names)
+    return f"{renamed}namespace kernel{end} {{\n{t.text}\n}}\n{back}"
+
+
+class KernelLibrary:
+    """One kernel's functions in a library, by their names in its text."""
+
+    def __init__(self, library: ctypes.CDLL, path: Path, end: str):
+        self._library, self.path, self._end = library, path, end
+
+    def symbol(self, name: str) -> str:
+        return name + self._end
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = getattr(self._library, self.symbol(name))
+        self.__dict__[name] = function  # (with the types that a caller gives it)
+        return function

@@ -1,0 +1,104 @@
+"""Loops of a cell, one turn at a time: a turn is captured once, whatever its number; a turn that waits compiles
+nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tcompile.compiler import events
+from tcompile.compiler.config import Options
+from tcompile.compiler.frontend import hook
+from tcompile.compiler.runtime import frame_hook
+
+pytestmark = pytest.mark.skipif(not frame_hook.available(), reason="the C extension is not built")
+
+BODY = "\n    x = torch.tanh(x @ w) + i\n    h.append(float(x.sum()))\n"
+HEADS = {
+    "range": "for i in range(6):",
+    "floats": "for i in (0.5, 1.5, 2.5, 3.5):",
+    "enumerate": "for i, b in enumerate(batches):",
+    "zip": "for b, i in zip(batches, range(1, 9)):",
+    "unused": "for k in range(6):\n    i = 1",
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    yield
+    hook.reset()
+
+
+def names():
+    g = torch.Generator().manual_seed(0)
+    batches = [torch.randn(4, 8, generator=g) for _ in range(6)]
+    w, x = torch.randn(8, 8, generator=g), torch.randn(4, 8, generator=g)
+    return {"torch": torch, "__name__": "__main__", "batches": batches, "w": w, "x": x, "h": []}
+
+
+def run(text, space, **given):
+    """Names of the frames that were captured."""
+    captured = []
+    with events.listen(lambda e: captured.append(e.frame) if e.kind == "capture_begin" else None):
+        hook.run_code(compile(text, "<cell>", "exec"), space, Options.make(options=given or None))
+    return captured
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_second_turn_compiles_nothing(head):
+    plain, ours = names(), names()
+    exec(HEADS[head] + BODY, plain)
+    captured = run(HEADS[head] + BODY, ours)
+    assert sum("<loop" in name for name in captured) == 1, captured
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
+    assert type(ours["i"]) is type(plain["i"]) and ours["i"] == plain["i"]
+
+
+def test_a_number_that_the_program_branches_on():
+    text = "for i in range(6):\n    x = x * 2 if i % 2 else x - x.mean() * i\n    h.append(x.sum().item())\n"
+    plain, ours = names(), names()
+    exec(text, plain)
+    captured = run(text, ours)
+    assert sum("<loop" in name for name in captured) == 2, captured
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_first_step_that_waits_compiles_nothing():
+    text = """
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.Adam(model.parameters(), 0.1)
+for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(batches)), 8):
+    loss = (model(x) ** 2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+h.append(loss.item())
+"""
+    plain, ours = names(), names()
+    captured = []
+    for _ in range(5):
+        torch.manual_seed(0)
+        exec(text, plain)
+        torch.manual_seed(0)
+        captured.append(run(text, ours))
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
+    assert captured[2:] == [[], [], []]
+
+
+def test_an_id_that_each_run_makes_anew_is_given_up():
+    space = names()
+    space["kept"], space["Key"] = [], type("Key", (), {})  # (kept: no two runs have one address)
+    space["f"] = lambda key, x: (x * 2).sum() + 0 * id(key)
+    text = "key = Key()\nkept.append(key)\nfor i in range(3):\n    h.append(f(key, x))\n    print(end='')\n"
+    captured = [run(text, space) for _ in range(6)]
+    assert captured[1] and captured[4:] == [[], []], captured
+    torch.testing.assert_close(space["h"], [(space["x"] * 2).sum()] * 18, rtol=1e-5, atol=1e-5)
+
+
+def test_the_last_batch_of_slices_is_like_the_others():
+    text = "data = torch.cat(batches)\nfor i in range(0, 24, 4):\n    h.append((data[i : i + 4] * 2).sum().item())\n"
+    plain, ours = names(), names()
+    exec(text, plain)
+    captured = run(text, ours)
+    assert sum("<loop" in name for name in captured) == 1, captured
+    torch.testing.assert_close(ours["h"], plain["h"], rtol=1e-5, atol=1e-5)
