@@ -22,6 +22,31 @@ os.environ.setdefault("TCOMPILE_SWITCH_OFF_SLOWER", "0")
 os.environ.setdefault("TCOMPILE_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"tcompile-tests-{os.getuid()}"))
 
 
+_FILES_A_LOOK = 32  # files between two collections that go over everything
+_files = 0
+
+
+def _leave_alone() -> None:
+    """What is there now is not gone over by the collections of the next tests. Twelve thousand tests to come are a
+    million objects: half a second a collection, and tests ask for hundreds."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    _leave_alone()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    global _files
+    if nextitem is not None and nextitem.path != item.path:
+        _files += 1
+        if _files % _FILES_A_LOOK == 0:
+            gc.unfreeze()
+        _leave_alone()
+
+
 def pytest_unconfigure() -> None:
     """Each of IPython's shells that the tests made collects at exit; over all that they left that took minutes."""
     gc.freeze()

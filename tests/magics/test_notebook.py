@@ -9,6 +9,8 @@ nbclient = pytest.importorskip("nbclient")
 from tcompile.compiler.report import MIME, CompileReport  # noqa: E402
 from tcompile.kernel_magics.render.html import render_html  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 SETUP = f"""import sys; sys.path.insert(0, {HERE!r})
 import standin
