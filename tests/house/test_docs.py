@@ -40,7 +40,7 @@ def example(page):
 def outcomes(tmp_path_factory):
     """By page: what its example printed, and how it failed. One process for all: most of a short one is importing."""
     folder = tmp_path_factory.mktemp("examples")
-    scripts = {page: folder / f"{page.stem}.py" for page in (*HOW_TOS, *GUIDES) if example(page)}
+    scripts = {page: folder / f"example_{page.stem}.py" for page in (*HOW_TOS, *GUIDES) if example(page)}
     for page, script in scripts.items():
         script.write_text(example(page), encoding="utf-8")
     done = subprocess.run(
