@@ -1,6 +1,6 @@
 """For every test: internal errors raise, every stage is verified, the work of compiling a cell is not bounded, time
-decides nothing, the disk cache is a folder for tests, random numbers are the same in every run, and what a test sets for the whole process is as
-it was."""
+decides nothing, searches are short, the disk cache is a folder for tests, random numbers are the same in every run, and
+what a test sets for the whole process is as it was."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ os.environ.setdefault("TCOMPILE_VERIFY", "1")
 os.environ.setdefault("TCOMPILE_CELL_INSTRUCTION_LIMIT", "0")
 os.environ.setdefault("TCOMPILE_CELL_KERNEL_LIMIT", "0")
 os.environ.setdefault("TCOMPILE_SWITCH_OFF_SLOWER", "0")
+os.environ.setdefault("TCOMPILE_AUTOTUNE_SECONDS", "0.2")
 os.environ.setdefault("TCOMPILE_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"tcompile-tests-{os.getuid()}"))
 
 

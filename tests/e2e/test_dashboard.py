@@ -22,7 +22,7 @@ def test_every_tiny_model_is_made():
     assert all(any(True for _ in dashboard_models.make(name, "tiny").parameters()) for name in dashboard_models.TINY)
 
 
-@pytest.mark.parametrize("name, mode", zip(dashboard_models.TINY, dashboard.MODES))
+@pytest.mark.parametrize("name, mode", list(zip(dashboard_models.TINY, dashboard.MODES)))
 def test_a_tiny_model_passes(name, mode):
     pytest.importorskip("transformers")
     tcompile.reset()

@@ -4,10 +4,8 @@ import os
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
-from tcompile.compiler.report import MIME, CompileReport  # noqa: E402
-from tcompile.kernel_magics.render.html import render_html  # noqa: E402
+from tcompile.compiler.report import MIME, CompileReport
+from tcompile.kernel_magics.render.html import render_html
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +23,13 @@ def f(x):
 x = torch.ones(8)
 compile_now = (f, x)
 f(x).shape"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries():
+    """Imported by the tests: nbformat's grammar of addresses takes seconds, of which collecting needs none."""
+    global nbformat, nbclient
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
 
 
 def execute(*cells, allow_errors=False):
