@@ -11,6 +11,8 @@ PY := $(VENV)/bin/python
 # Absolute, because recipes change folders; Node may come from the environment too.
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Some containers set it. Each process that a test starts would parse all that was edited, a second of it.
+unexport PYTHONDONTWRITEBYTECODE
 STAMPS := $(VENV)/stamps
 
 LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labextension/src/*/*/*.ts labextension/style/*) \
@@ -133,7 +135,8 @@ test: setup browser
 	@status=0; $(MAKE) --no-print-directory lint || status=1; \
 	 $(PYTEST) $(PYTEST_ARGS) || status=1; exit $$status
 
-# The tests of one area, for the time between two edits: make test-capture, test-graph, test-fusion, ...
+# The tests of one area, for the time between two edits: make test-capture, test-graph, test-fusion, ... What is marked
+# slow is left to `make test`.
 AREA_capture := tests/capture tests/guards tests/backends tests/api
 AREA_graph := tests/graph tests/autograd tests/symbolic tests/export
 AREA_fusion := tests/lowering tests/fusion
@@ -141,7 +144,7 @@ AREA_codegen := tests/codegen
 AREA_runtime := tests/runtime tests/native
 AREA_notebook := tests/magics tests/report tests/reproduce
 $(AREAS:%=test-%): test-%: setup
-	$(PYTEST) $(AREA_$*) $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(AREA_$*) $(PYTEST_ARGS)
 
 # In an environment of its own, which stays: .venv-torch-2.11.0, or .venv-torch-2.13.0-python3.13. Lint, types and the browser are `make test`'s.
 TORCH_VENV = .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))

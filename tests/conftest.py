@@ -1,6 +1,6 @@
 """For every test: internal errors raise, every stage is verified, the work of compiling a cell is not bounded, time
-decides nothing, the disk cache is a folder for tests, random numbers are the same in every run, and what a test sets for the whole process is as
-it was."""
+decides nothing, searches are short, the disk cache is a folder for tests, random numbers are the same in every run, and
+what a test sets for the whole process is as it was."""
 
 from __future__ import annotations
 
@@ -19,7 +19,33 @@ os.environ.setdefault("TCOMPILE_VERIFY", "1")
 os.environ.setdefault("TCOMPILE_CELL_INSTRUCTION_LIMIT", "0")
 os.environ.setdefault("TCOMPILE_CELL_KERNEL_LIMIT", "0")
 os.environ.setdefault("TCOMPILE_SWITCH_OFF_SLOWER", "0")
+os.environ.setdefault("TCOMPILE_AUTOTUNE_SECONDS", "0.2")
 os.environ.setdefault("TCOMPILE_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"tcompile-tests-{os.getuid()}"))
+
+
+_FILES_A_LOOK = 32  # files between two collections that go over everything
+_files = 0
+
+
+def _leave_alone() -> None:
+    """What is there now is not gone over by the collections of the next tests. Twelve thousand tests to come are a
+    million objects: half a second a collection, and tests ask for hundreds."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    _leave_alone()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    global _files
+    if nextitem is not None and nextitem.path != item.path:
+        _files += 1
+        if _files % _FILES_A_LOOK == 0:
+            gc.unfreeze()
+        _leave_alone()
 
 
 def pytest_unconfigure() -> None:

@@ -11,7 +11,7 @@ import math
 import types
 import typing
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import schema as s
 from .payload import expand
@@ -67,54 +67,60 @@ def _refuse(where: str, wanted: Any, got: Any) -> ValueError:
     return ValueError(f"report: {where}: expected {words}, got {shown if len(shown) <= 60 else type(got).__name__}")
 
 
+class _Form(NamedTuple):
+    """A type as values are checked against it. Reports have a million values: a type is taken apart once."""
+
+    plain: Any  # list, dict, a dataclass, or what the value's own type has to be
+    item: Any  # the type of a list's items, of a dict's values; None: not checked
+    optional: bool  # whether it may be null
+    is_class: bool
+
+
 @lru_cache(maxsize=None)
-def _fields(cls: type) -> tuple[tuple[str, Any], ...]:
+def _form(tp: Any) -> _Form:
+    origin, args = typing.get_origin(tp), typing.get_args(tp)
+    if origin in (typing.Union, types.UnionType):
+        inner = _form(next(a for a in args if a is not type(None)))
+        return inner._replace(optional=inner.optional or type(None) in args)
+    item = args[-1] if origin in (list, dict) and args[-1] is not Any else None
+    is_class = isinstance(tp, type) and dataclasses.is_dataclass(tp)
+    return _Form(origin or tp, item, tp is type(None), is_class)
+
+
+@lru_cache(maxsize=None)
+def _fields(cls: type) -> tuple[tuple[str, Any, bool], ...]:
+    """Name and type of each field, and whether its type does not say all."""
     hints = typing.get_type_hints(cls, vars(s) | {"s": s})
-    return tuple((f.name, hints[f.name]) for f in dataclasses.fields(cls))
+    return tuple((f.name, hints[f.name], _has_form(cls.__name__, f.name)) for f in dataclasses.fields(cls))
+
+
+@lru_cache(maxsize=None)
+def _required(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING)
 
 
 def build(tp: Any, value: Any, where: str, skip: frozenset[str] | set[str] = frozenset()) -> Any:
     """`value` as a value of the type. `skip`: fields of classes that no data has."""
-    if value is None or tp is Any:
-        if value is None and tp is not Any and not _optional(tp):
+    if tp is Any:
+        return value
+    plain, item, optional, is_class = _form(tp)
+    if value is None:
+        if not optional:
             raise _refuse(where, tp, value)
         return value
-    if isinstance(tp, type) and dataclasses.is_dataclass(tp):
-        return _object(tp, value, where, skip)
-    origin, args = typing.get_origin(tp), typing.get_args(tp)
-    if origin in (typing.Union, types.UnionType):
-        return build(next(a for a in args if a is not type(None)), value, where, skip)
-    if tp is list or origin is list:
-        if type(value) is not list:
-            raise _refuse(where, list, value)
-        return (
-            [build(args[0], v, f"{where}[{i}]", skip) for i, v in enumerate(value)]
-            if args and args[0] is not Any
-            else value
-        )
-    if tp is dict or origin is dict:
-        if type(value) is not dict:
-            raise _refuse(where, dict, value)
-        return (
-            {k: build(args[1], v, f"{where}.{k}", skip) for k, v in value.items()}
-            if args and args[1] is not Any
-            else value
-        )
-    if tp is float:
+    if is_class:
+        return _object(plain, value, where, skip)
+    if plain is float:
         return _number(value, where)
-    if type(value) is not tp:
-        raise _refuse(where, tp, value)
-    if tp is int and not -_LARGEST <= value < _LARGEST:
+    if type(value) is not plain:
+        raise _refuse(where, plain, value)
+    if plain is int and not -_LARGEST <= value < _LARGEST:
         raise _refuse(where, "a whole number of 64 bits", value)
-    return value
-
-
-def _optional(tp: Any) -> bool:
-    return (
-        tp is type(None)
-        or typing.get_origin(tp) in (typing.Union, types.UnionType)
-        and type(None) in typing.get_args(tp)
-    )
+    if item is None:
+        return value
+    if plain is list:
+        return [build(item, v, f"{where}[{i}]", skip) for i, v in enumerate(value)]
+    return {k: build(item, v, f"{where}.{k}", skip) for k, v in value.items()}
 
 
 def _number(value: Any, where: str) -> float:
@@ -129,19 +135,21 @@ def _object(cls: Any, value: Any, where: str, skip: frozenset[str] | set[str]) -
     if type(value) is not dict:
         raise _refuse(where, f"an object ({cls.__name__})", value)
     found: dict[str, Any] = {}
-    for name, hint in _fields(cls):
+    for name, hint, has_form in _fields(cls):
         if name in value and name not in skip:
             at = f"{where}.{name}" if where else name
             found[name] = build(hint, value[name], at, skip)
-            _check_form(cls.__name__, name, found[name], at)
-    missing = [
-        f.name
-        for f in dataclasses.fields(cls)
-        if f.name not in found and f.default is f.default_factory is dataclasses.MISSING
-    ]
+            if has_form:
+                _check_form(cls.__name__, name, found[name], at)
+    missing = [name for name in _required(cls) if name not in found]
     if missing:
         raise ValueError(f"report: {where}: {', '.join(missing)} is missing")
     return cls(**found)
+
+
+def _has_form(cls: str, name: str) -> bool:
+    named = (cls, name)
+    return named in _ROWS or named in _CHOICES or named == ("Break", "fix") or name in _REFERENCES.get(cls, {})
 
 
 def _check_form(cls: str, name: str, made: Any, at: str) -> None:
@@ -177,7 +185,7 @@ def mend_references(report: Any) -> None:
                 elif (
                     value is not None
                     and value >= n
-                    and any(f == name and _optional(hint) for f, hint in _fields(row.__class__))
+                    and any(f == name and _form(hint).optional for f, hint, _ in _fields(row.__class__))
                 ):
                     setattr(row, name, None)
 

@@ -12,6 +12,8 @@ from tcompile.compiler.autograd import joint as joints
 from tcompile.compiler.autograd.partition import partition
 from tcompile.compiler.graph.meta.core import TensorMeta
 
+pytestmark = pytest.mark.slow
+
 CUDA = torch.device("cuda", 0)
 
 

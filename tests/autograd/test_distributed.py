@@ -15,6 +15,8 @@ import torch
 
 from .distributed_runs import CASES
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -270,6 +270,7 @@ def encoder_step(compiled: Callable) -> tuple:
     return loss, [p.grad for p in model.parameters()]
 
 
+@pytest.mark.slow
 def test_memory_budget_keeps_less_and_computes_the_same():
     want = encoder_step(lambda m: m)
     kept = []

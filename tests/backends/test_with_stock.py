@@ -96,6 +96,7 @@ def test_inside_enable_and_around_it():
         torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_hooks_on_top_of_each_other_end_in_any_order():
     """Frame hooks put on and taken off in turn must never come to call each other."""
     program = """
@@ -144,6 +145,7 @@ def test_stock_capture_our_kernels():
     assert torch.compile(lambda x: x + 1, backend="tcompile", options={"recompile_limit": 4})(X).shape == X.shape
 
 
+@pytest.mark.slow
 def test_stock_knows_the_backend_after_import():
     code = (
         "import torch, tcompile\n"

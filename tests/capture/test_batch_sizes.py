@@ -43,6 +43,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("grad", [False, True])
 def test_one_entry(name, grad):

@@ -193,6 +193,7 @@ def _deep(layers, dtype=torch.float64):
     return torch.nn.Sequential(*block).to(dtype)
 
 
+@pytest.mark.slow
 def test_a_loop_over_batches_is_compiled_once_whatever_their_number():
     model = _deep(20)
 

@@ -251,6 +251,7 @@ def check(seed: int) -> int:
     return broken
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.integers(0, 2**40))
 def test_random_programs(seed):

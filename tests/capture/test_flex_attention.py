@@ -7,6 +7,8 @@ import torch
 
 import tcompile
 
+pytestmark = pytest.mark.slow
+
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 create_block_mask, flex_attention = flex.create_block_mask, flex.flex_attention
 torch.manual_seed(0)

@@ -7,6 +7,8 @@ import torch
 
 from .runner import Runner
 
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
 
 TEXT = dict(

@@ -617,6 +617,7 @@ def test_more_in_one_graph(fn):
     check_one_graph(fn, X)
 
 
+@pytest.mark.slow
 def test_modules_made_inside_beside_stock():
     import subprocess
     import sys as system

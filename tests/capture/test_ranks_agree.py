@@ -14,10 +14,13 @@ import torch
 from tcompile.compiler.runtime import frame_hook
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(
-    not frame_hook.available() or not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
-    reason="the C extension is not built, or this torch has no gloo",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not frame_hook.available() or not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+        reason="the C extension is not built, or this torch has no gloo",
+    ),
+]
 
 
 @pytest.mark.parametrize("entries, want", [((2.0, 0.1), "switched off"), ((0.1, 2.0), "compiled")])

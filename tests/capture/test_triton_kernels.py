@@ -289,6 +289,7 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 def test_kernels_of_a_program_as_it_is_written(tmp_path):
     file = tmp_path / "program.py"
     file.write_text(PROGRAM + "print('done')")

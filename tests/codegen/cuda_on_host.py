@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
-from pathlib import Path
 from typing import Any, Sequence
 
 import torch
@@ -18,14 +16,11 @@ from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
 from tcompile.compiler.codegen.triton.print_kernel import print_kernel
 from tcompile.compiler.codegen.triton.printer import without_locals
 
+from ..compile_once import compile_once
+
+FLAGS = ("g++", "-O1", "-std=c++20", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread")
+HEADERS = "".join(f"#include <{h}>\n" for h in "barrier cmath cstdint cstring thread vector algorithm".split())
 PRELUDE = r"""
-#include <barrier>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <thread>
-#include <vector>
-#include <algorithm>
 using std::min;
 typedef uint32_t u32; typedef uint64_t u64; typedef uint16_t u16;
 struct float2 { float x, y; };
@@ -105,7 +100,7 @@ FUNCTIONS = {
 }
 
 
-def run_on_host(kernel: Any, buffers: Sequence[torch.Tensor], columns: int, target: GpuTarget, folder: Path) -> None:
+def run_on_host(kernel: Any, buffers: Sequence[torch.Tensor], columns: int, target: GpuTarget) -> None:
     """Run a kernel, printed as tiles of so many columns, on its buffers (inputs, then outputs)."""
     source = print_kernel(kernel, target, Choices("tiles", xblock=columns), "k")
     t = find_tiles(without_locals(kernel), target)
@@ -163,26 +158,6 @@ extern "C" void run(void **given) {{
 """
     text = text.replace("A_BY_COLUMNS", str(int(t.a_by_columns))).replace("B_BY_ROWS", str(int(t.b_by_rows)))
     assert len(buffers) == len(names) and "asm" not in text
-    file = folder / f"k{columns}.cpp"
-    file.write_text(text)
-    library = file.with_suffix(".so")
-    done = subprocess.run(
-        [
-            "g++",
-            "-O1",
-            "-std=c++20",
-            "-w",
-            "-ffp-contract=off",
-            "-fno-strict-aliasing",
-            "-shared",
-            "-fPIC",
-            "-pthread",
-            str(file),
-            "-o",
-            str(library),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert not done.returncode, done.stderr[:4000]
+    headers, _ = compile_once((*FLAGS, "-x", "c++-header"), HEADERS, ".h", ".h.gch")
+    library, _ = compile_once((*FLAGS, "-include", str(headers.with_suffix(""))), text, ".cpp", ".so")
     ctypes.CDLL(str(library)).run((ctypes.c_void_p * len(buffers))(*(b.data_ptr() for b in buffers)))

@@ -18,7 +18,7 @@ from tcompile.compiler.fusion.loop_interpreter import run_kernel  # noqa: E402
 from .cuda_on_host import run_on_host  # noqa: E402
 from .triton.as_gpu import as_gpu  # noqa: E402
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ with C++20")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ with C++20")]
 bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
 H200 = GpuTarget("cuda", 90, 32, 132)
 
@@ -98,7 +98,7 @@ def inputs_of(name, m, n, k, dtype):
 @pytest.mark.parametrize(
     "m, n, k, columns, dtype", [(256, 256, 128, 256, bf16), (300, 264, 192, 128, bf16), (200, 392, 136, 192, f16)]
 )
-def test_what_follows_a_product(name, m, n, k, columns, dtype, tmp_path):
+def test_what_follows_a_product(name, m, n, k, columns, dtype):
     torch.manual_seed(0)
     g = as_gpu(CASES[name][0], *inputs_of(name, m, n, k, dtype), target=H200, options={"gpu_products": "generated"})
     (kernel,) = (q.kernel for q in g.kernels)
@@ -117,7 +117,7 @@ def test_what_follows_a_product(name, m, n, k, columns, dtype, tmp_path):
         )
     want, got = ([torch.full([int(s) for s in b.shape], 7, dtype=b.dtype) for b in kernel.outputs] for _ in range(2))
     run_kernel(kernel, given, want)
-    run_on_host(kernel, [*given, *got], columns, H200, tmp_path)
+    run_on_host(kernel, [*given, *got], columns, H200)
     for a, b in zip(got, want, strict=True):
         if a.dtype in (torch.bool, torch.uint8) and name != "truth values of pairs":
             assert torch.equal(a, b)

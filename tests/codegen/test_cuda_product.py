@@ -4,7 +4,6 @@ without spilling.
 
 import inspect
 import shutil
-import subprocess
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from tcompile.compiler.codegen.triton.print_kernel import print_kernel  # noqa: 
 from tcompile.compiler.codegen.triton.printer import without_locals  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job  # noqa: E402
 
+from ..compile_once import compile_once  # noqa: E402
 from .triton.as_gpu import as_gpu  # noqa: E402
 
 bf16, f16 = torch.bfloat16, torch.float16
@@ -98,9 +98,10 @@ EPILOGUES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EPILOGUES)
 @pytest.mark.parametrize("dtype, m, columns", [(bf16, 300, 128), (f16, 300, 128), (bf16, 256, 256)])
-def test_it_compiles(name, dtype, m, columns, tmp_path):
+def test_it_compiles(name, dtype, m, columns):
     n, k = (264, 192) if m == 300 else (512, 1024)
     given = {
         "x": rand(m, k, dtype=dtype),
@@ -122,29 +123,9 @@ def test_it_compiles(name, dtype, m, columns, tmp_path):
     ]
     if shutil.which("nvcc") is None:
         pytest.skip("no CUDA toolkit: the text alone was looked at")
-    file = tmp_path / "k.cu"
-    file.write_text(source.text)
-    done = subprocess.run(
-        [
-            "nvcc",
-            "-cubin",
-            "-gencode=arch=compute_90a,code=sm_90a",
-            "-std=c++17",
-            "-Xptxas",
-            "-v",
-            str(file),
-            "-o",
-            str(tmp_path / "k.cubin"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert not done.returncode, done.stderr
-    assert (
-        "0 bytes spill stores" in done.stderr
-        and "warpgroup.wait is injected" not in done.stderr
-        and "serializ" not in done.stderr
-    )
+    command = ("nvcc", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-Xptxas", "-v")
+    _, said = compile_once(command, source.text, ".cu", ".cubin")
+    assert "0 bytes spill stores" in said and "warpgroup.wait is injected" not in said and "serializ" not in said
 
 
 @pytest.mark.parametrize("dtype, error", [(bf16, 3.3e-4), (f16, 3.3e-6)])

@@ -15,7 +15,14 @@ from tests.benchmarks.dashboard_page import failures, page, passes, ratio, media
 HALVES = ("eager", "tcompile")
 
 
-@pytest.mark.parametrize("name, mode", [(name, dashboard.MODES[k % 2]) for k, name in enumerate(dashboard_models.TINY)])
+def test_every_tiny_model_is_made():
+    """How each is captured and trained: tests/capture/test_huggingface.py, tests/autograd/test_public_models.py."""
+    pytest.importorskip("transformers")
+    assert len(dashboard_models.TINY) >= 6
+    assert all(any(True for _ in dashboard_models.make(name, "tiny").parameters()) for name in dashboard_models.TINY)
+
+
+@pytest.mark.parametrize("name, mode", list(zip(dashboard_models.TINY, dashboard.MODES)))
 def test_a_tiny_model_passes(name, mode):
     pytest.importorskip("transformers")
     tcompile.reset()

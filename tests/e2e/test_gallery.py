@@ -13,15 +13,19 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 
 
+def nbformat() -> ModuleType:
+    """Imported by the tests: its grammar of addresses takes seconds, of which collecting needs none."""
+    return pytest.importorskip("nbformat")
+
+
 @pytest.fixture(scope="module")
 def gallery() -> ModuleType:
+    nbformat()
     spec = importlib.util.spec_from_file_location("tcompile_gallery", ROOT / "tools" / "gallery.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -30,7 +34,7 @@ def gallery() -> ModuleType:
 
 
 def outputs(path: Path) -> dict[str, list]:
-    cells = nbformat.read(path, as_version=4).cells
+    cells = nbformat().read(path, as_version=4).cells
     return {c.source: c.outputs for c in cells if c.cell_type == "code"}
 
 
@@ -56,15 +60,15 @@ def test_what_is_stored_is_static_and_of_this_text(path: Path, gallery: ModuleTy
 
 
 def test_old_outputs_are_noticed(tmp_path: Path, gallery: ModuleType) -> None:
-    notebook = nbformat.read(NOTEBOOKS[0], as_version=4)
+    notebook = nbformat().read(NOTEBOOKS[0], as_version=4)
     next(c for c in notebook.cells if c.cell_type == "code").source += "\nprint(1)"
-    nbformat.write(notebook, tmp_path / "00.ipynb")
+    nbformat().write(notebook, tmp_path / "00.ipynb")
     assert "make gallery" in gallery.stale(tmp_path / "00.ipynb")
 
 
 def test_the_quick_start_says_what_its_reports_say() -> None:
     path = NOTEBOOKS[0]
-    prose = " ".join(c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown")
+    prose = " ".join(c.source for c in nbformat().read(path, as_version=4).cells if c.cell_type == "markdown")
     assert "Six operators" in prose and len(lines(path, "kernels[0].origins").split(", ")) == 6
     assert "one graph and two places that ran as plain Python" in prose
     assert "1 graph · 2 breaks (no change needed)" in lines(path, "library_train(net")
@@ -74,13 +78,13 @@ def test_the_quick_start_says_what_its_reports_say() -> None:
 def test_an_output_is_stored_without_what_needs_a_kernel(gallery: ModuleType) -> None:
     sample = json.loads((ROOT / "tests" / "report" / "sample_report.json").read_text(encoding="utf-8"))
     camera = SimpleNamespace(shot=lambda report, tab: b"a picture of " + tab.encode())
-    shown = nbformat.v4.new_output("display_data", {gallery.MIME: sample, "text/plain": "a line", "x/widget": "y"})
+    shown = nbformat().v4.new_output("display_data", {gallery.MIME: sample, "text/plain": "a line", "x/widget": "y"})
     kept = gallery.stored(shown, "graph", camera)
     assert set(kept.data) == {"text/plain", "text/html"}
     assert base64.b64encode(b"a picture of graph").decode() in kept.data["text/html"]
     assert "<script" not in kept.data["text/html"]
-    assert gallery.stored(nbformat.v4.new_output("display_data", {"x/widget": "y"}), None, camera) is None
-    warned = nbformat.v4.new_output("stream", text="W1125 23:02 x.py] no CUDA\nkept\n")
+    assert gallery.stored(nbformat().v4.new_output("display_data", {"x/widget": "y"}), None, camera) is None
+    warned = nbformat().v4.new_output("stream", text="W1125 23:02 x.py] no CUDA\nkept\n")
     assert gallery.stored(warned, None, camera).text == "kept\n"
 
 

@@ -755,6 +755,7 @@ def test_names_of_state_share_no_memory(file):
 
 
 # --- damage at random
+@pytest.mark.slow
 def test_mutated_files(tmp_path):
     cases = hostile.programs(tmp_path)
     for k, (fn, args, _) in enumerate(cases):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -76,40 +77,54 @@ def sources(*folders: str) -> list[Path]:
 
 def module_name(path: Path) -> str:
     folder, *rest = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join([PACKAGES[folder], *(part for part in rest if part != "__init__")])
+    return ".".join([PACKAGES.get(folder, folder), *(part for part in rest if part != "__init__")])
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module that a source names in an import, absolute, with its line; `import_module("literal")` too."""
+class Source(NamedTuple):
+    """What one source names, each with its line."""
+
+    imported: list[tuple[str, int]]  # modules in imports, absolute; `import_module("literal")` too
+    plain: list[tuple[str, int]]  # those that are written absolute
+    chains: list[tuple[str, int]]  # `torch._dynamo.config`, as written: torch imports such a module when it is touched
+
+
+@functools.cache
+def read(path: Path) -> Source:
+    """One walk for all tests: parsing everything takes seconds."""
     package = module_name(path)
     if path.name != "__init__.py":
         package = package.rpartition(".")[0]
+    source = Source([], [], [])
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            source.plain.extend((alias.name, node.lineno) for alias in node.names)
+            source.imported.extend((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
-            if node.level:
+            if not node.level:
+                source.plain.append((base, node.lineno))
+            else:
                 parts = package.split(".")
                 base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
-            yield base, node.lineno
-            yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
+            source.imported.append((base, node.lineno))
+            source.imported.extend((f"{base}.{alias.name}", node.lineno) for alias in node.names)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             function = node.func
             name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
             if name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
-                yield node.args[0].value, node.lineno
+                source.imported.append((node.args[0].value, node.lineno))
+        elif isinstance(node, ast.Attribute) and (chain := dotted(node)):
+            source.chains.append((chain, node.lineno))
+    return source
 
 
-def attribute_chains(path: Path) -> Iterator[tuple[str, int]]:
-    """`torch._dynamo.config`, written without an import: torch imports such a module when it is touched."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        parts, inner = [], node
-        while isinstance(inner, ast.Attribute):
-            parts.append(inner.attr)
-            inner = inner.value
-        if parts and isinstance(inner, ast.Name):
-            yield ".".join([inner.id, *reversed(parts)]), node.lineno
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a chain of attributes that begins at a name."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
 def under(name: str, package: str) -> bool:
@@ -125,14 +140,14 @@ def test_the_readers_see_what_they_should(tmp_path: Path, monkeypatch: pytest.Mo
         "torch._dynamo.reset()\n"
     )
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    names = {name for name, _ in imported(source)}
+    names = {name for name, _ in read(source).imported}
     assert {
         "torch._dynamo.config",
         "torch._inductor",
         "tcompile.compiler.guards.guard",
         "torch._functorch.aot_autograd",
     } <= names
-    assert ("torch._dynamo.reset", 6) in set(attribute_chains(source))
+    assert ("torch._dynamo.reset", 6) in set(read(source).chains)
 
 
 def test_stock_internals_only_in_the_adapters() -> None:
@@ -140,7 +155,7 @@ def test_stock_internals_only_in_the_adapters() -> None:
     for path in sources("compiler", "kernel_magics", "extension"):
         if str(path.relative_to(ROOT)) in ADAPTERS:
             continue
-        for name, line in (*imported(path), *attribute_chains(path)):
+        for name, line in (*read(path).imported, *read(path).chains):
             if any(under(name, stock) for stock in STOCK):
                 found.append(f"{path.relative_to(ROOT)}:{line}: {name}")
     assert not found, "\n".join(found)
@@ -150,7 +165,7 @@ def test_compiler_knows_no_notebook() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sources("compiler")
-        for name, line in imported(path)
+        for name, line in read(path).imported
         if any(under(name, package) for package in (*NOTEBOOK, "tcompile.kernel_magics"))
     ]
     assert not found, "\n".join(found)
@@ -161,18 +176,10 @@ def test_absolute_names_only_through_tcompile() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sources(*PACKAGES, "tests")
-        for name, line in plain_imports(path)
+        for name, line in read(path).plain
         if name.split(".")[0] in PACKAGES
     ]
     assert not found, "\n".join(found)
-
-
-def plain_imports(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield node.module or "", node.lineno
 
 
 def places() -> set[str]:
@@ -192,7 +199,7 @@ def test_each_imports_what_the_table_allows(place: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in (sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")])
-        for name, line in imported(path)
+        for name, line in read(path).imported
         if any(under(name, f"tcompile.compiler.{other}") for other in set(MAY_IMPORT) - allowed)
     ]
     assert not found, "\n".join(found)

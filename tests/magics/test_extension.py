@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import tcompile
+from tcompile.cli import main
 
 
 def python(code, **env):
@@ -25,6 +26,7 @@ def test_unknown_name():
         tcompile.complie  # noqa: B018
 
 
+@pytest.mark.slow
 def test_import_costs_little_and_needs_no_jupyter():
     code = """
 import sys, time
@@ -93,18 +95,22 @@ def test_a_reader_that_goes_is_no_error():
     assert "Error" not in said and process.returncode in (0, 1), said
 
 
-def test_command_line(tmp_path):
+@pytest.mark.slow
+def test_command_line(tmp_path, monkeypatch, capsys):
     env = {"TCOMPILE_CACHE_DIR": str(tmp_path / "cache")}
     info = cli("info", **env)
     assert info.returncode == 0 and "torch" in info.stdout and "disk cache" in info.stdout
     doctor = cli("doctor", **env)
     assert "C++ compiler" in doctor.stdout and "compiling" in doctor.stdout, doctor.stderr
     assert doctor.returncode == 0, doctor.stdout
-    assert "0 kernels" not in cli("cache", **env).stdout
-    cleared = cli("cache", "--clear", **env)
-    assert cleared.returncode == 0 and "deleted" in cleared.stdout
-    assert "0 kernels" in cli("cache", **env).stdout
-    assert cli().returncode == 2 and cli("nonsense").returncode == 2
+    monkeypatch.setitem(tcompile.config._values, "cache_dir", env["TCOMPILE_CACHE_DIR"])  # (the rest: in this process)
+    assert main(["cache"]) == 0 and "0 kernels" not in capsys.readouterr().out
+    assert main(["cache", "--clear"]) == 0 and "deleted" in capsys.readouterr().out
+    assert main(["cache"]) == 0 and "0 kernels" in capsys.readouterr().out
+    assert main([]) == 2
+    with pytest.raises(SystemExit) as end:
+        main(["nonsense"])
+    assert end.value.code == 2
 
 
 def test_doctor_takes_the_compiler_that_kernels_are_compiled_with(monkeypatch):
@@ -114,6 +120,7 @@ def test_doctor_takes_the_compiler_that_kernels_are_compiled_with(monkeypatch):
     assert doctor._cxx()[0] and doctor._cxx()[1].split(",")[0].endswith("env g++")
 
 
+@pytest.mark.slow
 def test_doctor_names_what_is_missing(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")

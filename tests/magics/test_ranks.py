@@ -13,10 +13,14 @@ import pytest
 import torch
 
 pytest.importorskip("IPython")
-pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()) or not hasattr(os, "pidfd_open"),
-    reason="this torch has no gloo, or this is not Linux",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (torch.distributed.is_available() and torch.distributed.is_gloo_available())
+        or not hasattr(os, "pidfd_open"),
+        reason="this torch has no gloo, or this is not Linux",
+    ),
+]
 SETUP = """%%tcompile ranks=cpu:2 --quiet
 import os, time, torch
 import torch.distributed as dist

@@ -274,6 +274,7 @@ def test_a_kernel_s_text_names_the_cell_as_people_do(shell):
     assert f"// from {cell}:" in r.kernels[0].source and r.source.file == cell
 
 
+@pytest.mark.slow
 def test_backend_inductor_shows_what_stock_makes_of_the_cell(shell, capsys):
     run(shell, "import torch\ndef f(x):\n    y = x.sin()\n    if y.sum() > 0:\n        y = y + 1\n    return y * 2")
     run(shell, "%%tcompile -o r time=off backend=inductor\nfor n in (4, 8):\n    z = f(torch.ones(n))\nkept = z")

@@ -496,6 +496,7 @@ assert len(r.report().graphs) == 1
 """
 
 
+@pytest.mark.slow
 def test_the_hook_works_after_an_internal_error_of_stock_s():
     """Stock leaves its hook on top then, for good: frames of later cells were not seen."""
     done = subprocess.run([sys.executable, "-c", AFTER_STOCK_FAILED], capture_output=True, text=True, timeout=120)

@@ -73,6 +73,7 @@ def damaged(whole, at, value):
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(3))
 def test_every_field(turn):
     """Each field with a third of the junk: neighbours have the others."""

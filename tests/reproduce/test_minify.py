@@ -13,6 +13,8 @@ from tcompile.compiler import stages
 
 from . import wrong_stage
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -38,6 +38,7 @@ def run_here(text):
     return space
 
 
+@pytest.mark.slow
 def test_a_graph_runs_by_itself_and_computes_what_it_computed():
     def f(x, i):
         return torch.softmax(BLOCK(x), -1)[:, i] * 2

@@ -1,5 +1,6 @@
 """The search of mode="max-autotune"."""
 
+import pytest
 import torch
 
 import tcompile
@@ -9,6 +10,8 @@ from tcompile.compiler.codegen.cpp.layout import Choices
 from tcompile.compiler.runtime import autotune
 
 from .helper import chain_schedule, compiled, s0
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 OPTIONS = {"max_autotune": True, "autotune_seconds": 0.2}
 

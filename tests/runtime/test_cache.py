@@ -19,6 +19,8 @@ from tcompile.compiler.runtime.cache import KernelCache, cache_root, clear, cont
 
 from .helper import chain_schedule, compiled
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 x = torch.randn(10)
 
 

@@ -16,6 +16,8 @@ import tcompile
 from tcompile.compiler.errors import CacheFileError
 from tcompile.compiler.runtime import cache, cache_file, cpu_kernels
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 PROGRAM = """
 def f(x):
     return (torch.sin(x) * 3 + x).exp() - torch.cumsum(x, 0)

@@ -19,6 +19,8 @@ from tcompile.compiler.runtime.toolchain import find
 
 from .helper import chain_schedule, compiled
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 x = torch.randn(10)
 
 
@@ -66,7 +68,7 @@ def test_killed_compiler(tmp_path):
 def test_interrupt_leaves_no_process_and_no_files(tmp_path, own_cache):
     mark = tmp_path / "pid"
     slow = script(
-        tmp_path / "slow++", f'if [ "$1" = --version ]; then echo slow 1.0; exit 0; fi\necho $$ > {mark}\nsleep 100'
+        tmp_path / "slow++", f'if [ "$1" = --version ]; then echo slow 1.0; exit 0; fi\necho $$ > {mark}\nsleep 600'
     )
     text = (
         "from tests.runtime.helper import *\n"

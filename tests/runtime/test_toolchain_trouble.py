@@ -18,6 +18,8 @@ from tcompile.compiler.base import forks
 from tcompile.compiler.errors import ToolchainError
 from tcompile.compiler.runtime import cache, cpu_kernels, toolchain, waiting
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 VERSION = 'if [ "$1" = --version ]; then echo trouble 1.0; exit 0; fi\n'
 OUTPUT = 'while [ $# -gt 0 ]; do if [ "$1" = -o ]; then out="$2"; fi; shift; done\n'
 

@@ -20,6 +20,8 @@ from .as_gpu import train_as_gpu  # noqa: E402
 from .test_bits import order_of, step  # noqa: E402
 from .test_chains import calls  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 attention_calls = sys.modules["tcompile.compiler.rewrite.attention_training"]
 f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
 
@@ -229,7 +231,7 @@ def dropped_causal(q, k, v):
 
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("fn", [dropped, dropped_causal])
-@pytest.mark.parametrize("shape", [(2, 2, 48, 32), (1, 2, 264, 16), (1, 1, 50, 16)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 2, 48, 32), (1, 1, 264, 16), (1, 1, 50, 16)], ids=str)
 def test_dropout_of_what_softmax_gives(fn, shape, fast, monkeypatch):
     """The numbers are drawn once, as eager draws them or as bits of our own; backward reads which were kept."""
     monkeypatch.setattr(

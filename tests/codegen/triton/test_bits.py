@@ -23,6 +23,8 @@ from .as_gpu import check_as_gpu, train_as_gpu
 from .test_philox import MOST, run
 from .test_sums import norm_backward
 
+pytestmark = pytest.mark.slow
+
 bf16 = torch.bfloat16
 
 
@@ -151,9 +153,9 @@ def test_sizes_that_vary():
     def fn(x):
         return dropout(F.gelu(x[:, :, None] + torch.arange(512, dtype=bf16) / 256))
 
-    p, f, b, out, grads = step(fn, [rand(24, 5)], dynamic=True)
+    p, f, b, out, grads = step(fn, [rand(4, 5)], dynamic=True)
     (v,) = kept(p)
-    assert p.symbols and v.bytes == 24 * 5 * 512 // 8
+    assert p.symbols and v.bytes == 4 * 5 * 512 // 8
     again = [rand(3, 7).requires_grad_()]
     out, grads = results(fn, p, f, b, again)
     q, *_, want, want_grads = step(fn, [x.detach() for x in again])
@@ -234,7 +236,7 @@ def test_loops_that_read_ahead_read_words(monkeypatch):
 )
 def test_tiles_that_a_search_tries(choices):
     """Where neighbours are in several tiles as well."""
-    inputs = [rand(40, 64).requires_grad_(), rand(64).requires_grad_()]
+    inputs = [rand(16, 64).requires_grad_(), rand(64).requires_grad_()]
     p, f, b = train_as_gpu(gelu_dropout, *inputs)
     want = results(gelu_dropout, p, f, b, inputs)
     apart = []

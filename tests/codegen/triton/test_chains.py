@@ -16,6 +16,8 @@ from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
 from .as_gpu import as_gpu, train_as_gpu  # noqa: E402
 from .interpreter import run  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 f16, f32 = torch.float16, torch.float32
 
 

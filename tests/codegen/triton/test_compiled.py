@@ -30,6 +30,8 @@ from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 
 from .interpreter import compile_fn  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 RECORD = Path(__file__).with_name("resources.json")
 CUDA = [GpuTarget("cuda", 70, 32, 80), GpuTarget("cuda", 80, 32, 108), GpuTarget("cuda", 90, 32, 132)]
 AMD = GpuTarget("hip", "gfx942", 64, 304)

@@ -24,6 +24,8 @@ from .as_gpu import as_gpu  # noqa: E402
 from .interpreter import run  # noqa: E402
 from .test_compiled import usage  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 aten = torch.ops.aten
 passes = sys.modules["tcompile.compiler.rewrite.attention_dropout"]
 KEEP = keep_fraction(0.1) / 65536

@@ -13,6 +13,8 @@ from . import as_gpu as gpu
 from .as_gpu import as_gpu
 from .interpreter import run
 
+pytestmark = pytest.mark.slow
+
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 torch.manual_seed(0)
 BIAS, TABLE, DOCUMENT = torch.randn(4), torch.randn(4, 200), torch.randint(0, 3, (1, 80))
@@ -267,11 +269,19 @@ def test_keys_that_no_row_of_a_tile_sees_are_left_out():
     assert got[:, :, 210:].isfinite().all() and got[:, :, :64].isnan().all()
 
 
-@pytest.mark.parametrize("mask", ["packed", "length"])
-def test_kernels_compile(mask):
-    for target in (GpuTarget("cuda", 80, 32, 108), GpuTarget("cuda", 90, 32, 132), GpuTarget("hip", "gfx942", 64, 304)):
-        for g in generated("bhsd", None, SPARSE[mask], 4, False, 300, target)[2:]:
-            compile_all([Job(k.source, target) for k in g.kernels], Options())
+@pytest.mark.parametrize(
+    "mask, target",
+    [
+        ("packed", GpuTarget("cuda", 80, 32, 108)),
+        ("packed", GpuTarget("cuda", 90, 32, 132)),
+        ("packed", GpuTarget("hip", "gfx942", 64, 304)),
+        ("length", GpuTarget("cuda", 90, 32, 132)),
+    ],
+    ids=str,
+)
+def test_kernels_compile(mask, target):
+    for g in generated("bhsd", None, SPARSE[mask], 4, False, 300, target)[2:]:
+        compile_all([Job(k.source, target) for k in g.kernels], Options())
 
 
 def check_gradients(laid, score, mask, heads, sums, n):

@@ -20,6 +20,8 @@ from .as_gpu import as_gpu, train_as_gpu  # noqa: E402
 from .interpreter import Interpreted, print_kernel, run  # noqa: E402
 from .test_compiled import usage  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 bf16, f16 = torch.bfloat16, torch.float16
 OURS = {"gpu_products": "generated"}
 PARTS = {
