@@ -7,6 +7,7 @@ work. Kinds whose spans take next to nothing (memory, gaps) are left out, so tha
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from statistics import median
 from typing import Any, Mapping, Sequence
 
@@ -14,7 +15,7 @@ from ..base.labels import frame_words, label
 from .graph_nodes import module_of, own_line
 from .schema import CallProfile, ProfileSpan
 
-__all__ = ["profile_rows", "encode_spans", "tell_break_costs"]
+__all__ = ["moved_profile", "profile_rows", "encode_spans", "tell_break_costs"]
 
 _LEAST = 0.002  # of the call: shorter gaps and allocations are left out
 _BETWEEN = {"call": "Python between", "entry": "Python between", "graph": "the plan itself"}
@@ -35,6 +36,15 @@ def encode_spans(profile: CallProfile, spans: Sequence[ProfileSpan]) -> None:
         columns["kernel"].append(-1 if s.kernel is None else s.kernel)
     profile.tables = {n: [list(v) if isinstance(v, tuple) else v for v in t] for n, t in tables.items()}
     profile.columns = columns
+
+
+def moved_profile(p: CallProfile, graphs: Mapping[int, int], kernels: Mapping[int, int]) -> CallProfile | None:
+    """The same call in a report where graphs and kernels have other numbers; None where it has no graph of the call.
+    A graph that it lacks, of a backward pass, keeps its spans: their names and lines are in the profile itself."""
+    if not set(p.columns["graph"]) & graphs.keys():
+        return None
+    moved = {name: [of.get(n, -1) for n in p.columns[name]] for name, of in (("graph", graphs), ("kernel", kernels))}
+    return replace(p, columns={**p.columns, **moved}, earlier=True)
 
 
 def profile_rows(

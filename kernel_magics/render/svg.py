@@ -26,8 +26,8 @@ __all__ = [
     "flame",
 ]
 
-ENGINE_COLOURS = {"eager": "#8b9099", "tcompile": "#2f7de1", "torch": "#d08a2e"}
-STAGE_COLOURS = ("#2f7de1", "#2aa198", "#6f9d3c", "#c9962b", "#d0703a", "#c4547c", "#8a63c9", "#8b9099")
+ENGINE_COLOURS = {"eager": "#8b9099", "tcompile": "#2f7de1", "torch": "#bd7c25"}
+STAGE_COLOURS = ("#2f7de1", "#2aa198", "#6f9d3c", "#b5851f", "#d0703a", "#c4547c", "#8a63c9", "#8b9099")
 MARK_COLOURS = {"captured": "#2f7de1", "eager": "#8b9099", "break": "#d0703a", "guard": "#8a63c9"}
 
 
@@ -136,7 +136,7 @@ def curves(lines: Sequence[tuple[str, Sequence[float]]], width: float = 260, hei
     return image(width, height, shapes, f"curves from 0 to {top:,.0f}: {words}")
 
 
-_FLAME = {"kernel": "#2f7de1", "library": "#2aa198", "guards": "#8a63c9", "python": "#c9962b"}
+_FLAME = {"kernel": "#2f7de1", "library": "#2aa198", "guards": "#8a63c9", "python": "#b5851f"}
 _MOST_BARS = 120
 
 

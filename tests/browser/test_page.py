@@ -16,36 +16,9 @@ import pytest
 from tcompile import CompileReport
 
 from .conftest import ARTIFACTS, LABEXTENSION
+from .contrast import CONTRAST
 from .notebooks import SAMPLE, sample_report
 from .pages import TABS, THEMES, opened, saved, show
-
-# WCAG 2.1: 4.5 for text, 3 for large text. Colours are painted over one another as the browser does it.
-CONTRAST = """() => {
-  const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-  const rgba = c => { context.clearRect(0, 0, 1, 1); context.fillStyle = c; context.fillRect(0, 0, 1, 1);
-                      const d = context.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
-  const over = (a, b) => { const alpha = a[3] + b[3] * (1 - a[3]);
-                           return [0, 1, 2].map(i => alpha ? (a[i] * a[3] + b[i] * b[3] * (1 - a[3])) / alpha : 0).concat(alpha); };
-  const light = c => { const f = c.slice(0, 3).map(v => v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
-                       return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2]; };
-  const bad = {};
-  const walker = document.createTreeWalker(document.querySelector('.tc-report'), NodeFilter.SHOW_TEXT);
-  let seen = 0;
-  while (walker.nextNode()) {
-    const text = walker.currentNode.textContent.trim(), e = walker.currentNode.parentElement;
-    if (!text || e.closest('svg') || !e.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})) continue;
-    const style = getComputedStyle(e);
-    let ground = [0, 0, 0, 0];
-    for (let p = e; p && ground[3] < 0.99; p = p.parentElement) ground = over(ground, rgba(getComputedStyle(p).backgroundColor));
-    ground = over(ground, [255, 255, 255, 1]);
-    const [a, b] = [light(over(rgba(style.color), ground)), light(ground)];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    const size = parseFloat(style.fontSize), large = size >= 24 || size >= 18.66 && Number(style.fontWeight) >= 700;
-    seen += 1;
-    if (ratio < (large ? 3 : 4.5)) bad[`${e.tagName}.${e.className}`] = [ratio.toFixed(2), text.slice(0, 40)];
-  }
-  return [seen, bad];
-}"""
 
 # What a screen reader needs: names of everything that can be focused, references that lead somewhere, children where
 # roles ask for them.
