@@ -43,6 +43,23 @@ NAMES = """() => {
   return bad;
 }"""
 
+# What a pointer can press and a key cannot reach; and where the focus is, whether one sees it, and whether it is in view.
+BY_POINTER_ALONE = """() => {
+  const pressed = e => getComputedStyle(e).cursor === 'pointer', bad = {};
+  for (const e of document.querySelectorAll('.tc-report *')) {
+    if (!e.checkVisibility() || !pressed(e) || pressed(e.parentElement)) continue;
+    const own = e.closest('button, a[href], input, select, summary, label, [tabindex]');
+    if (own?.tabIndex >= 0 || e.closest('[role=tablist], [role=listbox], [role=radiogroup]')) continue;
+    bad[`${e.tagName}.${e.getAttribute('class')}`] = e.textContent.slice(0, 40);
+  }
+  return bad;
+}"""
+FOCUSED = """() => {
+  const e = document.activeElement, box = e.getBoundingClientRect(), style = getComputedStyle(e);
+  return e === document.body ? null : [e.outerHTML.slice(0, 90), style.outlineStyle !== 'none' || style.boxShadow !== 'none',
+                                       box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight];
+}"""
+
 # Elements that reach beyond the page's right edge, but for those in containers that scroll.
 TOO_WIDE = """() => {
   const width = document.documentElement.clientWidth, bad = [];
@@ -149,27 +166,28 @@ def test_screen_readers_find_names(browser: Any, address: str) -> None:
 
 
 def test_the_keyboard_reaches_everything(browser: Any, address: str) -> None:
-    """Tab walks through the report and out of it again; arrows change tabs; no element keeps the focus."""
+    """Tab walks through the report and out of it again, by stops that one sees; arrows change tabs; no element keeps
+    the focus, and none can be pressed by a pointer alone.
+    """
     with opened(browser, address) as (page, _):
         page.focus(".tc-tab[aria-selected=true]")
         for tab in TABS[1:]:
             page.keyboard.press("ArrowRight")
             assert page.evaluate("() => document.activeElement.textContent").startswith(tab)
-        for tab in ("overview", "guards", "more"):
+        for tab in TABS:
             show(page, tab)
+            assert page.evaluate(BY_POINTER_ALONE) == {}, tab
             page.focus(".tc-head")
             stops = []
             for _ in range(120):
                 page.keyboard.press("Tab")
-                stops.append(
-                    page.evaluate(
-                        "() => document.activeElement === document.body ? '' : document.activeElement.outerHTML.slice(0, 90)"
-                    )
-                )
+                stops.append(page.evaluate(FOCUSED))
                 if not stops[-1]:
                     break
             assert not stops[-1], f"the focus does not leave {tab}"
-            assert len(set(stops)) > 3
+            assert len({words for words, *_ in stops[:-1]}) > 3
+            unseen = [words for words, ringed, in_view in stops[:-1] if not (ringed and in_view)]
+            assert not unseen, (tab, unseen)
 
 
 def test_forward_and_backward_as_one_graph(browser: Any, address: str) -> None:

@@ -12,8 +12,7 @@ from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.profiles import encode_spans
 
 from .notebooks import sample_report
-from .pages import opened, saved, show
-from .test_budgets import BEST
+from .pages import cpu_ms, opened, saved, show
 
 
 def test_the_call_by_name_with_its_time(browser: Any, tmp_path: Path) -> None:
@@ -117,8 +116,8 @@ def deep(layers: int) -> CompileReport:
 
 def test_6000_steps_draw_and_zoom(browser: Any, tmp_path: Path) -> None:
     with opened(browser, saved(tmp_path, deep(1500))) as (page, problems):
-        first = page.evaluate(BEST, ["document.querySelectorAll('.tc-tab')[3].click()", 1])
+        first = cpu_ms(page, "document.querySelectorAll('.tc-tab')[3].click()", 1)
         assert first < 1000, first
         zoom = "document.querySelectorAll('.tc-panel-root:not([hidden]) .tc-tool')[i % 2].click()"
-        assert page.evaluate(BEST, [zoom, 8]) < 50
+        assert cpu_ms(page, zoom, 8) < 50
         assert not problems
