@@ -602,7 +602,7 @@ class ProfileSpan:
     for the call itself. `node` is the name of a node of the lowered graph: what a library call computes, or the last
     that a kernel computes."""
 
-    kind: str  # "call" | "entry" | "guards" | "graph" | "kernel" | "library" | "memory" | "plan" | "python" | "device"
+    kind: str  # "call" | "entry" | "guards" | "graph" | "kernel" | "library" | "launch" | "memory" | "plan" | "python"
     name: str
     parent: int
     begin: float  # seconds after the call's begin

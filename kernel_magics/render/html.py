@@ -444,7 +444,8 @@ def _breaks(r: Any) -> str:
                     html_text(p.decode(errors="replace"))
                     for p in (text[: b.col], text[b.col : b.end_col], text[b.end_col :])
                 ]
-                marked = f'<pre>{parts[0]}<b style="border-bottom:2px solid {svg.MARK_COLOURS["break"]}">{parts[1]}</b>{parts[2]}</pre>'
+                line = f"border-bottom:2px solid {svg.MARK_COLOURS['break']}"
+                marked = f'<pre>{parts[0]}<b style="{line}">{parts[1]}</b>{parts[2]}</pre>'
             else:
                 marked = f"<pre>{html_text(b.code)}</pre>"
         out.append(

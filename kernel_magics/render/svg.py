@@ -150,6 +150,10 @@ def flame(spans: Sequence[Any], width: float = 640, row: float = 9) -> str:
     depth = [0] * len(spans)
     for i, s in enumerate(spans[1:], 1):
         depth[i] = depth[s.parent] + 1
+    below = max(depth) + 1
+    for i, s in enumerate(spans):
+        if s.kind in ("kernel", "library") and s.parent == 0:  # what a GPU does meanwhile
+            depth[i] = below
     seen = [i for i, s in enumerate(spans) if s.seconds * scale >= 0.7]
     seen = sorted(seen, key=lambda i: -spans[i].seconds)[:_MOST_BARS]
     paths: dict[str, list[str]] = {}  # one a colour: small, for a notebook keeps it

@@ -22,7 +22,7 @@ const KIND_WORDS: { [kind: string]: string } = words({
   memory: 'memory',
   plan: 'the plan itself',
   python: 'Python between',
-  device: 'on the device',
+  launch: 'launch of a step on the GPU',
   group: 'group'
 });
 const PART_WORDS: { [part: string]: string } = words({
@@ -34,6 +34,7 @@ const PART_WORDS: { [part: string]: string } = words({
 const NOISY = 1.5;
 const ROWS = 12;
 
+const LANE = ['kernel', 'library'];
 const TIMED = '`%%tcompile time=1s`';
 
 type Grouping = 'name' | 'module' | 'part' | 'line' | 'kind';
@@ -368,7 +369,13 @@ function profileWords(p: CallProfile): string {
     p.plain_seconds && p.seconds > NOISY * p.plain_seconds
       ? t(' The machine was busy, or the steps are shorter than the clock: see the shares, not the figures.')
       : '';
-  const device = p.device === 'cuda' ? t(' Bars are the host’s: what the GPU does meanwhile stands below them.') : '';
+  const lane = p.columns.kind.some((kind, i) => i && p.columns.parent[i] === 0 && LANE.includes(p.tables.kind[kind]));
+  const device =
+    p.device !== 'cuda'
+      ? ''
+      : lane
+        ? t(' The last row is the GPU’s: each step begins when it is launched or when the one before ends.')
+        : t(' Bars are launches by the host: for how long the GPU works on each is not known.');
   const earlier = p.earlier ? t('Profiled when it was compiled: this run was served by what is known of it. ') : '';
   return earlier + how + cost + noisy + device + (p.lost ? t(' {0} found no room.', plural(p.lost, 'step')) : '');
 }
@@ -433,7 +440,7 @@ function totalRows(bars: Bar[], by: Grouping, report: Report): Row[] {
   };
   for (const bar of bars) {
     const s = bar.span;
-    if (!s || ['call', 'entry', 'graph', 'device'].includes(s.kind)) {
+    if (!s || ['call', 'entry', 'graph'].includes(s.kind)) {
       continue;
     }
     const kind = KIND_WORDS[s.kind] ?? s.kind;
