@@ -202,7 +202,7 @@ $(STAMPS)/site: docs/requirements.txt | $(STAMPS)/install
 	$(PY) -m pip install -q --upgrade --target $(SITE) -r docs/requirements.txt
 	@touch $@
 
-docs: setup $(STAMPS)/site
+docs: setup browser $(STAMPS)/site
 	@$(PY) tools/reference.py
 	@$(PY) tools/make_site.py --generator $(abspath $(SITE)) $(if $(filter 0,$(NOTEBOOKS)),--no-notebooks)
 

@@ -25,8 +25,7 @@ class TcompileBuildHook(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
-        # shared-data must name a folder that exists, also where no Node was there to build the labextension.
-        (root / "extension" / "labextension").mkdir(parents=True, exist_ok=True)
+        build_data["shared_data"] |= lab_files(root)
         library = build_native(root, say=self.app.display_warning)
         if library is not None:
             build_data["pure_python"] = False
@@ -72,6 +71,15 @@ def build_native(root: Path, say: Any = print) -> Path | None:
     ):
         say(line)
     return None
+
+
+def lab_files(root: Path) -> dict[str, str]:
+    """What JupyterLab loads, and where an installer puts it: all that was built but `standalone.js`, which the package
+    itself reads. Nothing where there was no Node to build it. (JupyterLab reads the version from `package.json.orig`.)
+    """
+    built = root / "extension" / "labextension"
+    files = sorted(f.relative_to(built) for f in built.rglob("*") if f.is_file() and f.name != "standalone.js")
+    return {str(built / f): f"share/jupyter/labextensions/tcompile-lab/{f.as_posix()}" for f in files}
 
 
 def build_labs(root: Path) -> list[str]:

@@ -45,7 +45,7 @@ def prepare(shell: Any, body: str, first_line: str | None) -> Cell:
     raw_cell = getattr(getattr(running, "info", None), "raw_cell", None)
     number = getattr(running, "execution_count", None) or shell.execution_count
     pad = "" if first_line is None else "\n"
-    transformed = pad + shell.transform_cell(body)
+    transformed = pad + _blank_lines(body) + shell.transform_cell(body)
     text = body if first_line is None else f"{first_line}\n{body}"
     # The name of the code is a hash of the cell as the shell got it: a debugger looks for that name.
     raw = raw_cell if raw_cell is not None and raw_cell.strip() == text.strip() else text
@@ -70,6 +70,11 @@ def prepare(shell: Any, body: str, first_line: str | None) -> Cell:
                 kept = ast.fix_missing_locations(ast.copy_location(kept, nodes[-1]))
                 parts.append((shell.compile(ast.Module([*nodes[:-1], kept], []), name, "exec"), True))
     return Cell(text, name, parts, bool(parts) and parts[-1][1] and _ends_with_semicolon(transformed))
+
+
+def _blank_lines(body: str) -> str:
+    """The empty lines that a body begins with: the shell's transformers drop them, and all lines after would move."""
+    return "\n" * body[: len(body) - len(body.lstrip())].count("\n") if body.strip() else ""
 
 
 def _ends_with_semicolon(source: str) -> bool:

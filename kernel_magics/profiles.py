@@ -14,7 +14,7 @@ import torch
 from ..compiler.base.forks import resting
 from ..compiler.base.labels import label
 from ..compiler.frontend.entry_calls import EntryCall, GraphCall
-from ..compiler.report.profiles import encode_spans, profile_rows, tell_break_costs
+from ..compiler.report.profiles import encode_spans, on_the_device, profile_rows, tell_break_costs
 from ..compiler.report.schema import CallProfile
 from ..compiler.runtime.trace import Trace, available, trace
 from .timing import MOST_COPIES, again_of, names_put_back, preserved, touched
@@ -51,7 +51,8 @@ def profile_calls(calls: Sequence[EntryCall], builder: Any, engine: Any, options
         entry_of = {id(m): entry for ref, entry in builder.known_entries if (m := ref()) is not None}
         if how == "call":
             tell_break_costs(traced.spans, report, entry_of)
-        encode_spans(out, profile_rows(traced.spans, report, graph_of, entry_of, call.name))
+        rows = profile_rows(traced.spans, report, graph_of, entry_of, call.name)
+        encode_spans(out, rows if out.device == "cpu" else on_the_device(rows, report))
         report.profiles.append(out)
         if out.device == "cpu":
             _kernel_seconds(out, report)

@@ -307,6 +307,7 @@ class Session:
                     )
             else:
                 builder.served += hits
+        builder.adopt_profiles()
 
     def _remember(self, meta: Any, report: CompileReport, number: int) -> None:
         def forget(_: Any, key: int = id(meta)) -> None:
@@ -379,7 +380,7 @@ class Session:
         if set(spec.compare) <= set(report.speedups.engines):
             return False
         place.show_untimed(report)
-        self._later(lambda: self._time_origin(builder.origin, report, spec, builder.served, place))
+        self._later(lambda: self._time_origin(builder, report, spec, place))
         return True
 
     def _time_and_conclude(
@@ -442,12 +443,13 @@ class Session:
         else:
             self._due.append(timing)
 
-    def _time_origin(self, origin: Any, report: CompileReport, spec: CellOptions, served: int, place: Place) -> None:
+    def _time_origin(self, builder: Any, report: CompileReport, spec: CellOptions, place: Place) -> None:
         place.say("timing the calls of the run that compiled")
         with contextlib.suppress(KeyboardInterrupt), _told(report, "timing"):
-            origin.live(spec.time, spec.compare)
-        report.speedups = origin.speedups
-        _conclude(report, served, None, place)
+            builder.origin.live(spec.time, spec.compare)
+        report.speedups = builder.origin.speedups
+        builder.adopt_profiles()
+        _conclude(report, builder.served, None, place)
 
     def _keep_live(self, report: CompileReport, builder: Any, spec: CellOptions, cell: Cell) -> None:
         """A report that can be timed again holds on to the arguments of its calls: only the latest few do."""

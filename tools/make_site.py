@@ -22,6 +22,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import tour  # noqa: E402
+from environment import find_browser  # noqa: E402
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "build" / "site-source"
 KEPT = ROOT / "build" / "site-notebooks"
@@ -38,6 +42,39 @@ PAGES = {
     "notebooks/labs/INSTRUCTORS.md": "course.md",
     "tests/benchmarks/results": "measurements.md",
 }
+SHIM = re.compile(r'<script src="https://unpkg\.com/iframe-worker/shim"></script>')
+# A worker whose script runs in a hidden frame of the page.
+WORKER = """
+if (location.protocol === 'file:') {
+  window.Worker = class extends EventTarget {
+    constructor(url) {
+      super();
+      this.frame = document.createElement('iframe');
+      this.frame.hidden = true;
+      document.body.append(this.frame);
+      this.loaded = new Promise(resolve => (this.frame.onload = resolve));
+      const text = this.frame.contentDocument;
+      text.open();
+      text.write('<script>postMessage = data => parent.postMessage(data, "*");<\\/script>');
+      text.write('<script src="' + new URL(url, location).href + '"><\\/script>');
+      text.close();
+      addEventListener('message', event => {
+        if (event.source !== this.frame.contentWindow) return;
+        event.stopImmediatePropagation();
+        this.dispatchEvent(new MessageEvent('message', { data: event.data }));
+      });
+    }
+    postMessage(data) {
+      const frame = this.frame.contentWindow;
+      this.loaded.then(() => frame.dispatchEvent(new MessageEvent('message', { data })));
+    }
+    terminate() {
+      this.frame.remove();
+    }
+  };
+}
+"""
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 _LONGEST = 88  # characters of a signature in one line
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _WIDE = ["---", "hide: [navigation]", "---", ""]  # a page that has no others beside it
@@ -199,7 +236,7 @@ def gallery(run: bool) -> None:
         notebook = nbformat.read(here, as_version=4)
         exporter = HTMLExporter(embed_images=True)
         page, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": path.stem}})
-        (target / f"{path.stem}.html").write_text(without_requests(page), encoding="utf-8")
+        (target / f"{path.stem}.html").write_text(with_a_way_back(without_requests(page)), encoding="utf-8")
         title, _, rest = notebook.cells[0].source.partition("\n")
         about = without_links(rest.strip().split("\n\n")[0])
         lines += [f"## [{title.lstrip('# ')}](gallery/{path.stem}.html)", "", about, ""]
@@ -211,6 +248,35 @@ def gallery(run: bool) -> None:
             lines.append(f"- [report {i}](gallery/{name}): {report.summary.line.replace('   ', ' · ')}")
         lines.append("")
     (SOURCE / "gallery.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def the_tour() -> None:
+    """Each view as a picture, and a walk as a recording, of the largest report of the quick start. Where no browser is,
+    the page says so."""
+    lines = ["# A tour", "", "The views of a report under a cell. Pictures and recording were made with this site.", ""]
+    target = SOURCE / "tour"
+    target.mkdir(parents=True)
+    reports = sorted((SOURCE / "gallery").glob("00_quickstart-report-*.html"), key=lambda p: p.stat().st_size)
+    browser = find_browser() if reports else None
+    if browser is None:
+        lines += ["They need a browser, or notebooks that were run: there was none when this site was made.", ""]
+    else:
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as driver:
+            running = driver.chromium.launch(executable_path=browser, args=FLAGS)
+            page = running.new_page(viewport={"width": tour.WIDTH, "height": tour.TALLEST})
+            page.goto(f"file://{reports[-1]}")
+            page.wait_for_selector(".tc-open .tc-tab")
+            tour.views(page, target)
+            tour.recording(page, target / "walk.png")
+            running.close()
+        for tab, words in tour.VIEWS.items():
+            lines += [f"## {tab.capitalize()}", "", words, "", f"![The tab {tab} of a report](tour/{tab}.png)", ""]
+        walk = "A walk through one call by arrow keys: each step says what it is, and Enter zooms in."
+        lines += ["## By keyboard", "", walk, "", "![The recording of a walk by arrow keys](tour/walk.png)", ""]
+        lines += [f"[This report, live](gallery/{reports[-1].name})", ""]
+    (SOURCE / "tour.md").write_text("\n".join(lines), encoding="utf-8")
 
 
 def without_links(text: str) -> str:
@@ -227,6 +293,12 @@ def without_requests(page: str) -> str:
     return page.replace("<head>", '<head><link rel="icon" href="data:,">', 1)
 
 
+def with_a_way_back(page: str) -> str:
+    """A notebook's page, with a link to the gallery on top."""
+    link = '<p style="padding:8px 24px 0"><a href="../gallery.html">← Gallery</a></p>'
+    return re.sub(r"<body[^>]*>", lambda found: found[0] + link, page, count=1)
+
+
 def _keep_data(found: re.Match) -> str:
     """Data is no program: it stays, whatever addresses it names."""
     return found[0] if re.match(r'<script[^>]*type="application/[\w.+-]*json"', found[0]) else ""
@@ -237,6 +309,11 @@ def build(generator: str) -> int:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", str(ROOT / "docs" / "mkdocs.yml")]
     return subprocess.call(command, env=env)
+
+
+def from_disk(page: str) -> str:
+    """A page whose search works from disk, where browsers refuse workers, without asking for the theme's script."""
+    return SHIM.sub(lambda found: f"<script>{WORKER}</script>", page)
 
 
 def main() -> int:
@@ -250,8 +327,13 @@ def main() -> int:
     measurements()
     (SOURCE / "python.md").write_text(python_page(), encoding="utf-8")
     gallery(not options.no_notebooks)
+    the_tour()
     status = build(options.generator)
     if not status:
+        for path in (ROOT / "build" / "site").rglob("*.html"):
+            text = path.read_text(encoding="utf-8")
+            if SHIM.search(text):
+                path.write_text(from_disk(text), encoding="utf-8")
         print("build/site/index.html")
     return status
 

@@ -19,7 +19,7 @@ import uuid
 import weakref
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import CodeType
 from typing import Any, Iterable, Iterator, Sequence
 
@@ -36,6 +36,7 @@ from .finish import RERAN
 from ..base.labels import cell_number, label
 from .report import CompileReport
 from .payload import renumber
+from .profiles import moved_profile
 from .plan_facts import partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
@@ -65,6 +66,16 @@ def record(
         yield builder
 
 
+@dataclass
+class _Adopted:
+    """An earlier report whose entries served this run: its graphs' and kernels' numbers in this one."""
+
+    report: CompileReport
+    names: tuple[str, str]  # of its cell there and here
+    graphs: dict[int, int] = field(default_factory=dict)
+    kernels: dict[int, int] = field(default_factory=dict)
+
+
 class ReportBuilder:
     """Listens to events (`events.listen(builder)`); `report()` gives the CompileReport of what it heard.
 
@@ -85,6 +96,7 @@ class ReportBuilder:
         self.reused: list[Any] = []  # entries of an earlier run that served a call of this one
         self.origin: CompileReport | None = None  # the report of the run that made the entries which served this one
         self.served = 0  # calls served by entries of an earlier run
+        self._adopted: dict[int, _Adopted] = {}  # by id of an earlier report: what became of its graphs and kernels
         self.progress: tuple[str, int, int] = ("", 0, 0)
         self._stack: list[list] = []  # [stage name, seconds of the stages inside]
         self._stages: dict[tuple[str, str, str], s.Stage] = {}
@@ -581,6 +593,9 @@ class ReportBuilder:
             graph, first = len(self.r.graphs), len(self.r.kernels)
             self.r.kernels += [replace(relabelled(old.kernels[k], *names), graph=graph) for k in g.kernels]
             moved = {k: first + i for i, k in enumerate(g.kernels)}
+            adopted = self._adopted.setdefault(id(old), _Adopted(old, names))
+            adopted.graphs[e.graph] = graph
+            adopted.kernels |= moved
             self.r.graphs.append(
                 replace(
                     g,
@@ -605,6 +620,15 @@ class ReportBuilder:
         self.r.frames[frame].entries.append(number)
         self._guards.adopt([relabelled(g, *names) for g in old.guards if g.entry == entry], entry, number)
         self.served += hits
+
+    def adopt_profiles(self) -> None:
+        """Take over the profiles of calls whose graphs were adopted, as the earlier reports have them by now."""
+        found = [
+            moved_profile(relabelled(p, *a.names), a.graphs, a.kernels)
+            for a in self._adopted.values()
+            for p in a.report.profiles
+        ]
+        self.r.profiles = [p for p in found if p is not None]
 
     def release(self) -> list[tuple[Any, int]]:
         """Let go of compiled entries and traced graphs: the report has its data. Gives (capture result, entry number)

@@ -7,6 +7,7 @@ work. Kinds whose spans take next to nothing (memory, gaps) are left out, so tha
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from statistics import median
 from typing import Any, Mapping, Sequence
 
@@ -14,7 +15,7 @@ from ..base.labels import frame_words, label
 from .graph_nodes import module_of, own_line
 from .schema import CallProfile, ProfileSpan
 
-__all__ = ["profile_rows", "encode_spans", "tell_break_costs"]
+__all__ = ["moved_profile", "on_the_device", "profile_rows", "encode_spans", "tell_break_costs"]
 
 _LEAST = 0.002  # of the call: shorter gaps and allocations are left out
 _BETWEEN = {"call": "Python between", "entry": "Python between", "graph": "the plan itself"}
@@ -35,6 +36,37 @@ def encode_spans(profile: CallProfile, spans: Sequence[ProfileSpan]) -> None:
         columns["kernel"].append(-1 if s.kernel is None else s.kernel)
     profile.tables = {n: [list(v) if isinstance(v, tuple) else v for v in t] for n, t in tables.items()}
     profile.columns = columns
+
+
+def moved_profile(p: CallProfile, graphs: Mapping[int, int], kernels: Mapping[int, int]) -> CallProfile | None:
+    """The same call in a report where graphs and kernels have other numbers; None where it has no graph of the call.
+    A graph that it lacks, of a backward pass, keeps its spans: their names and lines are in the profile itself."""
+    if not set(p.columns["graph"]) & graphs.keys():
+        return None
+    moved = {name: [of.get(n, -1) for n in p.columns[name]] for name, of in (("graph", graphs), ("kernel", kernels))}
+    return replace(p, columns={**p.columns, **moved}, earlier=True)
+
+
+def on_the_device(rows: list[ProfileSpan], report: Any) -> list[ProfileSpan]:
+    """The rows of a call on a GPU, with what the GPU does meanwhile: steps that lie in the call itself. Each begins
+    when it is launched or when the one before it ends, and takes what its kernel takes alone. The host's rows of them
+    are launches then. Where one step's time is not known, rows stay as they are."""
+    took = {
+        (x.graph, x.op.removeprefix("aten.").removesuffix(".default")): x.seconds / max(1, x.count)
+        for x in report.externs
+        if x.seconds is not None
+    }
+    steps = [r for r in rows if r.kind in ("kernel", "library")]
+    known = [report.kernels[r.kernel].seconds if r.kernel is not None else took.get((r.graph, r.name)) for r in steps]
+    if not steps or None in known:
+        return rows
+    out, free, end = list(rows), 0.0, rows[0].seconds
+    for r, seconds in zip(steps, known):
+        begin = min(max(free, r.begin + r.seconds), end)
+        free = min(begin + seconds, end)
+        out.append(replace(r, parent=0, begin=begin, seconds=free - begin))
+        r.kind, r.name = "launch", f"launch of {r.name}"
+    return out
 
 
 def profile_rows(

@@ -602,7 +602,7 @@ class ProfileSpan:
     for the call itself. `node` is the name of a node of the lowered graph: what a library call computes, or the last
     that a kernel computes."""
 
-    kind: str  # "call" | "entry" | "guards" | "graph" | "kernel" | "library" | "memory" | "plan" | "python" | "device"
+    kind: str  # "call" | "entry" | "guards" | "graph" | "kernel" | "library" | "launch" | "memory" | "plan" | "python"
     name: str
     parent: int
     begin: float  # seconds after the call's begin
@@ -631,6 +631,7 @@ class CallProfile:
     plain_seconds: float | None = None  # median of calls without the clock
     backward: bool = False  # whether the call is followed by a backward pass from its result
     lost: int = 0  # spans that found no room
+    earlier: bool = False  # whether an earlier run of the cell, or an earlier cell, made the call
     tables: dict[str, list] = field(default_factory=dict)
     columns: dict[str, list[int]] = field(default_factory=dict)
 

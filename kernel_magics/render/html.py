@@ -92,8 +92,9 @@ def dim(x: Any) -> Raw:
     return Raw(f'<span class="dim">{esc(x)}</span>')
 
 
-def colour(x: Any, value: str) -> Raw:
-    return Raw(f'<span style="color:{value}">{esc(x)}</span>')
+def sign(glyph: str, colour: str, words: Any = "") -> Raw:
+    """A sign in a mid-tone, and words in the page's own colour: a mid-tone is too faint for words."""
+    return Raw(f'<span style="color:{colour}">{esc(glyph)}</span>{esc(words)}')
 
 
 def table(
@@ -200,7 +201,7 @@ def _line(r: Any) -> str:
     head, _, rest = m.line.partition("   ")
     symbol, _, word = head.partition(" ")
     return (
-        f"{colour(symbol or SYMBOLS['nothing'], tone)} <b>{esc(word)}</b> &nbsp; {esc(rest).replace('   ', ' &nbsp; ')}"
+        f"{sign(symbol or SYMBOLS['nothing'], tone)} <b>{esc(word)}</b> &nbsp; {esc(rest).replace('   ', ' &nbsp; ')}"
     )
 
 
@@ -209,9 +210,9 @@ def _answers(r: Any) -> str:
     out = []
     for a in r.answers:
         gain = gain_words(a)
-        sign = f"<b>{esc(gain)}</b>" if a.how == "measured" else dim(gain)
+        won = f"<b>{esc(gain)}</b>" if a.how == "measured" else dim(gain)
         action = f'<div class="act">→ {prose(a.action)}</div>' if a.action else ""
-        out.append(f"<li>{prose(a.text)} {sign if gain else ''}{action}</li>")
+        out.append(f"<li>{prose(a.text)} {won if gain else ''}{action}</li>")
     return f'<ol class="find">{"".join(out)}</ol>' if out else ""
 
 
@@ -258,11 +259,11 @@ def _decisions(r: Any, compiled: bool) -> str:
 def _findings(r: Any) -> str:
     out = []
     for f in r.findings:
-        sign = colour("▲", svg.MARK_COLOURS["break"]) if f.severity == "warning" else Raw("·")
+        mark = sign("▲", svg.MARK_COLOURS["break"]) if f.severity == "warning" else Raw("·")
         cost = dim(f" (about {seconds(f.cost_seconds)})") if f.cost_seconds else ""
         said = code(f.action) if _is_code(f.action) else prose(f.action)
         action = f'<div class="act">→ {said}</div>' if f.action else ""
-        out.append(f'<div class="find">{sign} {prose(f.text)}{cost}{action}</div>')
+        out.append(f'<div class="find">{mark} {prose(f.text)}{cost}{action}</div>')
     return "".join(out)
 
 
@@ -279,7 +280,7 @@ def _previous(r: Any) -> str:
     """What differs from the run before; empty where there was none, or nothing does."""
     words = {True: "better", False: "worse", None: ""}
     rows = [[c.what, code(c.before), code(c.after), words[c.better]] for c in r.previous.changes]
-    lines = "".join(f"<div>{code(f'{sign} {line}')}</div>" for sign, line in r.previous.source)
+    lines = "".join(f"<div>{code(f'{way} {line}')}</div>" for way, line in r.previous.source)
     return (table(rows, ["what", "before", "now", ""]) if rows else "") + lines
 
 
@@ -312,7 +313,7 @@ def _code(r: Any) -> str:
     more = f"<div>{dim(f'and {len(lines) - 200} lines more')}</div>" if len(lines) > 200 else ""
     others = [m for m in r.marks if m.file != r.source.file and m.kind != "captured"]
     elsewhere = (
-        table([[colour(_GLYPHS[m.kind], svg.MARK_COLOURS[m.kind]), f"{m.file}:{m.line}", m.text] for m in others])
+        table([[sign(_GLYPHS[m.kind], svg.MARK_COLOURS[m.kind]), f"{m.file}:{m.line}", m.text] for m in others])
         if others
         else ""
     )
@@ -342,7 +343,7 @@ def _speed(sp: s.Speedups) -> str:
         longest = max((e.hi or e.median or 0.0 for e in c.engines), default=0.0)
         rows = []
         for e in c.engines:
-            name = colour(e.label, svg.ENGINE_COLOURS.get(e.engine, "inherit"))
+            name = sign("■", svg.ENGINE_COLOURS.get(e.engine, "inherit"), f" {e.label}")
             if e.median is None:
                 rows.append([name, "–", dim(e.status + (f": {e.reason}" if e.reason else "")), "", "", ""])
             else:
@@ -443,11 +444,12 @@ def _breaks(r: Any) -> str:
                     html_text(p.decode(errors="replace"))
                     for p in (text[: b.col], text[b.col : b.end_col], text[b.end_col :])
                 ]
-                marked = f'<pre>{parts[0]}<b style="color:{svg.MARK_COLOURS["break"]}">{parts[1]}</b>{parts[2]}</pre>'
+                line = f"border-bottom:2px solid {svg.MARK_COLOURS['break']}"
+                marked = f'<pre>{parts[0]}<b style="{line}">{parts[1]}</b>{parts[2]}</pre>'
             else:
                 marked = f"<pre>{html_text(b.code)}</pre>"
         out.append(
-            f"<div>{colour('▲', svg.MARK_COLOURS['break'])}"
+            f"<div>{sign('▲', svg.MARK_COLOURS['break'])}"
             f" {esc(_where(b.file, b.line))}{esc(f' in {b.function}') if b.function else ''}:"
             f" {esc(b.reason)}</div>{marked}"
             + (f'<div class="act">→ {esc(b.remedy)}</div>' if b.remedy else "")
@@ -474,7 +476,7 @@ def _recompiles(r: Any) -> str:
 def _guards(r: Any) -> str:
     rows = [
         [
-            colour(f"failed {g.failed}×", svg.MARK_COLOURS["break"]) if g.failed else "",
+            sign("▲", svg.MARK_COLOURS["break"], f" failed {g.failed}×") if g.failed else "",
             g.entry,
             g.cls,
             g.text + (f" (× {g.count})" if g.count > 1 and "guards of kind" not in g.text else ""),
@@ -650,7 +652,7 @@ def _memory(r: Any, share: float) -> str:
         )
         out.append(f"<div>{code(name)} {esc(' · '.join(facts))}</div>")
         if len(m.plan_live) > 1 and len(m.eager_live) > 1:
-            legend = [colour(f"■ {n}", svg.ENGINE_COLOURS[n]) for n in ("eager", "tcompile")]
+            legend = [sign("■", svg.ENGINE_COLOURS[n], f" {n}") for n in ("eager", "tcompile")]
             picture = svg.curves([("eager", m.eager_live), ("tcompile", m.plan_live)])
             out.append(f"<div>{picture} {dim('bytes alive over the call:')} {' '.join(legend)}</div>")
         if m.buffers and share:

@@ -10,7 +10,7 @@ from .svg import image
 
 __all__ = ["HEAD", "ranks_parts"]
 
-COLOURS = {"its own work": "#2f7de1", "compiling": "#c9962b", "waiting": "#d14b4b", "communicating": "#2aa198"}
+COLOURS = {"its own work": "#2f7de1", "compiling": "#b5851f", "waiting": "#d14b4b", "communicating": "#2aa198"}
 _WIDTH, _ROW = 640.0, 18.0
 
 

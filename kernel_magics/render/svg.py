@@ -26,8 +26,8 @@ __all__ = [
     "flame",
 ]
 
-ENGINE_COLOURS = {"eager": "#8b9099", "tcompile": "#2f7de1", "torch": "#d08a2e"}
-STAGE_COLOURS = ("#2f7de1", "#2aa198", "#6f9d3c", "#c9962b", "#d0703a", "#c4547c", "#8a63c9", "#8b9099")
+ENGINE_COLOURS = {"eager": "#8b9099", "tcompile": "#2f7de1", "torch": "#bd7c25"}
+STAGE_COLOURS = ("#2f7de1", "#2aa198", "#6f9d3c", "#b5851f", "#d0703a", "#c4547c", "#8a63c9", "#8b9099")
 MARK_COLOURS = {"captured": "#2f7de1", "eager": "#8b9099", "break": "#d0703a", "guard": "#8a63c9"}
 
 
@@ -136,7 +136,7 @@ def curves(lines: Sequence[tuple[str, Sequence[float]]], width: float = 260, hei
     return image(width, height, shapes, f"curves from 0 to {top:,.0f}: {words}")
 
 
-_FLAME = {"kernel": "#2f7de1", "library": "#2aa198", "guards": "#8a63c9", "python": "#c9962b"}
+_FLAME = {"kernel": "#2f7de1", "library": "#2aa198", "guards": "#8a63c9", "python": "#b5851f"}
 _MOST_BARS = 120
 
 
@@ -150,6 +150,10 @@ def flame(spans: Sequence[Any], width: float = 640, row: float = 9) -> str:
     depth = [0] * len(spans)
     for i, s in enumerate(spans[1:], 1):
         depth[i] = depth[s.parent] + 1
+    below = max(depth) + 1
+    for i, s in enumerate(spans):
+        if s.kind in ("kernel", "library") and s.parent == 0:  # what a GPU does meanwhile
+            depth[i] = below
     seen = [i for i, s in enumerate(spans) if s.seconds * scale >= 0.7]
     seen = sorted(seen, key=lambda i: -spans[i].seconds)[:_MOST_BARS]
     paths: dict[str, list[str]] = {}  # one a colour: small, for a notebook keeps it

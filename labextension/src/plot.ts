@@ -343,7 +343,10 @@ export function svgPlot(series: Series[], options: PlotOptions): SVGElement {
         : null,
       options.xNames
         ? null
-        : svg('text.tc-tick', { x: L + i * 130, y: 12, style: { fill: `var(${s.colour})` } }, s.name)
+        : [
+            svg('rect', { x: L + i * 130, y: 4, width: 9, height: 9, style: { fill: `var(${s.colour})` } }),
+            svg('text.tc-tick', { x: L + i * 130 + 14, y: 12 }, s.name)
+          ]
     ])
   );
 }

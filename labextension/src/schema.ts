@@ -499,6 +499,8 @@ export interface CallProfile {
   plain_seconds: number | null;
   backward: boolean;
   lost: number;
+  /** An earlier run of the cell, or an earlier cell, made the call. */
+  earlier: boolean;
   tables: { [name: string]: any[] };
   columns: { [name: string]: number[] };
 }

@@ -16,36 +16,9 @@ import pytest
 from tcompile import CompileReport
 
 from .conftest import ARTIFACTS, LABEXTENSION
+from .contrast import CONTRAST
 from .notebooks import SAMPLE, sample_report
 from .pages import TABS, THEMES, opened, saved, show
-
-# WCAG 2.1: 4.5 for text, 3 for large text. Colours are painted over one another as the browser does it.
-CONTRAST = """() => {
-  const context = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-  const rgba = c => { context.clearRect(0, 0, 1, 1); context.fillStyle = c; context.fillRect(0, 0, 1, 1);
-                      const d = context.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
-  const over = (a, b) => { const alpha = a[3] + b[3] * (1 - a[3]);
-                           return [0, 1, 2].map(i => alpha ? (a[i] * a[3] + b[i] * b[3] * (1 - a[3])) / alpha : 0).concat(alpha); };
-  const light = c => { const f = c.slice(0, 3).map(v => v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
-                       return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2]; };
-  const bad = {};
-  const walker = document.createTreeWalker(document.querySelector('.tc-report'), NodeFilter.SHOW_TEXT);
-  let seen = 0;
-  while (walker.nextNode()) {
-    const text = walker.currentNode.textContent.trim(), e = walker.currentNode.parentElement;
-    if (!text || e.closest('svg') || !e.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})) continue;
-    const style = getComputedStyle(e);
-    let ground = [0, 0, 0, 0];
-    for (let p = e; p && ground[3] < 0.99; p = p.parentElement) ground = over(ground, rgba(getComputedStyle(p).backgroundColor));
-    ground = over(ground, [255, 255, 255, 1]);
-    const [a, b] = [light(over(rgba(style.color), ground)), light(ground)];
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    const size = parseFloat(style.fontSize), large = size >= 24 || size >= 18.66 && Number(style.fontWeight) >= 700;
-    seen += 1;
-    if (ratio < (large ? 3 : 4.5)) bad[`${e.tagName}.${e.className}`] = [ratio.toFixed(2), text.slice(0, 40)];
-  }
-  return [seen, bad];
-}"""
 
 # What a screen reader needs: names of everything that can be focused, references that lead somewhere, children where
 # roles ask for them.
@@ -68,6 +41,23 @@ NAMES = """() => {
       if (visible(e) && !e.querySelector(`[role=${child}]`)) bad.push(`${role} without ${child}: ` + e.outerHTML.slice(0, 100));
   for (const e of root.querySelectorAll('th')) if (!e.scope) bad.push('th without scope');
   return bad;
+}"""
+
+# What a pointer can press and a key cannot reach; and where the focus is, whether one sees it, and whether it is in view.
+BY_POINTER_ALONE = """() => {
+  const pressed = e => getComputedStyle(e).cursor === 'pointer', bad = {};
+  for (const e of document.querySelectorAll('.tc-report *')) {
+    if (!e.checkVisibility() || !pressed(e) || pressed(e.parentElement)) continue;
+    const own = e.closest('button, a[href], input, select, summary, label, [tabindex]');
+    if (own?.tabIndex >= 0 || e.closest('[role=tablist], [role=listbox], [role=radiogroup]')) continue;
+    bad[`${e.tagName}.${e.getAttribute('class')}`] = e.textContent.slice(0, 40);
+  }
+  return bad;
+}"""
+FOCUSED = """() => {
+  const e = document.activeElement, box = e.getBoundingClientRect(), style = getComputedStyle(e);
+  return e === document.body ? null : [e.outerHTML.slice(0, 90), style.outlineStyle !== 'none' || style.boxShadow !== 'none',
+                                       box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight];
 }"""
 
 # Elements that reach beyond the page's right edge, but for those in containers that scroll.
@@ -176,27 +166,28 @@ def test_screen_readers_find_names(browser: Any, address: str) -> None:
 
 
 def test_the_keyboard_reaches_everything(browser: Any, address: str) -> None:
-    """Tab walks through the report and out of it again; arrows change tabs; no element keeps the focus."""
+    """Tab walks through the report and out of it again, by stops that one sees; arrows change tabs; no element keeps
+    the focus, and none can be pressed by a pointer alone.
+    """
     with opened(browser, address) as (page, _):
         page.focus(".tc-tab[aria-selected=true]")
         for tab in TABS[1:]:
             page.keyboard.press("ArrowRight")
             assert page.evaluate("() => document.activeElement.textContent").startswith(tab)
-        for tab in ("overview", "guards", "more"):
+        for tab in TABS:
             show(page, tab)
+            assert page.evaluate(BY_POINTER_ALONE) == {}, tab
             page.focus(".tc-head")
             stops = []
             for _ in range(120):
                 page.keyboard.press("Tab")
-                stops.append(
-                    page.evaluate(
-                        "() => document.activeElement === document.body ? '' : document.activeElement.outerHTML.slice(0, 90)"
-                    )
-                )
+                stops.append(page.evaluate(FOCUSED))
                 if not stops[-1]:
                     break
             assert not stops[-1], f"the focus does not leave {tab}"
-            assert len(set(stops)) > 3
+            assert len({words for words, *_ in stops[:-1]}) > 3
+            unseen = [words for words, ringed, in_view in stops[:-1] if not (ringed and in_view)]
+            assert not unseen, (tab, unseen)
 
 
 def test_forward_and_backward_as_one_graph(browser: Any, address: str) -> None:

@@ -12,7 +12,7 @@ from .notebooks import sample_report
 from .pages import TABS, opened, saved
 
 
-def test_ranks_beside_each_other(browser: Any, tmp_path: Path) -> None:
+def on_two_ranks() -> CompileReport:
     report = CompileReport.from_json(sample_report())
     spans = [
         s.RankSpan("compile", "compiling", 0.1, 0.5),
@@ -29,7 +29,11 @@ def test_ranks_beside_each_other(browser: Any, tmp_path: Path) -> None:
         [s.RankDifference("step", 0, [[0], [1]], ["mm(%0, %1)", "ends here"], report.source.file, 3, 2)],
         ["a remark"],
     )
-    with opened(browser, saved(tmp_path, report)) as (page, problems):
+    return report
+
+
+def test_ranks_beside_each_other(browser: Any, tmp_path: Path) -> None:
+    with opened(browser, saved(tmp_path, on_two_ranks())) as (page, problems):
         names = [tab.get_attribute("id").split("-tab-")[1] for tab in page.locator(".tc-tab").all()]
         assert names == ["ranks", *TABS]
         panel = page.locator(".tc-panel-root:not([hidden])")

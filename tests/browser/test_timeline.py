@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
-from tcompile.compiler.report.profiles import encode_spans
+from tcompile.compiler.report.profiles import encode_spans, on_the_device
 
 from .notebooks import sample_report
-from .pages import opened, saved, show
-from .test_budgets import BEST
+from .pages import cpu_ms, opened, saved, show
 
 
 def test_the_call_by_name_with_its_time(browser: Any, tmp_path: Path) -> None:
@@ -115,10 +114,34 @@ def deep(layers: int) -> CompileReport:
     return report
 
 
+def test_on_a_gpu_the_last_row_is_the_gpus_and_costs_are_its_own(browser: Any, tmp_path: Path) -> None:
+    report = CompileReport.from_json(json.dumps(sample_report()))
+    for k in report.kernels:
+        k.seconds = 40e-6
+    file = report.source.file
+    rows = [
+        s.ProfileSpan("call", "step", -1, 0.0, 200e-6),
+        s.ProfileSpan("graph", "graph_0", 0, 0.0, 60e-6, 0),
+        s.ProfileSpan("kernel", report.kernels[0].name, 1, 5e-6, 5e-6, 0, 0, "add", file, 5, part="forward"),
+        s.ProfileSpan("kernel", report.kernels[1].name, 1, 15e-6, 5e-6, 0, 1, "mul", file, 6, part="forward"),
+    ]
+    call = s.CallProfile("step", file, 4, "call", "cuda", 200e-6, 190e-6)
+    encode_spans(call, on_the_device(rows, report))
+    report.profiles = [call]
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        show(page, "profile")
+        panel = page.locator(".tc-panel-root:not([hidden])")
+        words = panel.inner_text()
+        assert "The last row is the GPU’s" in words and "launch of a step on the GPU" in words
+        table = panel.locator("table").first.inner_text()
+        assert report.kernels[1].name in table and "40.0 µs" in table and "10.0 µs" in table, table
+        assert not problems
+
+
 def test_6000_steps_draw_and_zoom(browser: Any, tmp_path: Path) -> None:
     with opened(browser, saved(tmp_path, deep(1500))) as (page, problems):
-        first = page.evaluate(BEST, ["document.querySelectorAll('.tc-tab')[3].click()", 1])
+        first = cpu_ms(page, "document.querySelectorAll('.tc-tab')[3].click()", 1)
         assert first < 1000, first
         zoom = "document.querySelectorAll('.tc-panel-root:not([hidden]) .tc-tool')[i % 2].click()"
-        assert page.evaluate(BEST, [zoom, 8]) < 50
+        assert cpu_ms(page, zoom, 8) < 50
         assert not problems

@@ -87,8 +87,21 @@ def test_wheel_holds_the_three_folders_under_one_name(wheel: Path) -> None:
     assert {n.split("/")[0].partition("-")[0] for n in names} == {"tcompile"}
     assert "License-Expression: BSD-3-Clause" in metadata
     assert "tcompile = tcompile.compiler.frontend.graph_calls:tcompile_backend" in entries
-    if BUILT:
-        assert any(n.endswith("share/jupyter/labextensions/tcompile-lab/package.json") for n in names)
+
+
+@pytest.mark.skipif(not BUILT, reason="the labextension is not built (make labextension)")
+def test_wheel_holds_the_labextension_once(wheel: Path) -> None:
+    """The package reads one file of it, JupyterLab all others."""
+    built = ROOT / "extension" / "labextension"
+    with zipfile.ZipFile(wheel) as archive:
+        names = [n for n in archive.namelist() if "labextension" in n]
+        shared = {n.partition("/labextensions/tcompile-lab/")[2]: archive.read(n) for n in names if "/share/" in n}
+    own = [n for n in names if "/share/" not in n]
+    assert own == ["tcompile/labextension/standalone.js"]
+    files = {f.relative_to(built).as_posix(): f for f in built.rglob("*") if f.is_file()}
+    assert set(shared) == files.keys() - {"standalone.js"}
+    assert all(shared[name] == files[name].read_bytes() for name in shared)
+    assert {"package.json", "sbom.cdx.json", "static/style.js", "static/third-party-licenses.json"} <= set(shared)
 
 
 def test_wheel_carries_this_python_s_extension_alone(wheel: Path) -> None:

@@ -76,7 +76,13 @@ def test_every_page_has_a_place_in_the_menu(site):
                 yield from pages(value) if isinstance(value, list) else [value]
 
     named = list(pages(config["nav"]))
-    made = {"gallery.md", "python.md", "measurements.md", *(v for v in site.PAGES.values() if v.endswith(".md"))}
+    made = {
+        "gallery.md",
+        "tour.md",
+        "python.md",
+        "measurements.md",
+        *(v for v in site.PAGES.values() if v.endswith(".md")),
+    }
     made |= {p for p in (site.place_of(path.relative_to(ROOT).as_posix()) for path in DOCS) if p}
     assert len(named) == len(set(named)) and set(named) == made
     assert config["theme"]["font"] is False and config["strict"] is True
@@ -101,6 +107,12 @@ def test_a_notebooks_page_asks_nobody(site):
     )
     left = site.without_requests(page)
     assert "cdn.org" not in left and "https://b" in left and "let x = 1" in left
+
+
+def test_a_page_from_disk_asks_nobody_for_its_search(site):
+    page = '<p>a</p><script src="https://unpkg.com/iframe-worker/shim"></script><script src="search/search_index.js"></script>'
+    left = site.from_disk(page)
+    assert "unpkg" not in left and "window.Worker" in left and left.count("</script>") == 2
 
 
 def test_the_reference_has_every_public_name_with_its_docstring(site):

@@ -80,6 +80,31 @@ def test_running_a_cell_again_tells_what_served_it(shell):
     assert len(r2.graphs) == len(r1.graphs) and r2.entries
 
 
+def test_lines_are_those_of_the_cell_where_its_code_begins_with_empty_ones(shell):
+    run(
+        shell,
+        "%%tcompile time=off -o r\n\n  \nimport torch\ndef f(x):\n    return torch.sin(x) + 1\ny = f(torch.ones(5))",
+    )
+    r = shell.user_ns["r"]
+    assert [line for _, line in r.kernels[0].lines] == [6] and "sin" in r.source.text.splitlines()[5]
+
+
+def test_a_served_run_has_the_profile_of_the_call_that_was_compiled(shell):
+    body = "y = f(x, w)"
+    run(
+        shell,
+        "import torch\nx, w = torch.ones(100, 8), torch.ones(8, 4)\ndef f(x, w):\n    return torch.sin(x @ w) + 1",
+    )
+    run(shell, f"%%tcompile -o r1 time=100ms\n{body}")
+    run(shell, f"%%tcompile -o r2 time=100ms\n{body}")
+    first, again = shell.user_ns["r1"].profiles, shell.user_ns["r2"].profiles
+    if not first:
+        pytest.skip("the C extension is not built: no call is profiled")
+    assert not first[0].earlier and [p.name for p in again] == [p.name for p in first] and again[0].earlier
+    kernels = {row.kernel for row in again[0].rows() if row.kind == "kernel"}
+    assert kernels and all(shell.user_ns["r2"].kernels[k].graph is not None for k in kernels)
+
+
 def test_errors_of_the_model_show_the_cells_lines(shell, capsys):
     r = shell.run_cell(
         "%%tcompile time=off\nimport torch\ndef f(x):\n    return x @ torch.ones(7)\nf(torch.ones(3, 5))"

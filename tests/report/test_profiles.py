@@ -7,7 +7,7 @@ import pytest
 import torch
 from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
-from tcompile.compiler.report.profiles import encode_spans, tell_break_costs
+from tcompile.compiler.report.profiles import encode_spans, on_the_device, tell_break_costs
 from tcompile.compiler.runtime.trace import Span
 
 
@@ -66,6 +66,33 @@ def test_a_break_costs_the_time_between_its_graphs():
     b = r.graph_breaks[0]
     assert b.seconds == pytest.approx(20e-6), "from 30 to 65, without the 15 of g"
     assert b.share == pytest.approx(0.2)
+
+
+def test_on_a_gpu_steps_take_their_own_time_and_the_hosts_are_launches():
+    """A launch takes 5 us of the host, its kernel 30 of the GPU: the second waits for the first."""
+    r = report()
+    r.kernels[0].seconds, r.externs = 30e-6, [s.Extern("aten.mm.default", 2, graph=0, seconds=80e-6)]
+    spans = [
+        s.ProfileSpan("call", "f", -1, 0.0, 200e-6),
+        s.ProfileSpan("graph", "graph_0", 0, 10e-6, 50e-6, 0),
+        s.ProfileSpan("kernel", "k", 1, 10e-6, 5e-6, 0, 0, "relu", "In[1]", 3),
+        s.ProfileSpan("library", "mm", 1, 20e-6, 5e-6, 0, None, "mm", "In[1]", 4),
+    ]
+    rows = on_the_device(list(spans), r)
+    assert [(x.kind, x.name, x.parent) for x in rows[2:]] == [
+        ("launch", "launch of k", 1),
+        ("launch", "launch of mm", 1),
+        ("kernel", "k", 0),
+        ("library", "mm", 0),
+    ]
+    assert [x.begin for x in rows[4:]] == pytest.approx([15e-6, 45e-6])
+    assert [x.seconds for x in rows[4:]] == pytest.approx([30e-6, 40e-6])
+    p = s.CallProfile("f", "In[1]", 1, "call", "cuda", 200e-6, 190e-6)
+    encode_spans(p, rows)
+    assert [x.kind for x in p.rows()] == [x.kind for x in rows]
+    r.externs[0].seconds = None
+    plain = [s.ProfileSpan("call", "f", -1, 0.0, 1e-4), s.ProfileSpan("library", "mm", 0, 0.0, 1e-5, 0)]
+    assert on_the_device(list(plain), r) == plain, "a lane with holes would say that the GPU waits"
 
 
 def test_a_report_without_profiles_is_read():

@@ -7,6 +7,7 @@ from make_sample import sample
 from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.conclusions.answers import answers_of
 from tcompile.compiler.report.finish import finish
+from tcompile.compiler.report.profiles import encode_spans
 from tcompile.compiler.report.conclusions.waits import recompile_seconds, tell_waits
 from tcompile.compiler.report.conclusions.wall import IMPORTING, Seen, by_kind, split_compiled, wall_of
 
@@ -40,7 +41,7 @@ def test_many_small_parts_become_one():
 
 def report_with(*parts: s.WallPart):
     r = sample()
-    r.tried, r.speedups, r.recompiles, r.graph_breaks, r.stages = {}, s.Speedups(), [], [], []
+    r.tried, r.speedups, r.recompiles, r.graph_breaks, r.stages, r.profiles = {}, s.Speedups(), [], [], [], []
     r.waited = r.summary.compile_seconds = 0.0
     r.wall = s.Wall(sum(p.seconds for p in parts), "sampled", 100, list(parts))
     return r
@@ -170,6 +171,53 @@ def test_what_a_break_costs_a_call_is_an_answer():
     r.graph_breaks = [again, costly, little]
     (a,) = [a for a in answers_of(r) if "break at line" in a.text]
     assert "costs 12 µs a call, 50 % of it" in a.text and a.gain == pytest.approx(2.0) and a.ref == "breaks/1"
+
+
+def profiled(device: str, kernels: float, plain: float = 100e-6) -> s.CallProfile:
+    p = s.CallProfile("step", "In[4]", 3, "call", device, 1.2 * plain, plain)
+    spans = [
+        s.ProfileSpan("call", "step", -1, 0.0, 1.2 * plain),
+        s.ProfileSpan("guards", "guards of step", 0, 0.0, 15e-6),
+        s.ProfileSpan("graph", "graph_0", 0, 20e-6, 80e-6, 0),
+        s.ProfileSpan("kernel", "k", 2, 20e-6, kernels, 0, 0),
+        s.ProfileSpan("plan", "the plan itself", 2, 20e-6 + kernels, 5e-6, 0),
+    ]
+    encode_spans(p, spans)
+    return p
+
+
+def test_on_a_gpu_the_share_of_launches_is_told_with_the_remedy_that_takes_them_away():
+    """A launch's own length says nothing of the kernel's: the device works for as long as the kernels take one by one."""
+    r = report_with(s.WallPart("rest", "the rest", 1.0))
+    r.externs, r.graphs[0].kernels = [], [0]
+    r.kernels = [s.Kernel("k", "triton", graph=0, seconds=20e-6, launches=2)]
+    r.profiles = [profiled("cuda", 4e-6)]
+    (a,) = [a for a in answers_of(r) if "launches" in a.text]
+    assert a.text == "60 % of a call of step (100 µs) is launches and other work of the host"
+    assert a.settings == {"mode": "reduce-overhead"} and a.how == "at most" and a.gain == pytest.approx(2.5)
+    tried = {"settings": {"mode": "reduce-overhead"}, "ratio": [1.3, 1.25, 1.35]}
+    r.tried = {"mode=reduce-overhead": tried}
+    first = answers_of(r)[0]
+    assert first.how == "measured" and first.gain == 1.3
+    assert first.text == (
+        "`mode=reduce-overhead` makes the call 1.3 times as fast: 60 % of a call is launches and other work of the host"
+    )
+    r.kernels[0].seconds = None
+    assert not any("launches" in a.text for a in answers_of(r) if a.how != "measured"), "not known"
+
+
+def test_on_the_cpu_the_work_around_kernels_is_told_and_what_of_it_is_most():
+    r = report_with(s.WallPart("rest", "the rest", 1.0))
+    r.profiles, r.graph_breaks = [profiled("cpu", 75e-6)], []
+    (a,) = [a for a in answers_of(r) if "around its kernels" in a.text]
+    assert a.text == "25 % of a call of step (100 µs) is work around its kernels, most of it guards (15 µs)"
+    assert not a.settings and "larger batch" in a.action and a.gain == pytest.approx(1 / 0.75)
+    r.profiles = [profiled("cpu", 95e-6)]
+    assert not any("around its kernels" in a.text for a in answers_of(r)), "a twentieth is no answer"
+    r.profiles, r.graph_breaks = [profiled("cpu", 75e-6)], [s.Break("item", "", "In[4]", 7, seconds=24e-6, share=0.24)]
+    assert not any("around its kernels" in a.text for a in answers_of(r)), "it is told of the break"
+    r.graph_breaks, r.wall = [], s.Wall(1.0, "sampled", 99, [s.WallPart("data", "loading data", 1.0)])
+    assert not any("around its kernels" in a.text for a in answers_of(r)), "the run has other worries"
 
 
 def test_sizes_that_change_are_set_free_by_a_button():

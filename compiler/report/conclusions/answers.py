@@ -12,6 +12,7 @@ from typing import Any
 from .. import schema as s
 from ...base.labels import frame_words
 from ..numbers import differs, plural, seconds
+from .host_time import HostTime, host_time
 from .waits import recompile_seconds
 from .wall import IMPORTING, graph_calls, is_joined
 
@@ -26,6 +27,12 @@ _IN_16_BITS = (*_PRODUCTS, "convolution")  # what autocast computes in them, and
 NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
 _DOMINATES = 0.4  # of the run: from there on products are worth computing in fewer bits
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
+_REPLAY: dict[str, Any] = {
+    "action": "replay the launches as one: `mode=reduce-overhead`",
+    "settings": {"mode": "reduce-overhead"},
+}
+_IN_CALLS = ("kernels", "library", "compiled", "rest")  # parts of a run that are in compiled calls, or may be
+_MORE_WORK = "do more in each call: a larger batch, or the loop over calls inside of the compiled function"
 
 
 def answers_of(r: Any) -> list[s.Answer]:
@@ -86,6 +93,8 @@ def _measured(r: Any) -> list[s.Answer]:
             text = f"`{words}` makes {what} {ratio:.2g} times as fast"
             if error is not None:
                 text += f", at an error of {_power(error)} of its results"
+            if tried["settings"] == _REPLAY["settings"] and (host := host_time(r)) is not None:
+                text += f": {_per_cent(host.share)} of a call is launches and other work of the host"
             out.append(
                 s.Answer(text, ratio, "measured", lo, hi, settings=dict(tried["settings"]), error=error, ref="speed")
             )
@@ -263,26 +272,38 @@ def _reached(r: Any, parts: list[s.WallPart]) -> float | None:
 
 
 def _calls(r: Any, run: float) -> list[s.Answer]:
-    """Guards and launches of compiled calls: on a GPU replay takes them away."""
+    """Guards and launches of compiled calls: on a GPU replay takes them away, on the CPU more work in each call."""
+    known = host_time(r)
+    if known is not None and known.share >= 2 * _LEAST and _sum(r, *_IN_CALLS) / run >= 2 * _LEAST:
+        return [_beside_kernels(r, known)]
     took = _sum(r, "compiled")
     calls = sum(e.hits or 0 for e in r.entries)
     if took / run < 2 * _LEAST or not calls:
         return []
     text = f"{_part(took, run)} is what {plural(calls, 'compiled call')} cost beside the kernels that were timed"
+    remedy = _REPLAY if _may_replay(r) else {}
+    return [s.Answer(text, share=took / run, ref="speed", **_at_most(_bound(run, took), **remedy))]
+
+
+def _beside_kernels(r: Any, t: HostTime) -> s.Answer:
+    gpu = t.device != "cpu"
+    what = "launches and other work of the host" if gpu else "work around its kernels"
+    most = f", most of it {t.most} ({seconds(t.most_seconds)})" if t.most_seconds >= t.host / 2 else ""
+    text = f"{_per_cent(t.share)} of a call of {frame_words(t.call)} ({seconds(t.seconds)}) is {what}{most}"
+    remedy: dict[str, Any] = {} if gpu else {"action": _MORE_WORK}
+    if _may_replay(r):
+        remedy = _REPLAY
+    return s.Answer(text, ref="profile", line=t.line, **_at_most(_bound(t.seconds, t.host), **remedy))
+
+
+def _may_replay(r: Any) -> bool:
     gpu = any(k.language in ("triton", "cuda") for k in r.kernels)
-    if gpu and r.options.get("mode", "default") in ("default", "max-autotune-no-cudagraphs"):
-        return [
-            s.Answer(
-                text,
-                _bound(run, took),
-                "at most",
-                share=took / run,
-                action="replay the launches as one: `mode=reduce-overhead`",
-                settings={"mode": "reduce-overhead"},
-                ref="speed",
-            )
-        ]
-    return [s.Answer(text, share=took / run, ref="speed")]
+    return gpu and r.options.get("mode", "default") in ("default", "max-autotune-no-cudagraphs")
+
+
+def _at_most(gain: float, action: str = "", settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The fields of a bounded answer; none where there is no remedy."""
+    return {"gain": gain, "how": "at most", "action": action, "settings": dict(settings or {})} if action else {}
 
 
 def _outside(r: Any, run: float) -> list[s.Answer]:

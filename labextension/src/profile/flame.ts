@@ -24,7 +24,7 @@ const KIND_HUES: { [kind: string]: number } = {
   guards: 285,
   memory: 0,
   plan: 220,
-  device: 160
+  launch: 160
 };
 const PART_HUES: { [part: string]: number } = { forward: 212, backward: 28, optimizer: 148 };
 
@@ -33,7 +33,7 @@ export function barColour(bar: Bar, dark: boolean): string {
   const { span } = bar;
   const kind = span?.kind ?? 'group';
   const tint = (hue: number, saturation: number) => `hsl(${hue}, ${saturation}%, ${dark ? 31 : 80}%)`;
-  if (kind === 'kernel') {
+  if (kind === 'kernel' || (kind === 'launch' && span!.kernel !== null)) {
     return tint(span!.kernel === null ? 212 : HUES[span!.kernel % HUES.length], dark ? 45 : 68);
   }
   if (kind in KIND_HUES) {

@@ -4,7 +4,7 @@ import { CallProfile, Report } from '../schema';
 
 export interface Span {
   index: number;
-  kind: 'call' | 'entry' | 'guards' | 'graph' | 'kernel' | 'library' | 'memory' | 'plan' | 'python' | 'device' | string;
+  kind: 'call' | 'entry' | 'guards' | 'graph' | 'kernel' | 'library' | 'launch' | 'memory' | 'plan' | 'python' | string;
   name: string;
   parent: number;
   /** Seconds after the call's begin. */
@@ -41,6 +41,10 @@ const STEPS = ['kernel', 'library'];
 const MOST_LEVELS = 5;
 
 export const isStep = (s: Span) => STEPS.includes(s.kind);
+/** Done by a GPU while the host goes on: a step in the call itself. */
+export const onDevice = (s: Span) => isStep(s) && s.parent === 0;
+/** Of a step, as the host sees it. */
+const inPlan = (s: Span) => isStep(s) || s.kind === 'launch';
 
 export function spansOf(p: CallProfile): Span[] {
   const { columns: c, tables } = p;
@@ -84,7 +88,7 @@ function groupsOf(span: Span, parts: boolean): string[] {
 export function barsOf(spans: Span[]): Bar[] {
   const bars: Bar[] = [];
   const inside = new Map<number, Span[]>();
-  for (const s of spans) {
+  for (const s of spans.filter(s => !onDevice(s))) {
     const list = inside.get(s.parent);
     if (list) {
       list.push(s);
@@ -119,8 +123,8 @@ export function barsOf(spans: Span[]): Bar[] {
     }
   };
   const steps = (children: Span[], parent: number, depth: number): void => {
-    const parts = new Set(children.filter(isStep).map(s => s.part)).size > 1;
-    const paths = children.map(s => (isStep(s) ? groupsOf(s, parts) : null));
+    const parts = new Set(children.filter(inPlan).map(s => s.part)).size > 1;
+    const paths = children.map(s => (inPlan(s) ? groupsOf(s, parts) : null));
     // What is no step (memory, the plan itself) stays in the groups that its neighbours share.
     paths.forEach((path, i) => {
       if (!path) {
@@ -174,6 +178,8 @@ export function barsOf(spans: Span[]): Bar[] {
   if (root) {
     put(root, -1, 0, '');
   }
+  const below = Math.max(0, ...bars.map(b => b.depth)) + 1;
+  spans.filter(onDevice).forEach(s => put(s, 0, below, ''));
   return bars;
 }
 

@@ -6,7 +6,9 @@ import { bytes, count, place, plural, seconds } from '../format';
 import { FlameCanvas } from '../profile/flame';
 import { Bar, barsOf, isStep, linesOf, Span, spansOf } from '../profile/spans';
 import { CallProfile, Report } from '../schema';
+import { hostOf } from '../host';
 import { Place } from '../selection';
+import { question } from './controls';
 import { View, ViewContext } from './view';
 import { t, words } from '../texts';
 
@@ -20,7 +22,7 @@ const KIND_WORDS: { [kind: string]: string } = words({
   memory: 'memory',
   plan: 'the plan itself',
   python: 'Python between',
-  device: 'on the device',
+  launch: 'launch of a step on the GPU',
   group: 'group'
 });
 const PART_WORDS: { [part: string]: string } = words({
@@ -31,6 +33,9 @@ const PART_WORDS: { [part: string]: string } = words({
 /** Other programs have this share of a call's length before it is said. */
 const NOISY = 1.5;
 const ROWS = 12;
+
+const LANE = ['kernel', 'library'];
+const TIMED = '`%%tcompile time=1s`';
 
 type Grouping = 'name' | 'module' | 'part' | 'line' | 'kind';
 const GROUPINGS: { [by in Grouping]: string } = words({
@@ -52,18 +57,7 @@ export function timelineView(context: ViewContext): View {
   const { model, memory } = context;
   const { report } = model;
   if (!report.profiles.length) {
-    return {
-      element: h(
-        'div',
-        null,
-        empty(
-          report.speedups.status === 'off'
-            ? t('No call was profiled: timing was off. Write {0}.', '`%%tcompile time=1s`')
-            : t('No call was profiled: none of them can be run again, or the C extension is not built.')
-        )
-      ),
-      dispose: () => undefined
-    };
+    return unprofiled(context);
   }
   const state: { call: number; by: Grouping } = (memory.timeline ??= { call: 0, by: 'name' });
   let bars: Bar[] = [];
@@ -335,6 +329,32 @@ function legend(): HTMLElement {
   return h('div.tc-legend', null, ['kernel', 'library', 'guards', 'python'].map(entry));
 }
 
+/** Why there is no picture, and a button that makes one where the calls are still in a kernel. */
+function unprofiled({ model, replace }: ViewContext): View {
+  const { report } = model;
+  const off = report.speedups.status === 'off';
+  const why = !off
+    ? t('No call was profiled: none of them can be run again, or the C extension is not built.')
+    : report.source.cell === null
+      ? t('No call was profiled: a program recorded this report, and times nothing. A cell with {0} does.', TIMED)
+      : t('No call was profiled: timing was off. {0} profiles a call.', TIMED);
+  const element = h('div', null, empty(why));
+  const ask = () => {
+    const host = off && report.source.cell !== null && element.isConnected ? hostOf(element) : null;
+    if (host) {
+      append(
+        element,
+        question(host, t('time and profile now'), async say => {
+          replace((await host.ask('retime', { report: report.id, seconds: 1, compare: ['eager'] }, say)).report);
+          return null;
+        })
+      );
+    }
+  };
+  const frame = requestAnimationFrame(ask); // (only in the document can the kernel be found)
+  return { element, dispose: () => cancelAnimationFrame(frame) };
+}
+
 function profileWords(p: CallProfile): string {
   const how =
     p.how === 'graphs'
@@ -349,8 +369,15 @@ function profileWords(p: CallProfile): string {
     p.plain_seconds && p.seconds > NOISY * p.plain_seconds
       ? t(' The machine was busy, or the steps are shorter than the clock: see the shares, not the figures.')
       : '';
-  const device = p.device === 'cuda' ? t(' Bars are the host’s: what the GPU does meanwhile stands below them.') : '';
-  return how + cost + noisy + device + (p.lost ? t(' {0} found no room.', plural(p.lost, 'step')) : '');
+  const lane = p.columns.kind.some((kind, i) => i && p.columns.parent[i] === 0 && LANE.includes(p.tables.kind[kind]));
+  const device =
+    p.device !== 'cuda'
+      ? ''
+      : lane
+        ? t(' The last row is the GPU’s: each step begins when it is launched or when the one before ends.')
+        : t(' Bars are launches by the host: for how long the GPU works on each is not known.');
+  const earlier = p.earlier ? t('Profiled when it was compiled: this run was served by what is known of it. ') : '';
+  return earlier + how + cost + noisy + device + (p.lost ? t(' {0} found no room.', plural(p.lost, 'step')) : '');
 }
 
 function barWords(bar: Bar, report: Report, p: CallProfile): string {
@@ -413,7 +440,7 @@ function totalRows(bars: Bar[], by: Grouping, report: Report): Row[] {
   };
   for (const bar of bars) {
     const s = bar.span;
-    if (!s || ['call', 'entry', 'graph', 'device'].includes(s.kind)) {
+    if (!s || ['call', 'entry', 'graph'].includes(s.kind)) {
       continue;
     }
     const kind = KIND_WORDS[s.kind] ?? s.kind;
