@@ -57,8 +57,9 @@ def on_the_device(rows: list[ProfileSpan], report: Any) -> list[ProfileSpan]:
         if x.seconds is not None
     }
     steps = [r for r in rows if r.kind in ("kernel", "library")]
-    known = [report.kernels[r.kernel].seconds if r.kernel is not None else took.get((r.graph, r.name)) for r in steps]
-    if not steps or None in known:
+    found = [report.kernels[r.kernel].seconds if r.kernel is not None else took.get((r.graph, r.name)) for r in steps]
+    known = [s for s in found if s is not None]
+    if not steps or len(known) < len(found):
         return rows
     out, free, end = list(rows), 0.0, rows[0].seconds
     for r, seconds in zip(steps, known):
