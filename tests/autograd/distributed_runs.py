@@ -160,6 +160,78 @@ def tensor_parallel(wrap: Callable, net: Net, device: torch.device) -> list:
     return train(wrap(net), net.parameters(), device)
 
 
+class Rows(nn.Module):
+    """A block over (batch, sequence, width)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.gate, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+def sequence_parallel(wrap: Callable, net: Net, device: torch.device) -> list:
+    """Each process has a part of the sequence between the products."""
+    from torch.distributed.tensor import Replicate, Shard, init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    model, mesh = Rows().to(device), init_device_mesh(device.type, (dist.get_world_size(),))
+    parts = {"input_layouts": Shard(1)}
+    plan = {
+        "norm": SequenceParallel(),
+        "gate": ColwiseParallel(**parts),
+        "up": ColwiseParallel(**parts),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    parallelize_module(model, mesh, plan)
+    given = PrepareModuleInput(input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True)
+    parallelize_module(model, mesh, given)
+    f = wrap(model)
+    out = []
+    for k in range(STEPS):
+        x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(k)).to(device).requires_grad_()
+        y = f(x)
+        loss = (y.full_tensor() if hasattr(y, "full_tensor") else y).square().mean()
+        loss.backward()
+        grads = [p.grad.clone() for p in model.parameters()]
+        out += [loss.detach(), x.grad, *(g.full_tensor() if hasattr(g, "full_tensor") else g for g in grads)]
+        model.zero_grad()
+    return out
+
+
+def placed_by_hand(wrap: Callable, net: Net, device: torch.device) -> list:
+    """from_local, redistribute, to_local and full_tensor in the function itself, with gradients."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = DTensor.from_local(x, mesh, [Shard(0)]).redistribute(mesh, [Replicate()])
+        cut = DTensor.from_local(w, mesh, [Shard(-1)], run_check=False)
+        product = torch.tanh(whole @ cut)
+        rows = product.redistribute(placements=[Shard(0)]).to_local(grad_placements=[Shard(0)])
+        total = DTensor.from_local(rows.sum(0), mesh, [Partial()]).full_tensor()
+        return rows * 2, total + product.to_local().mean()
+
+    g, out = wrap(f), []
+    for k in range(STEPS):
+        seed = torch.Generator().manual_seed(10 * k + dist.get_rank())
+        x, w = (torch.randn(3, 8, generator=seed).to(device), torch.randn(8, 5, generator=seed).to(device))
+        x.requires_grad_(), w.requires_grad_()
+        a, b = g(x, w)
+        (a.square().mean() + b.sum()).backward()
+        out += [a.detach(), b.detach(), x.grad, w.grad]
+    return out
+
+
 CASES = (
     ddp_around,
     ddp_inside,
@@ -171,6 +243,8 @@ CASES = (
     fully_shard,
     sharded_product,
     tensor_parallel,
+    sequence_parallel,
+    placed_by_hand,
 )
 
 
@@ -219,6 +293,8 @@ def process(rank: int, port: int, backend: str) -> None:
         torch.cuda.set_device(device)
     dist.init_process_group(backend, rank=rank, world_size=WORLD)
     for case in CASES:
+        if os.environ.get("ONLY") and case.__name__ not in os.environ["ONLY"]:
+            continue
         row = compare(case, device)
         if rank == 0:
             print(json.dumps(row), flush=True)

@@ -26,7 +26,7 @@ from ..library import polyfills
 from ..machine.exceptions import traceback_at
 from ..machine.generators import InlineGenerator, PythonIterator
 from ..machine.signals import Break, Unrebuildable
-from ..machine.stack_values import BOUND_NATIVE, IMMUTABLE, MISSING, is_numpy_constant, native_owner
+from ..machine.stack_values import BOUND_NATIVE, IMMUTABLE, MISSING, is_library_constant, native_owner
 from ..numbers.late_text import LateText
 from ..tensors.tensor_subclasses import Subclassed
 from ..tensors.wrapper_values import is_of_wrapper, write_wrapper
@@ -366,8 +366,8 @@ def _refuse_running(w: EntryWriter, v: Any) -> str:
     raise Unrebuildable(v, f"a {type(v).__name__}")
 
 
-def _is_numpy_constant(w: EntryWriter, v: Any) -> bool:
-    return is_numpy_constant(v)
+def _is_library_constant(w: EntryWriter, v: Any) -> bool:
+    return is_library_constant(v)
 
 
 def _never_changes(w: EntryWriter, v: Any) -> bool:
@@ -512,6 +512,6 @@ _OF_KIND: tuple[tuple[Callable[[EntryWriter, Any], bool], Callable[[EntryWriter,
     (_of(BaseException), _exception),
     (_of(*_REDUCED), _iterator),
     (_is_running, _refuse_running),
-    (_is_numpy_constant, _constant),
+    (_is_library_constant, _constant),
     (_never_changes, _constant),
 )

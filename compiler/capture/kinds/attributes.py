@@ -36,7 +36,7 @@ from .objects.class_attributes import (
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed, SuperOf
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS, IMMUTABLE, MISSING, specialize
+from ..machine.stack_values import ATOMS, IMMUTABLE, MISSING, is_placement, specialize
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -207,6 +207,8 @@ def _instance_attribute(m: Machine, obj: Any, t: type, name: str) -> Any:
     _refuse_own_lookup(t)
     if t is threading.local:
         return _thread_attribute(m, obj, name)
+    if is_placement(t) and isinstance(_lookup(t, name), property):
+        return m.native(getattr, obj, name)
     if (
         name in ("forward", "_orig_mod") and (original := t.__dict__.get("__tcompile_original__")) is not None
     ):  # of a compiled module: modules.py

@@ -34,7 +34,7 @@ from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import answers_calls
 from ..library.watched_warnings import keeps_warnings
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS
+from ..machine.stack_values import is_placement, ATOMS
 from .builtin_types import python_method
 from .elements import as_index, as_number, settle_keys
 from .classes import new_object
@@ -278,6 +278,8 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
 
 # --- torch
 def call_torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    if any(is_placement(type(a)) for a in args) and all(type(a) in ATOMS or is_placement(type(a)) for a in args):
+        return m.native(fn, *args, **kwargs)
     try:
         if fn in tensor_factories.FACTORIES:
             return tensor_factories.call_factory(m, fn, args, kwargs)

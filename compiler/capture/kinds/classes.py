@@ -21,7 +21,7 @@ from .lifetimes import refuse_finalizer, refuse_reference
 from .lookups import class_attribute
 from ..machine.signals import Break, Raised
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS, MISSING
+from ..machine.stack_values import ATOMS, MISSING, is_placement
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -54,6 +54,8 @@ def instantiate(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         "dtype",
     ):
         return m.world.create(m.native(cls, *[m.deep_plain(a) for a in args]))
+    if is_placement(cls):
+        return m.native(cls, *[m.deep_plain(a) for a in args], **{k: m.deep_plain(v) for k, v in kwargs.items()})
     if cls.__module__ == "torch.return_types" and len(args) == 1 and not kwargs:
         return m.native(cls, list(m.iterate(args[0])))
     if issubclass(cls, weakref.ref):

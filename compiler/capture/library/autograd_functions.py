@@ -18,6 +18,7 @@ from torch.autograd.function import Function, FunctionCtx, once_differentiable
 from ...graph.higher_order import AutogradFunctionCall
 from ...graph.torch_modes import autocast_off
 from ..tensors import tensor_calls
+from .distributed.placed_tensors import apply_of_library, runs_as_it_is
 from .bodies import Purity, add_parameter, as_module, close_body, grad_mode, no_grad, open_body, record_call, stand_in
 from ..kinds.callables import class_method, python_function
 from ..kinds.inline_policy import is_trusted_module
@@ -70,6 +71,8 @@ def apply_function(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
             )
         args = (*args, *(kwargs[n] for n in names[: len(kwargs)]))
     args = tuple(m.deep_plain(a) for a in args)
+    if runs_as_it_is(cls):
+        return apply_of_library(m, cls, args)
     if is_allowed_in_graph(cls):
         code = cls.forward.__code__
         if code in m.opaque:

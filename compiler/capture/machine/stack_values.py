@@ -29,7 +29,8 @@ __all__ = [
     "native_owner",
     "constant_only",
     "is_numpy_scalar",
-    "is_numpy_constant",
+    "is_library_constant",
+    "is_placement",
     "specialize",
 ]
 
@@ -86,10 +87,18 @@ def is_numpy_scalar(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.generic)
 
 
-def is_numpy_constant(value: Any) -> bool:
-    """numpy's scalars, dtypes and limits of types: none of them changes."""
+def is_library_constant(value: Any) -> bool:
+    """Values of libraries that never change: numpy's scalars, dtypes and limits of types; placements of DTensors."""
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, (numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo))
+    if numpy is not None and isinstance(value, (numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo)):
+        return True
+    return is_placement(type(value))
+
+
+def is_placement(cls: type) -> bool:
+    """Whether values of a class say how a DTensor is placed: Shard(0), Replicate(), Partial("sum")."""
+    module = sys.modules.get("torch.distributed.tensor.placement_types")
+    return module is not None and cls.__module__ == module.__name__ and issubclass(cls, module.Placement)
 
 
 def specialize(value: Any) -> Any:

@@ -42,7 +42,7 @@ from ..arrays.outside_arrays import load_array
 from ..kinds.outside_iterators import OutsideIterator
 from ..numbers.scalars import float_symbol
 from .signals import Break, Skip
-from .stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, SINGLETONS, is_numpy_constant, native_owner
+from .stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, SINGLETONS, is_library_constant, native_owner
 from ..tensors.tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
 from ..tensors.wrapper_values import load_wrapper
 
@@ -237,7 +237,7 @@ class World:
         """Guard an object that is known by its source, as far as its own nature needs."""
         if t is decimal.Decimal:
             self.state("decimal", read_field("decimal"))
-        if isinstance(value, IMMUTABLE) or is_numpy_constant(value):
+        if isinstance(value, IMMUTABLE) or is_library_constant(value):
             self.guard(source, "ID", value, why)  # the same object has the same value
         elif t is slice:
             if not all(type(v) in ATOMS for v in (value.start, value.stop, value.step)):
@@ -284,7 +284,7 @@ class World:
             return value
         if (
             isinstance(value, IMMUTABLE)
-            or is_numpy_constant(value)
+            or is_library_constant(value)
             or isinstance(value, (list, tuple, dict, set, frozenset))
         ):
             return value

@@ -289,10 +289,11 @@ def inner_attribute(m: Machine, s: Subclassed, name: str) -> Any:
     """An attribute that the class gave a wrapper that was made inside: NotImplemented where it has none."""
     if name in s.__dict__:
         return s.__dict__[name]
-    members = getattr(s.plain.tt_wrapper, "__dict__", {})
-    if name not in members:
+    instance = s.plain.tt_wrapper
+    slot = isinstance(class_attribute(s.tensor_class, name), types.MemberDescriptorType) and hasattr(instance, name)
+    if not slot and name not in getattr(instance, "__dict__", {}):
         return NotImplemented
-    value = members[name]
+    value = getattr(instance, name)
     if isinstance(value, torch.Tensor):
         inner = Inner(name)
         made = m.graph.record("call_function", inner, (s.plain,), {}, m.native(inner, s.plain))
@@ -301,6 +302,8 @@ def inner_attribute(m: Machine, s: Subclassed, name: str) -> Any:
         return value
     if isinstance(value, _CONSTANTS) or type(value) is tuple and all(isinstance(v, _CONSTANTS) for v in value):
         return value
+    if slot and type(value).__module__.startswith(s.tensor_class.__module__):
+        return m.world.load(value, m.world.anchor(value))  # a library's description of its tensor, which never changes
     raise Break(
         "tensor_attribute", f"the attribute {name} of a {s.tensor_class.__name__} that was made inside is an object"
     )

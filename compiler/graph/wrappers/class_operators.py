@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,14 +16,14 @@ from ..tensor import TraceTensor, from_meta, holds_outer, tensor_meta
 from ..traced_calls import call_factory_overload, factory_overload
 from .wrapping import Wrapping, is_wrapper, made_of, take_apart
 
-__all__ = ["put_together", "outer_tensor", "run_by_class", "written_inside"]
+__all__ = ["put_together", "inside", "outer_tensor", "run_by_class", "written_inside"]
 
 
 def put_together(wrapping: Wrapping, sizes: tuple, plain: Sequence[torch.Tensor]) -> torch.Tensor:
     """The wrapper over these tensors; in a graph that is traced, the tensor that stands for it."""
     if not any(type(t) is TraceTensor for t in plain):
         return made_of(wrapping, sizes, iter(plain))
-    with _tracing(), _Factories():
+    with inside():
         return outer_tensor(made_of(wrapping, sizes, iter(plain)), {})
 
 
@@ -59,7 +60,7 @@ def run_by_class(op: Any, args: tuple, kwargs: dict) -> Any:
         return value
 
     args, kwargs = _map(instance, args), _map(instance, kwargs)
-    with _tracing(), _Factories():
+    with inside():
         try:
             result = _ask(classes, op, args, kwargs)
         except (TypeError, RuntimeError) as e:
@@ -118,6 +119,13 @@ def _of_fixed_sizes(value: Any) -> Any:
         wrapping, sizes, plain = take_apart(value)
         return made_of(wrapping, _map(_of_fixed_sizes, sizes), iter(_map(_of_fixed_sizes, plain)))
     return value
+
+
+@contextmanager
+def inside() -> Iterator[None]:
+    """Code of a wrapper's class, or of the library that it is of, runs: its operators and factories are traced."""
+    with _tracing(), _Factories():
+        yield
 
 
 class _tracing:

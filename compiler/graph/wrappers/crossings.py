@@ -96,7 +96,11 @@ class _Leave(torch.autograd.Function):
 
 
 class Call:
-    """A callable that is a node of captured graphs, and a function of entries."""
+    """A callable that is a node of captured graphs, and a function of entries. `whole`: its graph is traced whole, or
+    not at all.
+    """
+
+    whole = False
 
     def __init__(self, name: str):
         self.__name__ = self.__qualname__ = name
@@ -152,7 +156,8 @@ class Inner(Call):
 def gradients_cross(captured: CapturedGraph) -> bool:
     """Whether gradients of wrappers enter or leave a graph: parts of them are of use only where all of it is traced."""
     return any(
-        isinstance(n.target, Wrap)
+        getattr(n.target, "whole", False)
+        or isinstance(n.target, Wrap)
         and n.target.requires_grad
         or isinstance(n.target, Unwrap)
         and n.target.differentiable

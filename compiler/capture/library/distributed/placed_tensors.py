@@ -1,0 +1,62 @@
+"""DTensor's ways in and out, and from one placement to another: `from_local`, `to_local`, `redistribute`.
+
+Behind each stands a Function of torch's. It becomes one node (graph/wrappers/library_functions.py), which relies on the
+mesh and the placements as the objects that they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ....graph.tensor import TraceTensor
+from ....graph.wrappers import LibraryFunction
+from ...machine.signals import Break
+from ...machine.stack_values import ATOMS
+from ...tensors.tensor_subclasses import Subclassed
+from ...tensors.wrapper_values import as_program_sees, finish, is_of_wrapper
+
+if TYPE_CHECKING:
+    from ...machine.machine import Machine
+
+__all__ = ["apply_of_library", "runs_as_it_is"]
+
+_LIBRARY = "torch.distributed.tensor."
+
+
+def runs_as_it_is(cls: type) -> bool:
+    """Whether a Function is one of DTensor's."""
+    return cls.__module__.startswith(_LIBRARY)
+
+
+def apply_of_library(m: Machine, cls: type, args: tuple) -> Any:
+    """cls.apply(*args) as one node."""
+    given, at, tensors = list(args), [], []
+    for i, value in enumerate(args):
+        if type(value) is Subclassed and is_of_wrapper(value):
+            if value.unfinished is not None:
+                finish(m, value)
+            value = value.plain
+        if type(value) is TraceTensor:
+            at.append(i)
+            tensors.append(value)
+            given[i] = None
+        else:
+            _rely_on(m, value)
+    call = LibraryFunction(cls, tuple(given), tuple(at))
+    return as_program_sees(m, m.graph.record("call_function", call, tuple(tensors), {}, m.native(call, *tensors)))
+
+
+def _rely_on(m: Machine, value: Any) -> None:
+    """What is no tensor: numbers as they are, objects of the library by their identity (none of them changes)."""
+    if type(value) in ATOMS or value is None:
+        return
+    if isinstance(value, (tuple, list)):
+        for v in value:
+            _rely_on(m, v)
+    elif type(value) is dict:
+        for v in value.values():
+            _rely_on(m, v)
+    elif (source := m.world.source_of(value)) is not None:
+        m.world.guard(source, "WEAK_ID", value, "a mesh, or how a DTensor is placed on it")
+    elif not type(value).__module__.startswith("torch."):
+        raise Break("unsupported", f"a DTensor is made with a {type(value).__name__}")
