@@ -463,10 +463,9 @@ class Engine:
                 f"was made for: expected {why.expected_text}, got {why.got_text}"
             )
         result.break_errors = break_errors
-        if (parted := result.unsharded) is not None:
-            result.unsharded = None
-            if self._whole_steps():
-                take_steps_over(parted)
+        placed, result.placed = result.placed, []
+        if placed and self._whole_steps():
+            take_steps_over(placed)
         entry = self._add_entry(cache, name, program, result)
         events.emit("entry", frame=name, entry=entry, func=func, args=args)
         lasting = result.effects if result.lasting is None else result.lasting

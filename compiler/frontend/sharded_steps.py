@@ -1,14 +1,16 @@
-"""Steps of torch's optimizers over the parameters of a compiled module that FSDP2 has parted.
+"""Steps of torch's optimizers over DTensors that are parameters of compiled modules (FSDP2's, tensor parallel ones).
 
 Over DTensors each operator of a step is looked up in Python, for each tensor: it takes longer than the step's kernels.
 What these optimizers do to each element alone they do to the parts that this process holds. So `optimizer.step()` runs
 as torch wrote it, over plain tensors in the memory of the parts: parameters, gradients and state. It is that of eager,
-kernel by kernel. Optimizers with hooks or a closure, and those of other classes, are left alone.
+kernel by kernel. Parameters that are plain tensors take part as they are. Optimizers with hooks or a closure, and
+those of other classes, are left alone.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,17 +19,17 @@ from torch.optim import optimizer as _optimizer
 from ..capture.kinds.callables import python_function
 from ..capture.library.distributed.shards import OF_THE_WHOLE
 from ..capture.library.optimizers import OWN_HOOKS, captured_step
-from ..guards.sharded_state import parameters_of
+from ..capture.tensors.tensor_subclasses import PLAIN_TENSORS
 
 __all__ = ["take_steps_over"]
 
-_of_graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # id of a parameter -> FSDP2's own
+_of_graphs: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # by id
 
 
-def take_steps_over(root: Any) -> None:
-    """From now on steps over the parameters below an outermost FSDP2 module run on their parts."""
-    for p in parameters_of(root):
-        _of_graphs[id(p.sharded_param)] = p
+def take_steps_over(parameters: Iterable[Any]) -> None:
+    """From now on steps over these DTensors run on their parts."""
+    for p in parameters:
+        _of_graphs[id(p)] = p
     if _before not in OWN_HOOKS:
         OWN_HOOKS.update((_before, _after))
         _optimizer.register_optimizer_step_pre_hook(_before)
@@ -35,12 +37,11 @@ def take_steps_over(root: Any) -> None:
 
 
 def _on_parts(original: Any) -> Any:
-    """An optimizer of the same class and settings over the parts. `owners`: id of a part -> it, whose it is, FSDP2's
-    object."""
-    owners: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
+    """An optimizer of the same class and settings over the parts. `owners`: id of a part -> it, and whose it is."""
+    owners: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     groups = [{**g, "params": [_part(p, owners) for p in g["params"]]} for g in original.param_groups]
     state = type(original.state)(dict)
-    for part, whole, _ in owners.values():
+    for part, whole in owners.values():
         if known := original.state.get(whole):
             state[part] = {k: _local(v) for k, v in known.items()}
     made = object.__new__(type(original))
@@ -49,29 +50,34 @@ def _on_parts(original: Any) -> Any:
 
 
 def _part(p: torch.Tensor, owners: dict[int, tuple]) -> torch.Tensor:
-    mine = _of_graphs.get(id(p))
-    if mine is None or mine.sharded_param is not p:
+    if type(p) in PLAIN_TENSORS:
+        if type(p.grad) not in (type(None), torch.Tensor):
+            raise _NotOurs
+        owners[id(p)] = p, p
+        return p
+    if _of_graphs.get(id(p)) is not p:
         raise _NotOurs
     part = p._local_tensor.detach()
     if (grad := p.grad) is not None:
-        if type(grad) is not type(p) or grad._spec.placements != p._spec.placements:
+        if type(grad) is not type(p) or grad._spec.placements != p._spec.placements or grad._spec.mesh != p._spec.mesh:
             raise _NotOurs
         part.grad = grad._local_tensor
-    owners[id(part)] = part, p, mine
+    owners[id(part)] = part, p
     return part
 
 
 def _give_back(made: Any, original: Any) -> None:
     """State that the step has made is of DTensors, as the parameters are."""
     for part, state in made.state.items():
-        _, whole, mine = made.owners[id(part)]
+        _, whole = made.owners[id(part)]
         before = original.state[whole]
         for k, v in state.items():
-            if not isinstance(v, torch.Tensor):
+            if part is whole or not isinstance(v, torch.Tensor):
                 before[k] = v
             elif before.get(k) is None:
-                before[k] = mine.to_sharded_dtensor(v) if v.shape == part.shape else v
-    torch.autograd.graph.increment_version([p for part, p, _ in made.owners.values() if part.grad is not None])
+                before[k] = type(whole)(v, whole._spec, requires_grad=False) if v.shape == part.shape else v
+    changed = [p for part, p in made.owners.values() if part is not p and part.grad is not None]
+    torch.autograd.graph.increment_version(changed)
 
 
 class _NotOurs(Exception):
@@ -95,7 +101,8 @@ def _before(optimizer: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | N
         return None
     if captured_step(kind) is None or kind in OF_THE_WHOLE or optimizer.defaults["differentiable"]:
         return None
-    if not any(id(p) in _of_graphs for p in optimizer.param_groups[0]["params"][:1]) or not _alone(optimizer):
+    met = _of_graphs and any(id(p) in _of_graphs for g in optimizer.param_groups for p in g["params"])
+    if not met or not _alone(optimizer):
         return None
     try:
         return (_on_parts(optimizer),), kwargs

@@ -586,7 +586,7 @@ class _Attempt:
             lasting=lasting,
             attributes=attributes,
             needs_hook=needs_hook,
-            unsharded=machine.unsharding and machine.unsharding.root,
+            placed=machine.placed,
         )
 
     def _train_natively(self, reason: str) -> NoReturn:

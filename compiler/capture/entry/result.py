@@ -72,9 +72,7 @@ class CaptureResult:
     break_errors: bool | None = None  # what the options of the function say of breaks, while the entry runs
     dropped: list[Guard] = field(default_factory=list)  # what holds by the program's word (guard_filter_fn)
     held_places: Any = None  # what the guards hold and where, kept once a call came with other classes
-    unsharded: Any = (
-        None  # the state of the outermost FSDP2 module whose hooks are in the graph, until there is an entry
-    )
+    placed: list[Any] = field(default_factory=list)  # parameters that are DTensors, until there is an entry
     needs_hook: bool = False  # runs native calls whose frames are to be compiled as well
 
 

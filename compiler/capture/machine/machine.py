@@ -60,6 +60,7 @@ class Machine:
         self.effects = EffectLog(self)
         self.passes = BackwardPasses()
         self.stepping: Any = None  # the optimizer whose step is interpreted
+        self.placed: list[Any] = []  # DTensors from outside that are parameters
         self.unsharding: Any = None  # the outermost FSDP2 module that was called (library/distributed/fully_shard.py)
         self.first_training: int | None = (
             None  # instruction of the root frame that called the first backward pass, or optimizer's step

@@ -39,6 +39,7 @@ class Unsharding:
 
     def __init__(self, m: Machine, root: Any):
         self.machine, self.root = m, root
+        m.placed += [p.sharded_param for p in parameters_of(root)]
         self.open: dict[int, list[tuple[dict, Any]]] = {}  # id of a state -> what its parameters hide
         self.parts: dict[bool, dict[int, TraceTensor]] = {}  # by grad mode: id of FSDP2's parameter -> its part
 
