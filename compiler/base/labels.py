@@ -9,11 +9,10 @@ import sys
 from functools import lru_cache
 from typing import Any, Callable
 
-__all__ = ["frame_line", "frame_words", "is_loop", "LOOP_ITEM", "stage_name", "label", "set_cell_labels", "cell_number"]
+__all__ = ["frame_line", "frame_words", "is_loop", "stage_name", "label", "set_cell_labels", "cell_number"]
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None
-LOOP_ITEM = "__value"  # the parameter of a loop's turn that is the loop's item
 _LABEL = re.compile(r"^In\[(\d+)\]$")
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..base.labels import LOOP_ITEM, is_loop
+from ..base.labels import is_loop
+from ..capture.bytecode.regions import LOOP_ITEM
 from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
 from ..guards.source import item, local

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from types import CellType, CodeType
 from typing import Any, Callable
 
-from ...base.labels import LOOP_ITEM
 from .flow import MAYBE, NULL, VALUE, Flow, Kinds, bind, analyse, is_frame_inspection, slots_in, successors, transfer
 from .instructions import Bytecode, Handler, Instruction
 from .loops import Loop, dominates, dominators, edges
@@ -32,8 +31,9 @@ from .opset import EXIT_SLOTS, NEVER_RAISES, pops
 from .splice import UNBOUND, Param, Splice, cells_used, delete_if_unbound, push_or_unbound
 from .version import NULL_FIRST
 
-__all__ = ["CannotOutline", "Exit", "RegionSpec", "Plan", "make_region", "emit_region_call"]
+__all__ = ["LOOP_ITEM", "CannotOutline", "Exit", "RegionSpec", "Plan", "make_region", "emit_region_call"]
 
+LOOP_ITEM = "__value"  # the parameter of a loop's turn that is the loop's item
 _SETS = frozenset(("STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"))  # a slot: to a value, or to nothing
 _NEEDS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELETE_FAST"))
 

@@ -169,10 +169,14 @@ def count_nonzero(b: Builder, x: Node, dim: Any = None) -> Any:
 
 
 # ---- variance
+def _in_float64(x: Node) -> bool:
+    return x.meta["val"].device.type == "cpu"
+
+
 def _var_mean(b: Builder, x: Node, dim: Any, correction: Any, keepdim: bool) -> tuple[Node, Node]:
     """(var, mean) in the dtype that eager's kernels compute in: on a CPU always float64, so that squares of numbers
     above 1e19 or below 1e-19 count."""
-    u = b.cast(x, torch.float64) if x.meta["val"].device.type == "cpu" else upcast(b, x)
+    u = b.cast(x, torch.float64) if _in_float64(x) else upcast(b, x)
     dims = _dims(x, dim)
     m = u.meta["val"]
     correction = 1 if correction is None else correction

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .class_operators import written_inside
 from .crossings import Crossing, Inner, Unwrap, Wrap, gradients_cross
-from .library_functions import LibraryFunction
+from .class_functions import LibraryFunction
 from .wrapping import Fixed, Wrapping, is_wrapper, take_apart
 
 __all__ = [

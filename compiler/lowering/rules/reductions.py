@@ -134,10 +134,17 @@ def moments(lo: Lowering, x: Ref, dims: Sequence[int], dtype: torch.dtype) -> tu
     return mean_, lo.reduce("sum", prim("mul", d, d), x.shape, dims, True, suffix="_m2")
 
 
+def _sums_first(lo: Lowering) -> bool:
+    """Whether a mean is a sum first, which may overflow."""
+    return torch.device(lo._device()).type == "cpu"
+
+
 def _safe_mean(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[int]) -> Ref:
-    """The mean, whose sum does not overflow where the mean does not: of values times a power of two, which is exact."""
+    """The mean. On a CPU its sum does not overflow where the mean does not: it is one of values times a power of two,
+    which is exact. (A GPU's kernels find mean and squares in one pass, without a sum.)
+    """
     n, small = count(shape, dims), 1.0
-    if v.dtype == torch.float32:
+    if v.dtype == torch.float32 and _sums_first(lo):
         small = 2.0 ** -(n.value.bit_length() if n.is_const else _MANY_BITS)
     s = lo.reduce("sum", prim("mul", v, C(small, v.dtype)) if small != 1 else v, shape, dims, True, suffix="_sum")
     whole = operand_count(shape, dims, v.dtype)

@@ -19,7 +19,8 @@ from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
 from tcompile.compiler.codegen.triton.print_kernel import print_kernel
 from tcompile.compiler.codegen.triton.printer import TritonSource
 from tcompile.compiler.fusion.schedule import Schedule
-from tcompile.compiler.lowering.rules import pointwise
+from tcompile.compiler.graph.decompose import reduce_forms  # noqa: E402
+from tcompile.compiler.lowering.rules import pointwise, reductions
 from tcompile.compiler.runtime.compiled_graph import python_plan
 
 from ...lowering.helper import _flat as flat_outputs
@@ -32,8 +33,14 @@ _child: list[subprocess.Popen] = []
 
 
 def compile_fn(fn: Callable, *inputs: Any, **opts: Any) -> Schedule:
-    """fn through lowering and fusion. The tensors are a CPU's, whose short form of erf a GPU does not have."""
-    with mock.patch.object(pointwise, "_inside_gelu", lambda node: False):
+    """fn through lowering and fusion. The tensors are a CPU's, but what is done on a CPU alone is left out: a short form
+    of erf, variances in float64, sums that cannot overflow.
+    """
+    with (
+        mock.patch.object(pointwise, "_inside_gelu", lambda node: False),
+        mock.patch.object(reduce_forms, "_in_float64", lambda x: False),
+        mock.patch.object(reductions, "_sums_first", lambda lo: False),
+    ):
         return helper.compile_fn(fn, *inputs, **opts)
 
 

@@ -1,6 +1,6 @@
 """DTensor's ways in and out, and from one placement to another: `from_local`, `to_local`, `redistribute`.
 
-Behind each stands a Function of torch's. It becomes one node (graph/wrappers/library_functions.py), which relies on the
+Behind each stands a Function of torch's. It becomes one node (graph/wrappers/class_functions.py), which relies on the
 mesh and the placements as the objects that they are.
 """
 
