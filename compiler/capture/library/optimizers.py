@@ -197,6 +197,7 @@ def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> An
     try:
         _varying_rates(m, opt)
         m.stepping = opt
+        m.placed.clear()  # they are stepped by the graph
         with no_grad(m), _updating(m):
             m.call(_STEPS[kind], [opt], {})
     except (Break, Skip) as why:

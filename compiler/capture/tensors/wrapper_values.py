@@ -76,7 +76,7 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     world.reals[id(made)] = world.register(real, source)
     if updated and real.requires_grad:
         world.updated.add(id(made))
-    if real.is_leaf and real.requires_grad and hasattr(real, "_spec"):
+    if real.is_leaf and real.requires_grad and not updated and hasattr(real, "_spec"):
         m.placed.append(real)
     return made
 
