@@ -23,7 +23,7 @@ from ..capture.tensors.tensor_subclasses import PLAIN_TENSORS
 
 __all__ = ["take_steps_over"]
 
-_of_graphs: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # by id
+_of_graphs: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id
 
 
 def take_steps_over(parameters: Iterable[Any]) -> None:
@@ -49,13 +49,17 @@ def _on_parts(original: Any) -> Any:
     return made
 
 
-def _part(p: torch.Tensor, owners: dict[int, tuple]) -> torch.Tensor:
+def _is_known(p: Any) -> bool:
+    return _of_graphs.get(id(p)) is p
+
+
+def _part(p: Any, owners: dict[int, tuple]) -> torch.Tensor:
     if type(p) in PLAIN_TENSORS:
         if type(p.grad) not in (type(None), torch.Tensor):
             raise _NotOurs
         owners[id(p)] = p, p
         return p
-    if _of_graphs.get(id(p)) is not p:
+    if not _is_known(p):
         raise _NotOurs
     part = p._local_tensor.detach()
     if (grad := p.grad) is not None:
