@@ -98,7 +98,7 @@ def is_library_constant(value: Any) -> bool:
 def is_placement(cls: type) -> bool:
     """Whether values of a class say how a DTensor is placed: Shard(0), Replicate(), Partial("sum")."""
     module = sys.modules.get("torch.distributed.tensor.placement_types")
-    return module is not None and cls.__module__ == module.__name__ and issubclass(cls, module.Placement)
+    return module is not None and module.Placement in cls.__mro__ and cls.__module__ == module.__name__
 
 
 def specialize(value: Any) -> Any:

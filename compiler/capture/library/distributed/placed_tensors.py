@@ -25,7 +25,7 @@ _LIBRARY = "torch.distributed.tensor."
 
 def runs_as_it_is(cls: type) -> bool:
     """Whether a Function is one of DTensor's."""
-    return cls.__module__.startswith(_LIBRARY)
+    return str(getattr(cls, "__module__", "")).startswith(_LIBRARY)
 
 
 def apply_of_library(m: Machine, cls: type, args: tuple) -> Any:
@@ -58,5 +58,5 @@ def _rely_on(m: Machine, value: Any) -> None:
             _rely_on(m, v)
     elif (source := m.world.source_of(value)) is not None:
         m.world.guard(source, "WEAK_ID", value, "a mesh, or how a DTensor is placed on it")
-    elif not type(value).__module__.startswith("torch."):
+    elif not str(getattr(type(value), "__module__", "")).startswith("torch."):
         raise Break("unsupported", f"a DTensor is made with a {type(value).__name__}")
