@@ -17,7 +17,10 @@ from tcompile.compiler.runtime.native_program import gemm_of, one_product, opera
 
 from ..codegen.triton import wide_products  # noqa: F401
 
-pytestmark = pytest.mark.skipif(native is None, reason="the C extension is not built")
+pytestmark = [
+    pytest.mark.skipif(native is None, reason="the C extension is not built"),
+    pytest.mark.usefixtures("own_cache"),  # choices are kept on disk
+]
 aten, bf16 = torch.ops.aten, torch.bfloat16
 
 
