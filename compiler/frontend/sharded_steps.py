@@ -20,6 +20,7 @@ from ..capture.kinds.callables import python_function
 from ..capture.library.distributed.shards import OF_THE_WHOLE
 from ..capture.library.optimizers import OWN_HOOKS, captured_step
 from ..capture.tensors.tensor_subclasses import PLAIN_TENSORS
+from ..graph.wrappers import is_dtensor
 
 __all__ = ["take_steps_over"]
 
@@ -43,7 +44,7 @@ def _on_parts(original: Any) -> Any:
     state = type(original.state)(dict)
     for part, whole in owners.values():
         if known := original.state.get(whole):
-            state[part] = {k: _local(v) for k, v in known.items()}
+            state[part] = {k: _local(v, whole) for k, v in known.items()}
     made = object.__new__(type(original))
     made.__dict__.update(original.__dict__, param_groups=groups, state=state, owners=owners)
     return made
@@ -59,13 +60,11 @@ def _part(p: Any, owners: dict[int, tuple]) -> torch.Tensor:
             raise _NotOurs
         owners[id(p)] = p, p
         return p
-    if not _is_known(p):
+    if not _is_known(p) or any(place.is_partial() for place in p._spec.placements):
         raise _NotOurs
     part = p._local_tensor.detach()
-    if (grad := p.grad) is not None:
-        if type(grad) is not type(p) or grad._spec.placements != p._spec.placements or grad._spec.mesh != p._spec.mesh:
-            raise _NotOurs
-        part.grad = grad._local_tensor
+    if p.grad is not None:
+        part.grad = _local(p.grad, p)
     owners[id(part)] = part, p
     return part
 
@@ -85,11 +84,24 @@ def _give_back(made: Any, original: Any) -> None:
 
 
 class _NotOurs(Exception):
-    """The optimizer has other parameters as well, or they are parted in other ways."""
+    """There are other parameters, or what belongs to one is parted in another way than it: torch's own step runs."""
 
 
-def _local(value: Any) -> Any:
-    return getattr(value, "_local_tensor", value)
+def _local(value: Any, whole: Any) -> Any:
+    """The part of what belongs to a parameter; numbers and plain tensors of its state as they are."""
+    if type(value) in PLAIN_TENSORS or not isinstance(value, torch.Tensor):
+        return value
+    if not is_dtensor(type(value)) or not is_dtensor(type(whole)):
+        raise _NotOurs
+    own, wanted = _spec(value), _spec(whole)
+    if own.placements != wanted.placements or own.mesh != wanted.mesh:
+        raise _NotOurs
+    return value._local_tensor  # type: ignore[attr-defined]
+
+
+def _spec(t: Any) -> Any:
+    """How a DTensor is placed."""
+    return t._spec
 
 
 def _alone(optimizer: Any) -> bool:

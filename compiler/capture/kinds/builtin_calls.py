@@ -34,7 +34,7 @@ from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import answers_calls
 from ..library.watched_warnings import keeps_warnings
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import is_placement, ATOMS
+from ..machine.stack_values import ATOMS, is_placement
 from .builtin_types import python_method
 from .elements import as_index, as_number, settle_keys
 from .classes import new_object

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...graph.tensor import TraceTensor, from_meta, tensor_meta
-from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is_wrapper, take_apart
+from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is_dtensor, is_wrapper, take_apart
 from ...guards import source as S
 from ...guards.source import Source
 from ...guards.snapshots import Unguardable, copied
@@ -76,7 +76,7 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     world.reals[id(made)] = world.register(real, source)
     if updated and real.requires_grad:
         world.updated.add(id(made))
-    if real.is_leaf and real.requires_grad and not updated and hasattr(real, "_spec"):
+    if real.is_leaf and real.requires_grad and not updated and is_dtensor(type(real)):
         m.placed.append(real)
     return made
 
@@ -304,8 +304,8 @@ def inner_attribute(m: Machine, s: Subclassed, name: str) -> Any:
         return value
     if isinstance(value, _CONSTANTS) or type(value) is tuple and all(isinstance(v, _CONSTANTS) for v in value):
         return value
-    if slot and type(value).__module__.startswith(s.tensor_class.__module__):
-        return m.world.load(value, m.world.anchor(value))  # a library's description of its tensor, which never changes
+    if is_dtensor(s.tensor_class):
+        return m.world.load(value, m.world.anchor(value))  # how it is placed, which never changes
     raise Break(
         "tensor_attribute", f"the attribute {name} of a {s.tensor_class.__name__} that was made inside is an object"
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from .class_operators import written_inside
 from .crossings import Crossing, Inner, Unwrap, Wrap, gradients_cross
 from .class_functions import LibraryFunction
-from .wrapping import Fixed, Wrapping, is_wrapper, take_apart
+from .wrapping import Fixed, Wrapping, is_dtensor, is_wrapper, take_apart
 
 __all__ = [
     "Wrapping",
@@ -23,6 +23,7 @@ __all__ = [
     "Unwrap",
     "Inner",
     "LibraryFunction",
+    "is_dtensor",
     "is_wrapper",
     "take_apart",
     "written_inside",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,7 @@ from ..meta.core import state
 from ..opinfo import op_info
 from ..tensor import TraceTensor, from_meta, holds_outer, tensor_meta
 from ..traced_calls import call_factory_overload, factory_overload
-from .wrapping import Wrapping, is_wrapper, made_of, take_apart
+from .wrapping import Wrapping, is_dtensor, is_wrapper, made_of, take_apart
 
 __all__ = ["put_together", "inside", "outer_tensor", "run_by_class", "written_inside"]
 
@@ -92,20 +91,12 @@ def written_inside() -> list[TraceTensor]:
 
 def _ask(classes: list[type], op: Any, args: tuple, kwargs: dict) -> Any:
     for cls in classes:
-        if _taken_apart_by_torch(cls):
+        if is_dtensor(cls):  # by torch's C++, before it looks for `__torch_dispatch__`, which only raises up to 2.13
             return op(*args, **kwargs)
         result = cls.__torch_dispatch__(op, tuple(classes), args, kwargs)
         if result is not NotImplemented:
             return result
     raise TypeError(f"no implementation found for {op} on types that implement __torch_dispatch__: {classes}")
-
-
-def _taken_apart_by_torch(cls: type) -> bool:
-    """Whether torch's C++ says what operators do, before it looks for `__torch_dispatch__`. DTensor's own only raises,
-    up to torch 2.13.
-    """
-    tensor = sys.modules.get("torch.distributed.tensor")
-    return tensor is not None and cls is tensor.DTensor
 
 
 def _of_fixed_sizes(value: Any) -> Any:

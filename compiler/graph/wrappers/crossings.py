@@ -156,7 +156,8 @@ class Inner(Call):
 def gradients_cross(captured: CapturedGraph) -> bool:
     """Whether gradients of wrappers enter or leave a graph: parts of them are of use only where all of it is traced."""
     return any(
-        getattr(n.target, "whole", False)
+        isinstance(n.target, Call)
+        and n.target.whole
         or isinstance(n.target, Wrap)
         and n.target.requires_grad
         or isinstance(n.target, Unwrap)

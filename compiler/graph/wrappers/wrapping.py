@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ...guards.snapshots import copied
 from ..tensor import TraceTensor
 
-__all__ = ["Fixed", "Wrapping", "is_wrapper", "take_apart", "made_of"]
+__all__ = ["Fixed", "Wrapping", "is_dtensor", "is_wrapper", "take_apart", "made_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,12 @@ class Wrapping:
     names: tuple[str, ...]
     context: Any
     inner: tuple["Wrapping | Fixed | None", ...]
+
+
+def is_dtensor(cls: type) -> bool:
+    """Whether a class is torch's DTensor, which is not imported for that."""
+    tensor = sys.modules.get("torch.distributed.tensor")
+    return tensor is not None and cls is tensor.DTensor
 
 
 def is_wrapper(t: Any) -> bool:

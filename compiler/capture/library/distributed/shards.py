@@ -6,11 +6,11 @@ operator on DTensors: a parameter, its gradient and its state are parted alike, 
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ....graph.wrappers import is_dtensor
 from ...machine.signals import Break
 from ...tensors.tensor_subclasses import Subclassed
 from ...tensors.wrapper_values import inner_tensors
@@ -49,11 +49,10 @@ def _refuse_parted_otherwise(m: Machine, belonging: list) -> None:
     parted = [t for t in belonging if type(t) is Subclassed]
     if not parted:
         return
-    tensor = sys.modules.get("torch.distributed.tensor")
     if type(p) is not Subclassed or type(grad) is not Subclassed:
         raise Break("optimizer", f"a parameter or its gradient is no {parted[0].tensor_class.__name__}")
     for t in parted:
-        if tensor is None or t.tensor_class is not tensor.DTensor:
+        if not is_dtensor(t.tensor_class):
             raise Break("optimizer", f"a tensor of class {t.tensor_class.__name__} is updated")
         if id(t) not in m.world.reals:
             raise Break("optimizer", f"a {t.tensor_class.__name__} is updated with one that was made inside")
