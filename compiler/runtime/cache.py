@@ -149,13 +149,13 @@ class KernelCache:
             return self.behind.source(key) if self.behind is not None else None
 
     def put(self, key: str, library: Path, source: str) -> Path:
-        """Keep a copy of a finished library, which may serve several kernels."""
+        """Keep a finished library under this key, too: one that serves several kernels is one file by several names."""
         path = self._path(key)
         _make(self.folder)
         path.parent.mkdir(exist_ok=True)
         code = library.read_bytes()
         self._write(self._path(key, ".cpp"), source)
-        self._write(path, code)
+        self._place(library, path)
         self._write(self._path(key, ".sum"), hashlib.sha256(code).hexdigest())
         used_kernels[key] = path
         self._stores += 1
@@ -163,9 +163,18 @@ class KernelCache:
             self.evict()
         return path
 
-    def _write(self, path: Path, content: str | bytes) -> None:
-        partial = path.with_name(f"{path.name}.{os.getpid()}.{id(content):x}.tmp")
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+    def _place(self, library: Path, path: Path) -> None:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.{id(path):x}.tmp")
+        try:
+            os.link(library, partial)
+        except OSError:  # a file system without links
+            shutil.copyfile(library, partial)
+        os.replace(partial, path)
+        partial.unlink(missing_ok=True)  # (two names of one file are left as they are)
+
+    def _write(self, path: Path, text: str) -> None:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.{id(text):x}.tmp")
+        partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)
 
     def _remove(self, key: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Sequence
 
 __all__ = ["Text", "KernelLibrary", "groups", "joined", "symbol_end"]
 
-MOST_TOGETHER = 8  # kernels in one file: each has its own copy of the library in the cache
+MOST_TOGETHER = 8  # kernels in one file: so many load when one of them is used
 _FUNCTION = re.compile(r'^extern "C" \w+ (\w+)\(', re.MULTILINE)
 
 
