@@ -7,11 +7,7 @@ tests/autograd/test_collectives.py compares with eager.
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +16,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 
-WORLD = 2
+from .two_processes import WORLD, start
+
 CALLS = 4
 
 
@@ -236,14 +233,16 @@ ONE_GRAPH = (
 CASES = (*ONE_GRAPH, *([whole_matrices] if hasattr(torch.optim, "Muon") else []))
 
 
-def compare(case: Callable) -> dict[str, Any]:
+def compare(case: Callable, device: torch.device) -> dict[str, Any]:
     """One case in this process, eager and compiled."""
     import tcompile
     from tcompile.compiler import events
 
     def run(wrap: Callable) -> list[list]:
         torch.manual_seed(0)
-        return case(wrap)
+        results = case(wrap)
+        dist.barrier()  # what was never waited for is there by now
+        return results
 
     want = run(lambda f: f)
     tcompile.reset()
@@ -265,25 +264,5 @@ def compare(case: Callable) -> dict[str, Any]:
     }
 
 
-def process(rank: int, port: int, backend: str) -> None:
-    warnings.simplefilter("ignore")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group(backend, rank=rank, world_size=WORLD)
-    for case in CASES:
-        row = compare(case)
-        if rank == 0:
-            print(json.dumps(row), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
-
-
-def main() -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    torch.multiprocessing.spawn(process, (port, sys.argv[1]), nprocs=WORLD)
-
-
 if __name__ == "__main__":
-    main()
+    start(f"{__package__}.collective_runs", *sys.argv[1:])

@@ -8,11 +8,7 @@ tests/autograd/test_distributed.py and tests/gpu/test_distributed.py compare.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import socket
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +18,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from .two_processes import start
+
 STEPS = 4
-WORLD = 2
 
 
 class Net(nn.Module):
@@ -284,30 +281,5 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
     }
 
 
-def process(rank: int, port: int, backend: str) -> None:
-    warnings.simplefilter("ignore")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if backend == "nccl":
-        torch.cuda.set_device(device)
-    dist.init_process_group(backend, rank=rank, world_size=WORLD)
-    for case in CASES:
-        if os.environ.get("ONLY") and case.__name__ not in os.environ["ONLY"]:
-            continue
-        row = compare(case, device)
-        if rank == 0:
-            print(json.dumps(row), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
-
-
-def main() -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    torch.multiprocessing.spawn(process, (port, sys.argv[1]), nprocs=WORLD)
-
-
 if __name__ == "__main__":
-    main()
+    start(f"{__package__}.distributed_runs", *sys.argv[1:])

@@ -7,12 +7,9 @@ python -m tests.autograd.sharded_runs gloo      prints one line of JSON per case
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import socket
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +21,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
-WORLD = 2
+from .two_processes import WORLD, start
+
 STEPS = 4
 BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
@@ -335,7 +333,7 @@ def counting(owner: Any, name: str) -> Iterator[list[int]]:
         setattr(owner, name, function)
 
 
-def compare(case: Callable) -> dict[str, Any]:
+def compare(case: Callable, device: torch.device) -> dict[str, Any]:
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group as groups
 
     import tcompile
@@ -389,30 +387,5 @@ def _kind(step: Any) -> str:
     return short.get(name, "compute" if op is not None or hasattr(step, "kernel") else "")
 
 
-def process(rank: int, port: int, names: list[str]) -> None:
-    warnings.simplefilter("ignore")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
-    for case in CASES:
-        if names and case.__name__ not in names:
-            continue
-        row = compare(case)
-        same = torch.tensor([float(row["same"])])
-        dist.all_reduce(same, dist.ReduceOp.MIN)
-        row["same"] = bool(same.item())
-        if rank == 0:
-            print(json.dumps(row), flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
-
-
-def main() -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    torch.multiprocessing.spawn(process, (port, sys.argv[2:]), nprocs=WORLD)
-
-
 if __name__ == "__main__":
-    main()
+    start(f"{__package__}.sharded_runs", *sys.argv[1:])

@@ -1,0 +1,49 @@
+"""Runs cases in two processes of one group, each case eager and compiled, and prints one line of JSON for each."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+__all__ = ["WORLD", "start"]
+
+WORLD = 2
+
+
+def start(module: str, backend: str, *names: str) -> None:
+    """The CASES of a module by its `compare(case, device)`, which gives a row whose "same" has to hold in both
+    processes. `names`: no other cases.
+    """
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    torch.multiprocessing.spawn(_process, (port, module, backend, names), nprocs=WORLD)
+
+
+def _process(rank: int, port: int, module: str, backend: str, names: Sequence[str]) -> None:
+    warnings.simplefilter("ignore")
+    runs = importlib.import_module(module)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, rank=rank, world_size=WORLD)
+    for case in runs.CASES:
+        if names and case.__name__ not in names:
+            continue
+        row: dict[str, Any] = runs.compare(case, device)
+        same = torch.tensor([float(row["same"])], device=device)
+        dist.all_reduce(same, dist.ReduceOp.MIN)
+        row["same"] = bool(same.item())
+        if rank == 0:
+            print(json.dumps(row), flush=True)
+    dist.destroy_process_group()
