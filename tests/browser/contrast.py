@@ -20,11 +20,13 @@ CONTRAST = """root => {
   const faded = (c, ...alphas) => [c[0], c[1], c[2], alphas.reduce((a, v) => a * Number(v), c[3])];
   const page = e => {
     let ground = [0, 0, 0, 0];
-    for (let p = e; p && ground[3] < 0.99; p = p.parentElement) ground = over(ground, rgba(getComputedStyle(p).backgroundColor));
+    for (let p = e; p && ground[3] < 0.99; p = p.parentElement)
+      ground = over(ground, rgba(getComputedStyle(p).backgroundColor));
     return over(ground, [255, 255, 255, 1]);
   };
   const areas = e => {
-    const svg = e.closest('svg'), box = e.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+    const svg = e.closest('svg'), box = e.getBoundingClientRect();
+    const x = box.x + box.width / 2, y = box.y + box.height / 2;
     let ground = page(svg);
     for (const area of svg.querySelectorAll('rect, path, circle, polygon')) {
       const at = area.getBoundingClientRect(), style = getComputedStyle(area);
@@ -35,13 +37,18 @@ CONTRAST = """root => {
     }
     return ground;
   };
-  const opacity = e => { let all = 1; for (let p = e; p; p = p.parentElement) all *= getComputedStyle(p).opacity; return all; };
+  const opacity = e => {
+    let all = 1;
+    for (let p = e; p; p = p.parentElement) all *= getComputedStyle(p).opacity;
+    return all;
+  };
   const bad = {};
   const walker = document.createTreeWalker(document.querySelector(root ?? '.tc-report'), NodeFilter.SHOW_TEXT);
   let seen = 0;
   while (walker.nextNode()) {
     const text = walker.currentNode.textContent.trim(), e = walker.currentNode.parentElement;
-    if (!text || !e.checkVisibility({checkOpacity: true, checkVisibilityCSS: true}) || e.matches('style, title')) continue;
+    if (!text || e.matches('style, title')) continue;
+    if (!e.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})) continue;
     const style = getComputedStyle(e), drawn = e.closest('svg') !== null;
     if (drawn && Number(style.fillOpacity) * Number(style.opacity) === 0) continue;
     const ground = drawn ? areas(e) : page(e);
@@ -51,7 +58,8 @@ CONTRAST = """root => {
     const size = parseFloat(style.fontSize), large = size >= 24 || size >= 18.66 && Number(style.fontWeight) >= 700;
     seen += 1;
     const sign = !/[\\p{L}\\p{N}]/u.test(text); // a picture, not words
-    if (ratio < (large || sign ? 3 : 4.5)) bad[`${e.tagName}.${e.getAttribute('class')}`] = [ratio.toFixed(2), text.slice(0, 40)];
+    if (ratio >= (large || sign ? 3 : 4.5)) continue;
+    bad[`${e.tagName}.${e.getAttribute('class')}`] = [ratio.toFixed(2), text.slice(0, 40)];
   }
   return [seen, bad];
 }"""

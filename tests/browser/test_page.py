@@ -43,7 +43,8 @@ NAMES = """() => {
   return bad;
 }"""
 
-# What a pointer can press and a key cannot reach; and where the focus is, whether one sees it, and whether it is in view.
+# What a pointer can press and a key cannot reach; then where the focus is, whether one sees it and whether it is in
+# view.
 BY_POINTER_ALONE = """() => {
   const pressed = e => getComputedStyle(e).cursor === 'pointer', bad = {};
   for (const e of document.querySelectorAll('.tc-report *')) {
@@ -56,8 +57,9 @@ BY_POINTER_ALONE = """() => {
 }"""
 FOCUSED = """() => {
   const e = document.activeElement, box = e.getBoundingClientRect(), style = getComputedStyle(e);
-  return e === document.body ? null : [e.outerHTML.slice(0, 90), style.outlineStyle !== 'none' || style.boxShadow !== 'none',
-                                       box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight];
+  const ring = style.outlineStyle !== 'none' || style.boxShadow !== 'none';
+  const inView = box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight;
+  return e === document.body ? null : [e.outerHTML.slice(0, 90), ring, inView];
 }"""
 
 # Elements that reach beyond the page's right edge, but for those in containers that scroll.

@@ -138,10 +138,14 @@ def test_bert_draws_fast(executed: Path, lab: Lab) -> None:
         ".find(c => c.model.sharedModel.source.includes('-o bert_report'));"
     )
     lab.page.evaluate(
-        f"() => {{ {cell} window.saved = cell.model.outputs.toJSON(); cell.node.scrollIntoView(); cell.model.outputs.clear(); }}"
+        f"() => {{ {cell} window.saved = cell.model.outputs.toJSON();"
+        " cell.node.scrollIntoView(); cell.model.outputs.clear(); }"
     )
     fill = f"{cell} cell.model.outputs.fromJSON(window.saved);"
-    wait = "return new Promise(done => { const look = () => cell.node.querySelector('.tc-head') ? done() : setTimeout(look, 5); look(); })"
+    wait = (
+        "return new Promise(done => { const look = () => "
+        "cell.node.querySelector('.tc-head') ? done() : setTimeout(look, 5); look(); })"
+    )
     spent = {"closed": cpu_ms(lab.page, fill + wait)}
     lab.page.evaluate(f"() => {{ {cell} cell.node.querySelector('.tc-head').click(); }}")
     for name in ("overview", "code", "graph", "profile", "guards", "speed", "more"):

@@ -110,7 +110,8 @@ def test_a_notebooks_page_asks_nobody(site):
 
 
 def test_a_page_from_disk_asks_nobody_for_its_search(site):
-    page = '<p>a</p><script src="https://unpkg.com/iframe-worker/shim"></script><script src="search/search_index.js"></script>'
+    scripts = "https://unpkg.com/iframe-worker/shim", "search/search_index.js"
+    page = "<p>a</p>" + "".join(f'<script src="{s}"></script>' for s in scripts)
     left = site.from_disk(page)
     assert "unpkg" not in left and "window.Worker" in left and left.count("</script>") == 2
 

@@ -344,8 +344,8 @@ ROWS = (
     ),
     Row(
         "FSDPState()",
-        "_state_ctx.all_states _state_ctx.iter_forward_root _state_ctx.post_optim_event _training_state _is_root _lazy_init _modules _mp_policy "
-        "_device _fsdp_param_group",
+        "_state_ctx.all_states _state_ctx.iter_forward_root _state_ctx.post_optim_event _training_state _is_root _lazy_init _modules "
+        "_mp_policy _device _fsdp_param_group",
         "which modules are parted, and what their hooks would do",
     ),
     Row(

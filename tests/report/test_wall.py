@@ -187,7 +187,7 @@ def profiled(device: str, kernels: float, plain: float = 100e-6) -> s.CallProfil
 
 
 def test_on_a_gpu_the_share_of_launches_is_told_with_the_remedy_that_takes_them_away():
-    """A launch's own length says nothing of the kernel's: the device works for as long as the kernels take one by one."""
+    """A launch's own length says nothing of the kernel's: the device works as long as the kernels take one by one."""
     r = report_with(s.WallPart("rest", "the rest", 1.0))
     r.externs, r.graphs[0].kernels = [], [0]
     r.kernels = [s.Kernel("k", "triton", graph=0, seconds=20e-6, launches=2)]

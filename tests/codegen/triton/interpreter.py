@@ -33,8 +33,8 @@ _child: list[subprocess.Popen] = []
 
 
 def compile_fn(fn: Callable, *inputs: Any, **opts: Any) -> Schedule:
-    """fn through lowering and fusion. The tensors are a CPU's, but what is done on a CPU alone is left out: a short form
-    of erf, variances in float64, sums that cannot overflow.
+    """fn through lowering and fusion. The tensors are a CPU's. What is done on a CPU alone is left out: a short form of
+    erf, variances in float64, sums that cannot overflow.
     """
     with (
         mock.patch.object(pointwise, "_inside_gelu", lambda node: False),

@@ -420,7 +420,7 @@ def _settings() -> None:
     kind.__delattr__ = lambda self, name: None  # type: ignore[method-assign]
 
 
-# Settings that tests change by mock.patch, and that the installed version may have no longer: those that stand for them.
+# Settings that tests change by mock.patch and the installed version may lack: those that stand for them.
 GONE = {
     "cache_size_limit": "recompile_limit",
     "accumulated_cache_size_limit": "accumulated_recompile_limit",
