@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "reproduce": {"symbolic", "graph", "runtime", "config"},
     "minifier": {"reproduce", "stages", "api"},
     "logs": {"report"},
-    "frontend": {"guards", "capture", "autograd", "runtime", "backends", "config", "logs", "marks", "stages"},
+    "frontend": {"guards", "graph", "capture", "autograd", "runtime", "backends", "config", "logs", "marks", "stages"},
     "export": {
         *("symbolic", "native", "guards", "ops", "graph", "capture", "lowering", "codegen", "runtime", "backends"),
         *("frontend", "marks", "stages", "config", "api"),
