@@ -149,7 +149,7 @@ $(AREAS:%=test-%): test-%: setup
 # In an environment of its own, which stays: .venv-torch-2.11.0, or .venv-torch-2.13.0-python3.13. Lint, types and the browser are `make test`'s.
 TORCH_VENV = .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 test-torch:
-	@test -n "$(TORCH)" || { echo "which torch? make test-torch TORCH=2.11.0 (or 2.13.0, 2.14.1)"; exit 2; }
+	@test -n "$(TORCH)" || { echo "which torch? make test-torch TORCH=2.11.0 (or 2.13.0, 2.14.1, 2.15.0)"; exit 2; }
 	@$(MAKE) --no-print-directory suite VENV=$(TORCH_VENV)
 suite: setup
 	$(PYTEST) -m "not browser" $(PYTEST_ARGS)

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 # Torch's CPU build comes without Triton: the GPU's kernels are tested by its interpreter, and compiled for GPUs that
 # are not there. Each release of torch was built with one: from this torch on, this Triton.
-TRITON = {(2, 11): "triton==3.6.0", (2, 12): "triton==3.7.1", (2, 14): "triton==3.8.0"}
+TRITON = {(2, 11): "triton==3.6.0", (2, 12): "triton==3.7.1", (2, 14): "triton==3.8.0", (2, 15): "triton==3.9.0"}
 LAB = ROOT / "labextension"
 BUILT = ROOT / "extension" / "labextension"
 
@@ -155,7 +155,8 @@ def installed_torch() -> str:
 
 def torch(version: str = "") -> int:
     """Without a GPU the CPU build is enough (200 MB, not 4 GB): it is taken where its index can be reached, or where
-    pip's own configuration (find-links) has it."""
+    pip's own configuration (find-links) has it. Where pip may not have the release that constraints.txt names (a mirror
+    without it, a company's own constraint), the newest that it may have comes."""
     wanted = f"torch=={version or pinned_torch()}"
     extra = []
     if not shutil.which("nvidia-smi") and reachable(f"{CPU_WHEELS}/torch/"):
@@ -166,6 +167,10 @@ def torch(version: str = "") -> int:
     say(f"installing {wanted} ({size})")
     status = pip(*extra, wanted)
     status = pip(wanted) if status and extra else status
+    if status and not version:
+        (any_release,) = (r for r in settings()["project"]["dependencies"] if r.startswith("torch"))
+        say(f"pip has no {wanted} here: installing the newest release that it has")
+        status = pip(*extra, any_release)
     if status:
         say(
             f"{wanted} cannot be installed for Python {platform.python_version()} here.",
@@ -191,12 +196,16 @@ def triton_for(release: str) -> str:
     return TRITON[max((least for least in TRITON if least <= version), default=min(TRITON))]
 
 
+def settings() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
 def packages() -> int:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = project["project"]["optional-dependencies"]
-    wanted = project["project"]["dependencies"] + extras["jupyter"] + extras["test"]
+    project = settings()["project"]
+    extras = project["optional-dependencies"]
+    wanted = project["dependencies"] + extras["jupyter"] + extras["test"]
     wanted = [requirement for requirement in wanted if not requirement.startswith("tcompile[")]
-    wanted += project["build-system"]["requires"]
+    wanted += settings()["build-system"]["requires"]
     if importlib.util.find_spec("triton") is None and (platform.system(), platform.machine()) == ("Linux", "x86_64"):
         wanted.append(triton_for(installed_torch()))
     if not (shutil.which("node") and shutil.which("npm")):

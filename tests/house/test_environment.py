@@ -35,7 +35,14 @@ def test_the_installed_torch_is_named_without_its_build(environment):
 
 @pytest.mark.parametrize(
     "release, triton",
-    [("2.11.0", "3.6.0"), ("2.12.1", "3.7.1"), ("2.13.0", "3.7.1"), ("2.14.1", "3.8.0"), ("2.99.0", "3.8.0")],
+    [
+        ("2.11.0", "3.6.0"),
+        ("2.12.1", "3.7.1"),
+        ("2.13.0", "3.7.1"),
+        ("2.14.1", "3.8.0"),
+        ("2.15.0", "3.9.0"),
+        ("2.99.0", "3.9.0"),
+    ],
 )
 def test_triton_fits_torch(environment, release, triton):
     assert environment.triton_for(release) == f"triton=={triton}"
@@ -48,6 +55,15 @@ def test_the_torch_that_is_asked_for_is_installed(environment, monkeypatch, vers
     monkeypatch.setattr(environment, "reachable", lambda url: False)
     assert environment.main(["torch", f"--version={version}"]) == 0
     assert asked == [(wanted or f"torch=={environment.pinned_torch()}",)]
+
+
+def test_where_pip_may_not_have_the_pinned_torch_the_newest_that_it_may_have_comes(environment, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(environment, "pip", lambda *args: asked.append(args) or "==" in args[-1])
+    monkeypatch.setattr(environment, "reachable", lambda url: False)
+    assert environment.torch() == 0
+    assert asked == [(f"torch=={environment.pinned_torch()}",), ("torch>=2.11",)]
+    assert "the newest release that it has" in capsys.readouterr().out
 
 
 def test_a_torch_that_cannot_be_had_is_said(environment, monkeypatch, capsys):
