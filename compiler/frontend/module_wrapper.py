@@ -12,6 +12,7 @@ import abc
 import copy
 import functools
 import operator
+import sys
 import types
 import weakref
 from typing import Any
@@ -20,6 +21,7 @@ import torch.nn as nn
 from torch.nn.modules import module as _nn
 
 from .engine import Engine
+from ..capture.kinds.callables import PYTHON_FUNCTIONS
 from ..runtime.stock_hook import hidden
 
 __all__ = ["wrap_module", "original_module", "call_module"]
@@ -46,7 +48,11 @@ class CompiledCalls:
             types.FunctionType(call_module.__code__.replace(), call_module.__globals__, "call_module")
         )
         forward = type(module).forward
-        self.forward_function = forward if isinstance(forward, types.FunctionType) else None
+        own = (
+            isinstance(forward, types.FunctionType)
+            and (forward.__module__, forward.__qualname__) not in PYTHON_FUNCTIONS
+        )
+        self.forward_function = forward if own else None
         self.forward = engine.dispatcher(forward) if self.forward_function is not None else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -155,4 +161,14 @@ def wrap_module(module: nn.Module, engine: Engine) -> nn.Module:
     new = object.__new__(c)
     new.__dict__ = module.__dict__
     object.__setattr__(new, _SLOT, CompiledCalls(module, engine))
+    _share_parts(module, new)
     return new
+
+
+def _share_parts(module: nn.Module, new: nn.Module) -> None:
+    """Where FSDP2 has parted the module, it finds what it knows of it by the stand-in, too: as a part of another
+    module the stand-in is what that one has."""
+    states = sys.modules.get("torch.distributed._composable_state")
+    known = states._module_state_mapping if states is not None else {}
+    if module in known:
+        known[new] = known[module]

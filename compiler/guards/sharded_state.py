@@ -11,13 +11,12 @@ import operator
 import weakref
 from typing import Any
 
-__all__ = ["ShardedCheck", "groups_of", "states_of", "parameters_of", "WANTED"]
+__all__ = ["ShardedCheck", "groups_of", "states_of", "parameters_of", "has_gradient", "placed_before", "WANTED"]
 
 # Of a group: an attribute, its value where the hooks do what a graph can do, and what it means where it has another.
 WANTED: tuple[tuple[str, Any, str], ...] = (
     ("_sharded_state", "SHARDED", "its parameters are gathered already"),
     ("_training_state", "IDLE", "a pass over it is under way"),
-    ("reduce_grads", True, "gradients are added up before they are exchanged"),
     ("reshard_after_backward", True, "parameters stay gathered after backward"),
     ("gradient_divide_factor", None, "the program says by what gradients are divided"),
     ("reduce_scatter_unused_params", False, "parameters without a gradient are exchanged as well"),
@@ -45,8 +44,19 @@ def parameters_of(root: Any) -> list[Any]:
     return [p for state in states_of(root) for group in groups_of(state) for p in group.fsdp_params]
 
 
+def has_gradient(p: Any) -> bool:
+    """Whether the hooks have left a gradient of a whole parameter, which is to be exchanged later."""
+    whole = getattr(p, "_unsharded_param", None)
+    return whole is not None and whole.grad is not None
+
+
+def placed_before(p: Any) -> Any:
+    """How a parameter was placed as a DTensor when FSDP2 parted its local tensor."""
+    return p._unsharded_dtensor_spec if hasattr(p, "_unsharded_dtensor_spec") else p._tp_spec  # (before torch 2.12)
+
+
 _SIMPLE = (bool, type(None), enum.Enum)
-_GROUP = (*(name for name, _, _ in WANTED), "post_forward_mesh_info", "mesh_info")
+_GROUP = ("reduce_grads", "all_reduce_grads", *(name for name, _, _ in WANTED), "post_forward_mesh_info", "mesh_info")
 _COMMUNICATION = ("_all_gather_comm", "_reduce_scatter_comm")
 
 
@@ -71,7 +81,8 @@ class ShardedCheck:
                 facts += [v if isinstance(v, _SIMPLE) else id(v) for v in self.read(group)]
                 facts += [type(getattr(group, name)) for name in _COMMUNICATION]
                 for p in group.fsdp_params:
-                    facts += (p.sharded_param.requires_grad, p.unsharded_accumulated_grad is None)
+                    waits = group.reduce_grads and p.unsharded_accumulated_grad is not None
+                    facts += (p.sharded_param.requires_grad, waits, has_gradient(p))
         return facts
 
     def __call__(self, root: Any) -> bool:

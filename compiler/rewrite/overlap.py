@@ -2,6 +2,7 @@
 
 Between two of FSDP2's modules there is one all-gather under way at a time: that of the module behind the one which is
 computed. It begins before the one ahead of it is waited for. A reduce-scatter is waited for when the next one begins.
+An all-reduce of what it gave (parts that several processes hold alike) begins then, and is waited for one module later.
 So there is something to do while tensors are exchanged, and no more memory than for one exchange of each kind.
 """
 
@@ -55,15 +56,23 @@ def _move(nodes: list[Node], before: Node) -> None:
 
 def _behind(graph: torch.fx.Graph, reductions: list[Node]) -> None:
     output = next(n for n in reversed(graph.nodes) if n.op == "output")
-    tails = [_made_of(r) for r in reductions]
-    for tail, until in zip(tails, [*reductions[1:], output]):
-        inside = set(tail)
-        place = {n: i for i, n in enumerate(graph.nodes)}
-        if all(
-            i in inside or i.op != "call_function" or place[i] < place[until] for n in tail for i in n.all_input_nodes
-        ):
-            for n in sorted(tail, key=place.__getitem__):
-                until.prepend(n)
+    made = {r: _made_of(r) for r in reductions}
+    followed = {r: next((n for n in reductions if n in made[r]), None) for r in reductions}
+    heads = [r for r in reductions if r not in followed.values()]
+    for i, head in enumerate(heads):
+        second = followed[head]
+        last = made[second] if second is not None else []
+        stages = [[n for n in made[head] if n not in last], last]
+        for stage, until in zip(stages, [*heads[i + 1 : i + 3], output, output]):
+            _move_back(graph, stage, until)
+
+
+def _move_back(graph: torch.fx.Graph, nodes: list[Node], until: Node) -> None:
+    """Put nodes before one that comes after what they are made of; else they stay."""
+    inside, place = set(nodes), {n: i for i, n in enumerate(graph.nodes)}
+    if all(i in inside or i.op != "call_function" or place[i] < place[until] for n in nodes for i in n.all_input_nodes):
+        for n in sorted(nodes, key=place.__getitem__):
+            until.prepend(n)
 
 
 def _made_of(reduction: Node) -> list[Node]:

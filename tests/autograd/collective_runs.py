@@ -82,6 +82,89 @@ def broadcast(x):
     return y + 1
 
 
+# --- later, and of other groups
+def broadcast_later(x):
+    y = x * 2
+    work = dist.broadcast(y, group_src=0, async_op=True)
+    z = x.sin()
+    work.wait()
+    return y + z
+
+
+def broadcast_from_each(x):
+    """What is given is an input, and a part of one."""
+    dist.broadcast(x, 0)
+    y = x + 1
+    dist.broadcast(y[1:3], src=1)
+    return y * x
+
+
+def all_to_all_later(x):
+    """Processes give each other parts of several sizes."""
+    rank = dist.get_rank()
+    given, got = ([1, 3], [1, 3]) if rank == 0 else ([3, 1], [3, 1])
+    out = x.new_empty(sum(got), 6)
+    work = dist.all_to_all_single(out, x * 2, got, given, async_op=True)
+    z = x.cos()
+    work.wait()
+    return out.sin() + z
+
+
+def gathers_later(x):
+    out, wide = [torch.empty_like(x) for _ in range(2)], x.new_empty(8, 6)
+    works = [dist.all_gather(out, x * 2, async_op=True), dist.all_gather_into_tensor(wide, x + 1, async_op=True)]
+    part = x.new_empty(2, 6)
+    works.append(dist.reduce_scatter_tensor(part, x * 3, op=dist.ReduceOp.MAX, async_op=True))
+    z = x.exp()
+    for work in works:
+        if not work.wait():
+            return z
+    return out[0] - out[1] + wide[2:6] + torch.cat([part, part]) + z
+
+
+def functional_siblings(x):
+    y = functional.broadcast(x.sin(), 1, dist.group.WORLD)
+    z = functional.all_to_all_single(x * 2, None, None, dist.group.WORLD)
+    w = functional.all_reduce(x.cos(), "max", dist.group.WORLD)
+    return functional.wait_tensor(y) + z * w
+
+
+def reduce_scatter(x):
+    """(Given as a list gloo exchanges it in its own way: no process may run eager's beside a compiled one.)"""
+    part = x.new_empty(2, 6)
+    dist.reduce_scatter(part, list((x * 3).chunk(2)))
+    return part + 1
+
+
+GROUPS: dict[str, dist.ProcessGroup] = {}
+
+
+def groups() -> dict[str, dist.ProcessGroup]:
+    """A second group of both processes, and one for each of them alone."""
+    if not GROUPS:
+        GROUPS["both"] = dist.new_group([0, 1])
+        for rank in range(WORLD):
+            group = dist.new_group([rank])
+            if rank == dist.get_rank():
+                GROUPS["own"] = group
+    return GROUPS
+
+
+def of_other_groups(x):
+    y, z = x * 2, x + 1
+    dist.all_reduce(y, group=GROUPS["both"])
+    works = [
+        dist.all_reduce(z, group=GROUPS["own"], async_op=True),
+        dist.broadcast(y, group=GROUPS["both"], group_src=1, async_op=True),
+    ]
+    out = x.new_empty(4, 6)
+    dist.all_gather_into_tensor(out, z, group=GROUPS["own"])
+    for work in works:
+        work.wait()
+    size = dist.get_world_size(GROUPS["own"])
+    return y + z + out * size + dist.get_rank(GROUPS["own"])
+
+
 def rank_and_size(x):
     return x * dist.get_rank() + dist.get_world_size()
 
@@ -135,8 +218,10 @@ def calls(f: Callable) -> Callable:
     grad = f in (functional_ones, without_history)
 
     def run(wrap: Callable) -> list[list]:
+        groups()
         g, steps = wrap(f), [lambda k: one_call(g, given(k), grad)] * CALLS
-        steps.append(lambda k: one_call(f if dist.get_rank() else g, given(k), grad))
+        if f is not reduce_scatter:
+            steps.append(lambda k: one_call(f if dist.get_rank() else g, given(k), grad))
         return [step(k) for k, step in enumerate(steps)]
 
     run.__name__ = f.__name__
@@ -217,6 +302,13 @@ ONE_GRAPH = (
             reduce_scatter_tensor,
             all_to_all_single,
             broadcast,
+            broadcast_later,
+            broadcast_from_each,
+            all_to_all_later,
+            gathers_later,
+            reduce_scatter,
+            functional_siblings,
+            of_other_groups,
             rank_and_size,
             functional_ones,
             without_history,

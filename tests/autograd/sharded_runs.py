@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
 from .two_processes import WORLD, start
@@ -35,7 +36,7 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = self.up.weight
         if (
-            type(weight) is not nn.Parameter
+            not isinstance(weight, nn.Parameter)
             or not weight.is_leaf
             or dict(self.named_parameters())["up.weight"] is not weight
         ):
@@ -142,6 +143,30 @@ def accumulated(wrap: Callable, net: Net) -> list:
 
 def accumulated_unsynced(wrap: Callable, net: Net) -> list:
     return train(part(net), wrap(net), parts=3, waits=True)
+
+
+def accumulated_mixed(wrap: Callable, net: Net) -> list:
+    """Sums of 16-bit gradients are kept in another dtype."""
+    return train(part(net, mp_policy=BF16), wrap(net), parts=3, waits=True)
+
+
+def late_sum(wrap: Callable, net: Net) -> list:
+    """Both forwards come before both backwards: what is to be exchanged comes after the forward that exchanges it. The
+    last pass skips a block, whose gradients of the first are exchanged all the same."""
+    model, out = wrap(part(net)), []
+    for k in range(STEPS):
+        losses = []
+        for i in range(2):
+            net.ways["skip"] = i == 1 and k == 2
+            net.set_requires_gradient_sync(i == 1)
+            losses.append(model(batch(2 * k + i)).float().square().mean())
+        for i, loss in enumerate(losses):
+            net.set_requires_gradient_sync(i == 1)
+            loss.backward()
+        out += [loss.detach() for loss in losses]
+        out += [whole(p.grad) for p in net.parameters() if p.grad is not None]
+        net.zero_grad()
+    return out
 
 
 def clipped(wrap: Callable, net: Net) -> list:
@@ -274,9 +299,29 @@ def broken(wrap: Callable, net: Net) -> list:
 
 
 def hybrid(wrap: Callable, net: Net) -> list:
-    """Parted in one dimension of a mesh, and alike in the other: what the hooks do."""
+    """Parted in one dimension of a mesh, which has one process in the other."""
     mesh = init_device_mesh("cpu", (1, WORLD), mesh_dim_names=("alike", "parted"))
     return train(part(net, mesh=mesh), wrap(net))
+
+
+def held_alike(wrap: Callable, net: Net) -> list:
+    """Each process holds all of a parameter: what another one has of it is added up."""
+    mesh = init_device_mesh("cpu", (WORLD, 1), mesh_dim_names=("alike", "parted"))
+    return train(part(net, mesh=mesh), wrap(net))
+
+
+def tensor_parallel(wrap: Callable, net: Net, processes: int = 1) -> list:
+    """Products are parted in one dimension of a mesh, and FSDP2 parts what each process has of them in the other."""
+    shape = (WORLD // processes, processes)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("parted", "products"))
+    for block in net.blocks:
+        parallelize_module(block, mesh["products"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return train(part(net, mesh=mesh["parted"]), wrap(net))
+
+
+def products_of_all(wrap: Callable, net: Net) -> list:
+    """FSDP2 has one process, and products are parted."""
+    return tensor_parallel(wrap, net, WORLD)
 
 
 def one_block_of_others(wrap: Callable, net: Net) -> list:
@@ -284,6 +329,13 @@ def one_block_of_others(wrap: Callable, net: Net) -> list:
     part(net)
     for i, block in enumerate(net.blocks):
         net.blocks[i] = wrap(block)
+    return train(net, net)
+
+
+def forwards_of_others(wrap: Callable, net: Net) -> list:
+    """The blocks' forwards are compiled, and FSDP2's hooks run around them."""
+    for block in part(net).blocks:
+        block.forward = wrap(block.forward)
     return train(net, net)
 
 
@@ -304,16 +356,22 @@ IN_GRAPH = (
     hooked_gradients,
     evaluated,
     saved_and_loaded,
+    accumulated_unsynced,
+    accumulated_mixed,
+    hybrid,
+    held_alike,
+    tensor_parallel,
+    products_of_all,
 )
 CASES = (
     *IN_GRAPH,
     stepped_by_a_graph,
     both_modes,
     met_by_eager,
-    accumulated_unsynced,
+    late_sum,
     broken,
-    hybrid,
     one_block_of_others,
+    forwards_of_others,
 )
 
 
@@ -364,7 +422,7 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
             got = run(tcompile.compile)
     finally:
         events.unsubscribe(hear)
-    far = 2e-2 if case in (mixed_precision, output_dtype) else 1e-5
+    far = 2e-2 if case in (mixed_precision, output_dtype, accumulated_mixed) else 1e-5
     worst = max((float((a - b).abs().max()) for a, b in zip(want, got) if a.numel()), default=0.0)
     return {
         "case": case.__name__,
@@ -383,7 +441,12 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
 def _kind(step: Any) -> str:
     op = getattr(step, "op", None)
     name = "" if op is None else op._schema.name.partition("::")[2]
-    short = {"all_gather_into_tensor": "gather", "reduce_scatter_tensor": "reduce", "wait_tensor": "wait"}
+    short = {
+        "all_gather_into_tensor": "gather",
+        "reduce_scatter_tensor": "reduce",
+        "wait_tensor": "wait",
+        "all_reduce": "reduce",
+    }
     return short.get(name, "compute" if op is not None or hasattr(step, "kernel") else "")
 
 

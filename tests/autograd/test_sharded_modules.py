@@ -28,7 +28,7 @@ def test_as_eager(rows: dict[str, dict], case: str) -> None:
 def test_one_graph(rows: dict[str, dict], case: str) -> None:
     row = rows[case]
     assert row["by_hooks"] == 0 and not row["breaks"] and not row["fallbacks"]
-    assert row["graphs"] == (2 if case == "evaluated" else 1)
+    assert row["graphs"] == (2 if case in ("evaluated", "accumulated_unsynced", "accumulated_mixed") else 1)
 
 
 @pytest.mark.parametrize("case", [c.__name__ for c in IN_GRAPH])
@@ -43,7 +43,18 @@ def test_a_compiled_step_is_a_graph(rows: dict[str, dict]) -> None:
 
 def test_what_no_graph_does_is_left_to_the_hooks(rows: dict[str, dict]) -> None:
     assert rows["broken"]["by_hooks"] and len(rows["broken"]["fallbacks"]) == 1
-    assert rows["accumulated_unsynced"]["by_hooks"] and rows["hybrid"]["by_hooks"]
+
+
+def test_what_comes_after_a_forward_is_exchanged_too(rows: dict[str, dict]) -> None:
+    assert rows["late_sum"]["by_hooks"] == 0 and not rows["late_sum"]["breaks"]
+
+
+@pytest.mark.parametrize("case", ["one_block_of_others", "forwards_of_others"])
+def test_blocks_that_are_compiled_alone(rows: dict[str, dict], case: str) -> None:
+    """FSDP2 knows them as parts of the module around them, and steps are taken on the local parts of all parameters."""
+    row = rows[case]
+    assert row["steps_on_parts"] == STEPS and row["by_hooks"] == 5 * STEPS
+    assert all("gather" not in order for order in row["orders"])
 
 
 def test_gathers_are_one_module_ahead_and_reductions_behind(rows: dict[str, dict]) -> None:
@@ -56,5 +67,8 @@ def test_gathers_are_one_module_ahead_and_reductions_behind(rows: dict[str, dict
     assert "compute" in backward[at : backward.index("wait")]
     first, second = [i for i, k in enumerate(backward) if k == "reduce"][:2]
     assert "wait" in backward[first:second] and "compute" in backward[first : first + 3]
+    alike = rows["held_alike"]["orders"][1]
+    first, second = [i for i, k in enumerate(alike) if k == "reduce"][:2]
+    assert "wait" not in alike[first : first + 3] and "compute" in alike[first:second]
     kept = rows["kept_after_forward"]["orders"][1]
     assert "gather" not in kept

@@ -342,6 +342,7 @@ ROWS = (
         "FSDPState._pre_forward(self, module, args, kwargs) FSDPState._post_forward(self, module, input, output)",
         "FSDP2's hooks, in whose place the graph gathers parameters",
     ),
+    Row("torch.distributed._composable_state", "_module_state_mapping", "which modules are parted"),
     Row(
         "FSDPState()",
         "_state_ctx.all_states _state_ctx.iter_forward_root _state_ctx.post_optim_event _training_state _is_root _lazy_init _modules "

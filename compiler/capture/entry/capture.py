@@ -35,7 +35,7 @@ from ..library import (
     functional_transforms,
     higher_order_calls,
 )
-from ..library.distributed import collective_calls, fully_shard
+from ..library.distributed import collective_calls, data_parallel, fully_shard
 from ..arrays import numpy_numbers
 from ..breaks.causes import make_graph_break
 from ..bytecode.loop_break import make_loop_break, make_native_loop
@@ -574,6 +574,7 @@ class _Attempt:
             modes=changes_modes(graph) if graph is not None and self.opts.in_order else None,
         )
         lasting, attributes = parted(machine.effects, {*machine.world.created, *machine.world.made})
+        inputs = graph.example_inputs if graph is not None else ()
         return CaptureResult(
             code=self.code,
             guards=self._guards(graph),
@@ -586,7 +587,7 @@ class _Attempt:
             lasting=lasting,
             attributes=attributes,
             needs_hook=needs_hook,
-            placed=machine.placed,
+            placed=machine.placed + fully_shard.parted_by_hooks([*machine.placed, *inputs]),
         )
 
     def _train_natively(self, reason: str) -> NoReturn:

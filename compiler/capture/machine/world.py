@@ -503,7 +503,9 @@ class World:
         self.rely_on_bases(self.type_of(value))
         if isinstance(value, TraceTensor):
             real = self.reals.get(id(value))
-            return isinstance(real if real is not None else torch.empty(0, dtype=value.dtype), classes)
+            if real is None:
+                real = torch.empty(0, dtype=value.dtype).as_subclass(self.type_of(value))
+            return isinstance(real, classes)
         if isinstance(value, torch.SymInt):
             return isinstance(2, classes) or isinstance(value, classes)
         if isinstance(value, torch.SymBool):

@@ -1,8 +1,12 @@
 """Parameters that FSDP2 has parted, in a graph: gathered where a module begins, their gradients reduced behind it.
 
 An `Unshard` node gives the whole parameters of one group, of the parts that each process holds. That is one all-gather
-of all parts at once, as FSDP2 does it; its gradient is one reduce-scatter. What the graph gets comes from
-`LocalShards`, and the gradients that leave there become `.grad` of the parameters, as FSDP2 sets them.
+of all parts at once, as FSDP2 does it. Its gradient is one reduce-scatter, and one all-reduce where several processes
+hold the same part. What the graph gets comes from `LocalShards`, and the gradients that leave there become `.grad` of the
+parameters, as FSDP2 sets them.
+
+Gradients that the program wants added up before they are exchanged leave whole, through `takers`: tensors of the whole
+parameters' shapes without memory of their own. A later pass gets their sum as `earlier`, and exchanges it with its own.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from ...guards.sharded_state import groups_of, parameters_of, states_of
 from ..tensor import state
 from .crossings import Call
 
-__all__ = ["Shard", "ShardGroup", "Unshard", "LocalShards"]
+__all__ = ["ShardGroup", "Unshard", "Given", "given_of", "described", "LocalShards"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Shard:
 class ShardGroup:
     """Parameters that are gathered together: the `gather` group's name, the `reduce` group's, and how many processes.
 
+    across, replicas      the name of the group of processes that hold the same part, and how many; "" where none do
+    taken, earlier        of which parameters gradients leave whole, and of which there are such of earlier passes
     dtype, reduce_dtype   what is gathered, and what gradients are reduced in; None: gradients' own
     own_dtype             of the parameters and of their gradients
     again                 backward gathers once more; else what forward gathered is kept
@@ -44,6 +50,10 @@ class ShardGroup:
     gather: str
     reduce: str
     processes: int
+    across: str
+    replicas: int
+    taken: tuple[int, ...]
+    earlier: tuple[int, ...]
     dtype: torch.dtype
     reduce_dtype: torch.dtype | None
     own_dtype: torch.dtype
@@ -52,11 +62,12 @@ class ShardGroup:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, group: ShardGroup, *parts: torch.Tensor) -> tuple:
+    def forward(ctx: Any, group: ShardGroup, *given: torch.Tensor) -> tuple:
         ctx.group = group
         ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given[len(given) - len(group.earlier) :])
         with _marked("unshard", group.again):
-            whole = _gathered(group, parts)
+            whole = _gathered(group, given[: len(group.shards)])
         ctx.mark_non_differentiable(*(t for t, s in zip(whole, group.shards) if not s.differentiable))
         return whole
 
@@ -64,8 +75,14 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple:
         group = ctx.group
         there = {i: g for i, g in enumerate(gradients) if g is not None and group.shards[i].differentiable}
+        if group.taken:
+            taken = (there.get(i) for i in group.taken)
+            kept = group.reduce_dtype or group.dtype
+            return None, *[None] * len(group.shards), *(g if g is None else g.to(kept) for g in taken)
+        for i, sum_before in zip(group.earlier, ctx.saved_tensors):
+            there[i] = sum_before + there[i] if i in there else sum_before
         with _marked("reduced", True):
-            return None, *_reduced(group, there)
+            return None, *_reduced(group, dict(sorted(there.items()))), *[None] * len(group.earlier)
 
 
 @contextmanager
@@ -86,8 +103,9 @@ def _marked(name: str, value: bool) -> Iterator[None]:
 def _gathered(group: ShardGroup, parts: Sequence[torch.Tensor]) -> tuple:
     given = [t.to(group.dtype) for t in parts]
     flat = torch.cat(given) if len(given) > 1 else given[0]
-    ops = torch.ops._c10d_functional
-    gathered = ops.wait_tensor.default(ops.all_gather_into_tensor.default(flat, group.processes, group.gather))
+    ops, gathered = torch.ops._c10d_functional, flat
+    if group.processes > 1:
+        gathered = ops.wait_tensor.default(ops.all_gather_into_tensor.default(flat, group.processes, group.gather))
     rows = gathered.view(group.processes, -1).split([prod(s.part) for s in group.shards], 1)
     return tuple(_whole(row, s, group.processes) for row, s in zip(rows, group.shards))
 
@@ -107,10 +125,12 @@ def _reduced(group: ShardGroup, gradients: dict[int, torch.Tensor]) -> list[torc
     rows = [_in_rows(g, group.shards[i], group.processes) for i, g in gradients.items()]
     rows = [r if group.reduce_dtype is None else r.to(group.reduce_dtype) for r in rows]
     flat = (torch.cat(rows, 1) if len(rows) > 1 else rows[0]).reshape(-1)
-    ops = torch.ops._c10d_functional
-    mean = ops.wait_tensor.default(ops.reduce_scatter_tensor.default(flat, "avg", group.processes, group.reduce)).to(
-        group.own_dtype
-    )
+    ops, mean = torch.ops._c10d_functional, flat
+    if group.processes > 1:
+        mean = ops.wait_tensor.default(ops.reduce_scatter_tensor.default(mean, "avg", group.processes, group.reduce))
+    if group.replicas > 1:
+        mean = ops.wait_tensor.default(ops.all_reduce.default(mean, "avg", group.across))
+    mean = mean.to(group.own_dtype)
     for i, part in zip(gradients, mean.split([prod(group.shards[i].part) for i in gradients])):
         out[i] = part
     return out
@@ -125,34 +145,39 @@ def _in_rows(gradient: torch.Tensor, shard: Shard, processes: int) -> torch.Tens
 
 
 class Unshard(Call):
-    """Parts that this process holds -> the whole parameters of a group."""
+    """Parts that this process holds, takers of whole gradients, earlier gradients -> a group's whole parameters."""
 
     def __init__(self, group: ShardGroup, name: str):
         super().__init__(f"unshard_{name}" if name else "unshard")
         self.group = group
 
-    def __call__(self, *parts: torch.Tensor) -> tuple:
-        return _Gather.apply(self.group, *parts)
+    def __call__(self, *given: torch.Tensor) -> tuple:
+        return _Gather.apply(self.group, *given)
 
 
 class _Leave(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, groups: Sequence[Sequence[Any]]) -> tuple:
-        parameters = [p for group in groups for p in group]
-        ctx.groups, ctx.parameters = groups, parameters
+    def forward(ctx: Any, anchor: torch.Tensor, order: Sequence[Any], given: Sequence[Given]) -> tuple:
+        ctx.order, ctx.given = order, given
         ctx.set_materialize_grads(False)
-        parts = tuple(p._sharded_param_data.detach() for p in parameters)
-        ctx.mark_non_differentiable(*(t for t, p in zip(parts, parameters) if not p.sharded_param.requires_grad))
-        return parts
+        tensors = tuple(g.tensor() for g in given)
+        ctx.mark_non_differentiable(*(t for t, g in zip(tensors, given) if not g.differentiable))
+        return tensors
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple:
-        there = {id(p): g for p, g in zip(ctx.parameters, gradients) if g is not None}
-        for group in reversed(ctx.groups):  # hooks of the program's hear of gradients in this order
-            for p in group:
-                if id(p) in there:
-                    _receive(p, there[id(p)])
-        return None, None
+        there = {(g.kind, id(g.parameter)): t for g, t in zip(ctx.given, gradients) if t is not None}
+        earlier = {id(g.parameter): g.now for g in ctx.given if g.kind == "earlier"}
+        for group in ctx.order:  # hooks of the program's hear of gradients in this order
+            for p in group.fsdp_params:
+                part = there.get(("part", id(p)))
+                _keep(p, there.get(("taker", id(p))), None if part is None else earlier.get(id(p)))
+            if group.reduce_grads:
+                _exchange_rest(group)
+            for p in group.fsdp_params:
+                if ("part", id(p)) in there:
+                    _receive(p, there["part", id(p)])
+        return None, None, None
 
 
 @torch.no_grad()
@@ -168,8 +193,70 @@ def _receive(p: Any, gradient: torch.Tensor) -> None:
         hook(sharded)
 
 
+@torch.no_grad()
+def _keep(p: Any, gradient: torch.Tensor | None, exchanged: torch.Tensor | None) -> None:
+    """Add to what is exchanged later, and take away what was: tensors of their own, since a forward may have been given
+    the one before."""
+    kept = p.unsharded_accumulated_grad
+    if exchanged is not None:
+        kept = None if kept is exchanged else -exchanged if kept is None else kept - exchanged
+    if gradient is not None:
+        kept = gradient if kept is None else kept + gradient
+    p.unsharded_accumulated_grad = kept
+
+
+@torch.no_grad()
+def _exchange_rest(group: Any) -> None:
+    """The graph has exchanged what was kept when forward began. What came since then is exchanged here."""
+    rest = {
+        i: p.unsharded_accumulated_grad
+        for i, p in enumerate(group.fsdp_params)
+        if p.unsharded_accumulated_grad is not None
+    }
+    if not rest:
+        return
+    for p, part in zip(group.fsdp_params, _reduced(described(group), rest)):
+        p.unsharded_accumulated_grad = None
+        if part is not None:
+            _receive(p, part)
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """One tensor that a graph gets of a parameter of FSDP2's. kind: "part", "taker" or "earlier"."""
+
+    kind: str
+    parameter: Any
+    kept: torch.dtype | None = None
+    now: Any = None
+
+    @property
+    def differentiable(self) -> bool:
+        return self.kind != "earlier" and self.parameter.sharded_param.requires_grad
+
+    def tensor(self) -> torch.Tensor:
+        p = self.parameter
+        if self.kind == "taker":
+            return torch.empty((), dtype=self.kept, device=p._sharded_param_data.device).expand(p._orig_size)
+        return (p._sharded_param_data if self.kind == "part" else self.now).detach()
+
+
+def given_of(state: Any, differentiable: bool) -> list[Given]:
+    """What a graph gets of the parameters below an outermost module, in order."""
+    given = [Given("part", p) for p in parameters_of(state)]
+    for group in (group for s in states_of(state) for group in groups_of(s)) if differentiable else ():
+        kept = group._reduce_dtype or group.fsdp_params[0].param_dtype or group.fsdp_params[0].orig_dtype
+        for p in group.fsdp_params:
+            if not group.reduce_grads and p.sharded_param.requires_grad:
+                given.append(Given("taker", p, kept))
+            elif group.reduce_grads and p.unsharded_accumulated_grad is not None:
+                given.append(Given("earlier", p, now=p.unsharded_accumulated_grad))
+    return given
+
+
 class LocalShards(Call):
-    """The state of an outermost FSDP2 module -> the parts that this process holds of all parameters, flat and padded.
+    """The state of an outermost FSDP2 module -> the parts that this process holds of all parameters, flat and padded,
+    and what else graphs get of them.
 
     They are plain tensors in the parameters' memory. Gradients that reach them are the parameters' own.
     `differentiable`: gradients pass, in whatever mode they are asked for.
@@ -181,8 +268,35 @@ class LocalShards(Call):
         self.anchor = torch.empty(0, requires_grad=True)  # (without an input that requires grad there is no history)
 
     def __call__(self, state: Any) -> tuple:
+        given = given_of(state, self.differentiable)
         if self.differentiable:
-            groups = [group.fsdp_params for s in states_of(state) for group in groups_of(s)]
+            order = [group for s in reversed(states_of(state)) for group in reversed(groups_of(s))]
             with torch.enable_grad():
-                return _Leave.apply(self.anchor, groups)
-        return tuple(p._sharded_param_data.detach() for p in parameters_of(state))
+                return _Leave.apply(self.anchor, order, given)
+        return tuple(g.tensor() for g in given)
+
+
+def described(group: Any) -> ShardGroup:
+    """A group of FSDP2's, as it is now."""
+    first, mesh = group.fsdp_params[0], group.mesh_info
+    reduce = getattr(mesh, "reduce_scatter_process_group", None) or mesh.shard_process_group
+    shards = tuple(
+        Shard(tuple(p._orig_size), tuple(p.padded_sharded_param_size), p.sharded_param.requires_grad)
+        for p in group.fsdp_params
+    )
+    alike = getattr(mesh, "replicate_process_group", None)
+    parameters = list(enumerate(group.fsdp_params))
+    return ShardGroup(
+        shards,
+        mesh.shard_process_group.group_name,
+        reduce.group_name,
+        mesh.shard_mesh_size,
+        "" if alike is None else alike.group_name,
+        1 if alike is None else mesh.replicate_mesh_size,
+        () if group.reduce_grads else tuple(i for i, p in parameters if p.sharded_param.requires_grad),
+        tuple(i for i, p in parameters if p.unsharded_accumulated_grad is not None) if group.reduce_grads else (),
+        first.param_dtype or first.orig_dtype,
+        group._reduce_dtype,
+        group._orig_dtype or first.orig_dtype,
+        group.post_forward_mesh_info is not None,
+    )

@@ -2,14 +2,16 @@
 
 Where the outermost such module is called, its hooks are not run. A module's parameters are the results of an `Unshard`
 node while its forward lasts, and backward gathers them once more or reads what forward gathered, as FSDP2 was told.
-FSDP2's own objects stay in the state between two steps. What no node does (gradients that are added up before they are
-exchanged, hooks of the program's) runs by the hooks, and so does all of a forward that capture cannot see as a whole.
+FSDP2's own objects stay in the state between two steps. What no node does (hooks of the program's, parameters in the
+CPU's memory) runs by the hooks, and so does all of a forward that capture cannot see as a whole.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,17 +19,26 @@ import torch
 from .... import events
 from ....graph.tensor import TraceTensor
 from ....graph.wrappers import is_wrapper
-from ....graph.wrappers.unshard import LocalShards, Shard, ShardGroup, Unshard
+from ....graph.wrappers.unshard import LocalShards, ShardGroup, Unshard, described, given_of
 from ....guards import source as S
-from ....guards.sharded_state import WANTED, ShardedCheck, groups_of, parameters_of, states_of
+from ....guards.sharded_state import (
+    WANTED,
+    ShardedCheck,
+    groups_of,
+    has_gradient,
+    parameters_of,
+    placed_before,
+    states_of,
+)
 from ...kinds.callables import python_function
 from ...kinds.parameters import interpret
 from ...machine.signals import Break
+from .placed_tensors import apply_of_library
 
 if TYPE_CHECKING:
     from ...machine.machine import Machine
 
-__all__ = ["Unsharding"]
+__all__ = ["Unsharding", "parted_by_hooks"]
 
 _STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 _RUNS = "FSDP2's hooks run as they are: "
@@ -41,17 +52,20 @@ class Unsharding:
         self.machine, self.root = m, root
         m.placed += [p.sharded_param for p in parameters_of(root)]
         self.open: dict[int, list[tuple[dict, Any]]] = {}  # id of a state -> what its parameters hide
-        self.parts: dict[bool, dict[int, TraceTensor]] = {}  # by grad mode: id of FSDP2's parameter -> its part
+        self.given: dict[bool, dict[tuple, TraceTensor]] = {}  # by grad mode: kind and id of FSDP2's parameter -> input
+        self.waited_for: set[int] = set()  # ids of groups that exchange gradients of earlier passes with this one's
 
-    def _parts(self) -> dict[int, TraceTensor]:
-        """The parts of all parameters, as inputs of the graph: with a history where gradients are recorded now."""
+    def _given(self) -> dict[tuple, TraceTensor]:
+        """The parts of all parameters, and what goes with them, as inputs of the graph: with a history where gradients
+        are recorded now."""
         differentiable = torch.is_grad_enabled()
-        if differentiable not in self.parts:
-            shards, known = LocalShards(differentiable), self.parts.setdefault(differentiable, {})
+        if differentiable not in self.given:
+            shards, known = LocalShards(differentiable), self.given.setdefault(differentiable, {})
             where = S.unwrapped(self.machine.world.sources[id(self.root)], shards)
-            for k, (p, part) in enumerate(zip(parameters_of(self.root), shards(self.root))):
-                known[id(p)] = self._input(part, S.item(where, k))
-        return self.parts[differentiable]
+            rows = zip(given_of(self.root, differentiable), shards(self.root))
+            for k, (row, tensor) in enumerate(rows):
+                known[row.kind, id(row.parameter)] = self._input(tensor, S.item(where, k))
+        return self.given[differentiable]
 
     def _input(self, part: torch.Tensor, source: Any) -> TraceTensor:
         world = self.machine.world
@@ -68,11 +82,13 @@ class Unsharding:
         hidden = self.open[id(state)] = []
         m.world.keep.append(state)
         for group in groups_of(state):
-            unshard = Unshard(_described(group), (group._module_fqn or "").replace(".", "_"))
-            parts = tuple(self._parts()[id(p)] for p in group.fsdp_params)
-            whole = m.graph.record("call_function", unshard, parts, {}, m.native(unshard, *parts))
+            unshard = Unshard(described(group), (group._module_fqn or "").replace(".", "_"))
+            given = tuple(self._of_group(group, unshard.group))
+            whole = m.graph.record("call_function", unshard, given, {}, m.native(unshard, *given))
             tables: dict[int, dict[str, Any]] = {}
             for p, t in zip(group.fsdp_params, whole):
+                if p.is_dtensor:
+                    t = _as_dtensor(m, p, t)
                 for owner, name in _places(p):
                     table = tables.get(id(owner))
                     if table is None:
@@ -83,6 +99,16 @@ class Unsharding:
                         mine["_parameters"] = table
                     t._is_param = True  # as the program sees it
                     table[name] = t
+
+    def _of_group(self, group: Any, described: ShardGroup) -> Iterator[TraceTensor]:
+        known, ps = self._given(), group.fsdp_params
+        yield from (known["part", id(p)] for p in ps)
+        if torch.is_grad_enabled():
+            yield from (known["taker", id(ps[i])] for i in described.taken)
+            yield from (known["earlier", id(ps[i])] for i in described.earlier)
+            if described.earlier and id(group) in self.waited_for:
+                raise Break("disabled", _RUNS + "a module is called twice while gradients of earlier passes wait")
+            self.waited_for.add(id(group))
 
     def leave(self, state: Any) -> None:
         for mine, table in self.open.pop(id(state)):
@@ -97,29 +123,34 @@ class Unsharding:
         events.emit("fallback", what=what, reason=f"{reason}; they run around the graphs", count=1)
 
 
+def _as_dtensor(m: Machine, p: Any, local: TraceTensor) -> Any:
+    """What was a DTensor before FSDP2 parted its local tensor (tensor parallel) is one again."""
+    from torch.distributed.tensor._api import _FromTorchTensor
+
+    spec = placed_before(p)
+    shape, stride = spec.tensor_meta.shape, spec.tensor_meta.stride
+    return apply_of_library(m, _FromTorchTensor, (local, spec.mesh, spec.placements, False, shape, stride))
+
+
 def _places(p: Any) -> list[tuple[torch.nn.Module, str]]:
     """The modules that have a parameter, and under which name."""
     info = p._module_info
     return [(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
 
 
-def _described(group: Any) -> ShardGroup:
-    first, mesh = group.fsdp_params[0], group.mesh_info
-    reduce = getattr(mesh, "reduce_scatter_process_group", None) or mesh.shard_process_group
-    shards = tuple(
-        Shard(tuple(p._orig_size), tuple(p.padded_sharded_param_size), p.sharded_param.requires_grad)
-        for p in group.fsdp_params
-    )
-    return ShardGroup(
-        shards,
-        mesh.shard_process_group.group_name,
-        reduce.group_name,
-        mesh.shard_mesh_size,
-        first.param_dtype or first.orig_dtype,
-        group._reduce_dtype,
-        group._orig_dtype or first.orig_dtype,
-        group.post_forward_mesh_info is not None,
-    )
+def parted_by_hooks(inputs: Iterable[Any]) -> list[Any]:
+    """The DTensors of all modules of which FSDP2's hooks have gathered parameters for these inputs of a graph."""
+    module = sys.modules.get(_STATE)
+    if module is None or not (given := {id(t) for t in inputs if isinstance(t, torch.nn.Parameter)}):
+        return []
+    from torch.distributed._composable_state import _module_state_mapping as known
+
+    found: dict[int, Any] = {}  # by the id of the context that states of one outermost module share
+    for state in {s for reference in list(known.values()) if isinstance(s := reference(), module.FSDPState)}:
+        gathered = (getattr(p, "_unsharded_param", None) for group in groups_of(state) for p in group.fsdp_params)
+        if any(id(t) in given for t in gathered):
+            found[id(state._state_ctx)] = state
+    return [p.sharded_param for state in found.values() for p in parameters_of(state)]
 
 
 # --- what only the hooks do
@@ -146,14 +177,16 @@ def _only_hooks_do(root: Any) -> str:
 
 def _of_group(group: Any) -> str:
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
-    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo
+    from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, HSDPMeshInfo
 
     for name, wanted, reason in WANTED:
         value = getattr(group, name, wanted)
         if getattr(value, "name", value) != wanted:
             return reason
-    if type(group.mesh_info) is not FSDPMeshInfo or group.mesh_info.shard_mesh_size < 2:
-        return "it is not parted along one dimension of two processes or more"
+    if type(group.mesh_info) not in (FSDPMeshInfo, HSDPMeshInfo):
+        return "it is not parted along a dimension of a mesh"
+    if type(group.mesh_info) is HSDPMeshInfo and group.reduce_grads and not group.all_reduce_grads:
+        return "gradients are exchanged within a part of the mesh alone"
     if group.post_forward_mesh_info not in (None, group.mesh_info):
         return "parameters are parted in another way after forward"
     communication = (type(group._all_gather_comm), type(group._reduce_scatter_comm))
@@ -164,27 +197,24 @@ def _of_group(group: Any) -> str:
     reduced = group._reduce_dtype or group.fsdp_params[0].param_dtype or group.fsdp_params[0].orig_dtype
     if reduced not in (torch.float32, torch.bfloat16):
         return f"gradients are reduced in {str(reduced).removeprefix('torch.')}"
-    return next((reason for p in group.fsdp_params if (reason := _of_parameter(p))), "")
+    return next((reason for p in group.fsdp_params if (reason := _of_parameter(p, group))), "")
 
 
-def _of_parameter(p: Any) -> str:
+def _of_parameter(p: Any, group: Any) -> str:
     if p.offload_to_cpu:
         return "parameters lie in the CPU's memory"
     if p.fsdp_placement.dim != 0:
         return "a parameter is parted along another dimension than its first"
-    if p.is_dtensor or getattr(p, "is_spmd_types", False):
-        return "a parameter was parted before"
+    if getattr(p, "is_spmd_types", False) or getattr(group.mesh_info, "is_spmd_mesh", False):
+        return "parameters are placed on a mesh of all dimensions"
+    if p.is_dtensor and not (group.reduce_grads and p.unsharded_accumulated_grad is None):
+        return "gradients of DTensors are added up before they are exchanged"
     local = p.sharded_param._local_tensor
     if is_wrapper(local) or hasattr(local, "fsdp_pre_all_gather"):
         return f"parts are of class {type(local).__name__}"
-    if p.unsharded_accumulated_grad is not None or _has_gradient(p):
+    if has_gradient(p):
         return "gradients of an earlier pass wait to be exchanged"
     return ""
-
-
-def _has_gradient(p: Any) -> bool:
-    whole = getattr(p, "_unsharded_param", None)
-    return whole is not None and whole.grad is not None
 
 
 def _elsewhere(value: Any, device: torch.device) -> bool:
