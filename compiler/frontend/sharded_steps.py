@@ -4,7 +4,7 @@ Over DTensors each operator of a step is looked up in Python, for each tensor: i
 What these optimizers do to each element alone they do to the parts that this process holds. So `optimizer.step()` runs
 as torch wrote it, over plain tensors in the memory of the parts: parameters, gradients and state. It is that of eager,
 kernel by kernel. Parameters that are plain tensors take part as they are. Optimizers with hooks or a closure, and
-those of other classes, are left alone.
+those of other classes, are left to torch; each such step is a fallback that the report counts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.optim import optimizer as _optimizer
 
+from .. import events
 from ..capture.kinds.callables import python_function
 from ..capture.library.distributed.shards import OF_THE_WHOLE
 from ..capture.library.optimizers import OWN_HOOKS, captured_step
@@ -57,11 +58,13 @@ def _is_known(p: Any) -> bool:
 def _part(p: Any, owners: dict[int, tuple]) -> torch.Tensor:
     if type(p) in PLAIN_TENSORS:
         if type(p.grad) not in (type(None), torch.Tensor):
-            raise _NotOurs
+            raise _NotOurs(f"the gradient of a plain parameter is a {type(p.grad).__name__}")
         owners[id(p)] = p, p
         return p
-    if not _is_known(p) or any(place.is_partial() for place in p._spec.placements):
-        raise _NotOurs
+    if not _is_known(p):
+        raise _NotOurs("it has parameters that no compiled module has")
+    if any(place.is_partial() for place in p._spec.placements):
+        raise _NotOurs("the parts of a parameter are yet to be added")
     part = p._local_tensor.detach()
     if p.grad is not None:
         part.grad = _local(p.grad, p)
@@ -84,7 +87,7 @@ def _give_back(made: Any, original: Any) -> None:
 
 
 class _NotOurs(Exception):
-    """There are other parameters, or what belongs to one is parted in another way than it: torch's own step runs."""
+    """Why torch's own step runs."""
 
 
 def _local(value: Any, whole: Any) -> Any:
@@ -92,10 +95,10 @@ def _local(value: Any, whole: Any) -> Any:
     if type(value) in PLAIN_TENSORS or not isinstance(value, torch.Tensor):
         return value
     if not is_dtensor(type(value)) or not is_dtensor(type(whole)):
-        raise _NotOurs
+        raise _NotOurs(f"a {type(value).__name__} belongs to a {type(whole).__name__}")
     own, wanted = _spec(value), _spec(whole)
     if own.placements != wanted.placements or own.mesh != wanted.mesh:
-        raise _NotOurs
+        raise _NotOurs("a gradient or state is parted in another way than its parameter")
     return value._local_tensor  # type: ignore[attr-defined]
 
 
@@ -112,18 +115,30 @@ def _alone(optimizer: Any) -> bool:
 
 
 def _before(optimizer: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-    kind = type(optimizer)
-    if len(args) != 1 or any(v is not None for v in kwargs.values()) or not optimizer.param_groups:
-        return None
-    if captured_step(kind) is None or kind in OF_THE_WHOLE or optimizer.defaults["differentiable"]:
-        return None
-    met = _of_graphs and any(id(p) in _of_graphs for g in optimizer.param_groups for p in g["params"])
-    if not met or not _alone(optimizer):
+    groups = optimizer.param_groups
+    if not _of_graphs or not any(id(p) in _of_graphs for g in groups for p in g["params"]):
         return None
     try:
+        if reason := _left_to_torch(optimizer, args, kwargs):
+            raise _NotOurs(reason)
         return (_on_parts(optimizer),), kwargs
-    except _NotOurs:
+    except _NotOurs as why:
+        what = f"{type(optimizer).__name__}.step()"
+        events.emit("fallback", what=what, reason=f"{why}; torch's own step runs over DTensors", count=1)
         return None
+
+
+def _left_to_torch(optimizer: Any, args: tuple, kwargs: dict) -> str:
+    kind = type(optimizer)
+    if len(args) != 1 or any(v is not None for v in kwargs.values()):
+        return "it is given a closure"
+    if kind in OF_THE_WHOLE:
+        return "it needs whole parameters"
+    if captured_step(kind) is None:
+        return "it is none of torch's optimizers that update each element alone"
+    if optimizer.defaults["differentiable"]:
+        return "it is differentiable"
+    return "" if _alone(optimizer) else "an optimizer has hooks"
 
 
 def _after(optimizer: Any, args: tuple, kwargs: dict) -> None:

@@ -256,11 +256,13 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
 
     want = run(lambda f: f)
     tcompile.reset()
-    kernels, breaks = [], []
+    kernels, breaks, captures = [], [], []
 
     def hear(e: events.Event) -> None:
         if e.kind == "kernel":
             kernels.append(e.facts["name"])
+        if e.kind == "capture_begin":
+            captures.append(e.facts["frame"])
         if e.kind == "break":
             breaks.append(e.facts["brk"].reason)
 
@@ -278,6 +280,7 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
         "worst": worst,
         "kernels": kernels,
         "breaks": breaks,
+        "captures": captures,
     }
 
 

@@ -51,6 +51,12 @@ def check_case(row: dict) -> None:
         assert not row["breaks"], row["breaks"]
 
 
+@pytest.mark.parametrize("case", ["ddp_around", "ddp_no_sync", "fsdp"])
+def test_the_module_inside_is_compiled_once(rows: dict[str, dict], case: str) -> None:
+    """What stands around it runs as it is, and no part of that is captured step by step."""
+    assert rows[case]["captures"] == ["call_module", "Net.forward"] and len(rows[case]["breaks"]) == 1
+
+
 @pytest.fixture(scope="module")
 def rows() -> dict[str, dict]:
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):

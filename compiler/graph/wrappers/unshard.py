@@ -2,7 +2,7 @@
 
 An `Unshard` node gives the whole parameters of one group, of the parts that each process holds. That is one all-gather
 of all parts at once, as FSDP2 does it. Its gradient is one reduce-scatter, and one all-reduce where several processes
-hold the same part. What the graph gets comes from `LocalShards`, and the gradients that leave there become `.grad` of the
+hold the same part. What the graph gets comes from `LocalShards`. The gradients that leave there become `.grad` of the
 parameters, as FSDP2 sets them.
 
 Gradients that the program wants added up before they are exchanged leave whole, through `takers`: tensors of the whole
