@@ -357,18 +357,20 @@ class Functionalizer:
         """An operator without a functional form of torch's: ours, which gives what it gives and what it has written."""
         given = {**dict(zip(info.arg_names, args)), **kwargs}
         names = [info.arg_names[i] for i in info.writes]
-        if lengths := tuple((k, len(given[k])) for k in names if isinstance(given[k], (list, tuple))):
-            outs = out if isinstance(out, (tuple, list)) else (out,)
-            own = [o for o, alias in zip(outs, info.aliases) if alias is None]
+        outs = (out,) if isinstance(out, TraceTensor) or len(info.aliases) == 1 else out or ()
+        fresh = [o for o, alias in zip(outs, info.aliases) if alias is None]
+        lengths = tuple((k, len(given[k])) for k in names if isinstance(given[k], (list, tuple)))
+        results = tuple(len(o) if isinstance(o, (list, tuple)) else None for o in fresh)
+        if lengths or any(n is not None for n in results):
+            own = [t for o, n in zip(fresh, results) for t in ((o,) if n is None else o)]
             for name, length in lengths:
                 given |= zip(spread_names(name, length), given.pop(name))
-            return self._record_on_copies(op_info(spread(info.op, lengths)), (), given, own)
+            whole = own[0] if len(own) == 1 else own
+            return self._record_on_copies(op_info(spread(info.op, lengths, results)), (), given, whole)
         same = self._arguments_that_are_written(info, given)
         op = sharing(info.op, tuple(same.items())) if same else info.op
         form = functional_form(op)
         written = [given[info.arg_names[i]] for i in info.writes if info.arg_names[i] not in same]
-        outs = out if isinstance(out, (tuple, list)) else (out,)
-        fresh = [o for o, alias in zip(outs, info.aliases) if alias is None]
         if form is None or not all(isinstance(o, TraceTensor) for o in fresh):
             raise NotImplementedError(f"{info.op} writes its arguments and has no functional form")
         nargs = tuple(self._arg(a) for k, a in zip(info.arg_names, args) if k not in same)

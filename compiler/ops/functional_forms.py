@@ -36,7 +36,7 @@ class Form:
 
 _shared_library = torch.library.Library("tcompile_sharing", "DEF")
 _sharing: dict[tuple[torch._ops.OpOverload, tuple[tuple[str, str], ...]], torch._ops.OpOverload] = {}
-_spread: dict[tuple[torch._ops.OpOverload, tuple[tuple[str, int], ...]], torch._ops.OpOverload] = {}
+_spread: dict[tuple, torch._ops.OpOverload] = {}
 _shared: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {}  # such an operator -> the one it calls
 _forms: dict[torch._ops.OpOverload, Form | None] = {}
 _of_functional: dict[torch._ops.OpOverload, Form] = {}
@@ -65,11 +65,14 @@ def sharing(op: torch._ops.OpOverload, same: tuple[tuple[str, str], ...]) -> tor
     return _sharing[key]
 
 
-def spread(op: torch._ops.OpOverload, lengths: tuple[tuple[str, int], ...]) -> torch._ops.OpOverload:
-    """`op` where each list of tensors that it writes, `lengths` says of how many, is a parameter for each tensor."""
-    key = op, lengths
+def spread(
+    op: torch._ops.OpOverload, lengths: tuple[tuple[str, int], ...], results: tuple[int | None, ...]
+) -> torch._ops.OpOverload:
+    """`op` where each list of tensors that it writes, `lengths` says of how many, is a parameter for each tensor.
+    `results`: of how many tensors its own results are, which come one by one; None for what is no list."""
+    key = op, lengths, results
     if key not in _spread:
-        _spread[key] = _spread_operator(op, dict(lengths))
+        _spread[key] = _spread_operator(op, dict(lengths), results)
     return _spread[key]
 
 
@@ -83,7 +86,9 @@ def _shared_operator(op: torch._ops.OpOverload, same: dict[str, str]) -> torch._
     return _operator(op, parameters.items(), lambda given: {**given, **{k: given[w] for k, w in same.items()}})
 
 
-def _spread_operator(op: torch._ops.OpOverload, lengths: dict[str, int]) -> torch._ops.OpOverload:
+def _spread_operator(
+    op: torch._ops.OpOverload, lengths: dict[str, int], results: tuple[int | None, ...]
+) -> torch._ops.OpOverload:
     parameters: list[tuple[Any, str]] = []
     for a, text in _parameters(op):
         names = spread_names(a.name, lengths[a.name]) if a.name in lengths else None
@@ -93,14 +98,17 @@ def _spread_operator(op: torch._ops.OpOverload, lengths: dict[str, int]) -> torc
         lists = {k: [given.pop(n) for n in spread_names(k, length)] for k, length in lengths.items()}
         return {**given, **lists}
 
-    return _operator(op, parameters, together)
+    return _operator(op, parameters, together, results)
 
 
 def _operator(
-    op: torch._ops.OpOverload, parameters: Iterable[tuple[Any, str]], arguments: Callable[[dict], dict]
+    op: torch._ops.OpOverload,
+    parameters: Iterable[tuple[Any, str]],
+    arguments: Callable[[dict], dict],
+    results: tuple[int | None, ...] = (),
 ) -> torch._ops.OpOverload:
     """An operator of ours that calls `op` with what `arguments` makes of its own, and gives none of them back.
-    `parameters`: their texts, each with the parameter of op that it stands for."""
+    `parameters`: their texts, each with the parameter of op that it stands for. `results`: as in spread()."""
     texts: list[str] = []
     names: list[str] = []
     for a, text in parameters:
@@ -110,13 +118,18 @@ def _operator(
         names.append(text.partition("=")[0].split()[-1])
     returns = [r for r in op._schema.returns if str(r.type) != "NoneType"]
     own = [str(r.type) for r in returns if r.alias_info is None]
+    counts = results or (None,) * len(own)
+    own = [text for kind, n in zip(own, counts) for text in ([kind] if n is None else ["Tensor"] * n)]
     name = f"{_plain_name(op)}_{len(_shared)}"
     _shared_library.define(f"{name}({', '.join(texts)}) -> ({', '.join(own)})")
 
     def run(*args: Any, **kwargs: Any) -> Any:
         out = op(**arguments({**dict(zip(names, args)), **kwargs}))
         outs = out if isinstance(out, (tuple, list)) else () if out is None else (out,)
-        fresh = tuple(o for o, r in zip(outs, returns) if r.alias_info is None)
+        if len(returns) == 1 and isinstance(out, list):
+            outs = (out,)
+        given_back = (o for o, r in zip(outs, returns) if r.alias_info is None)
+        fresh = tuple(t for o, n in zip(given_back, counts) for t in ((o,) if n is None else o))
         return fresh if len(fresh) > 1 else fresh[0] if fresh else None
 
     _shared_library.impl(name, run, "CompositeExplicitAutograd")

@@ -46,6 +46,24 @@ for key in ("CPU", "Meta"):
         return x.abs()
 
 
+library.define("lists(Tensor x, Tensor[] ys, Tensor(a!) total, Tensor(b!)[] out) -> (Tensor, Tensor[], Tensor)")
+library.define("one_list(Tensor(a!)[] xs) -> Tensor[]")
+for key in ("CPU", "Meta"):
+
+    @torch.library.impl(library, "lists", key)
+    def lists(x, ys, total, out):
+        total.add_(len(ys))
+        for t, y in zip(out, ys):
+            t.copy_(y * 2)
+        return x.abs(), [y + 1 for y in ys], x - 1
+
+    @torch.library.impl(library, "one_list", key)
+    def one_list(xs):
+        for t in xs:
+            t.mul_(2)
+        return [t + 1 for t in xs]
+
+
 def into_fresh(x):
     out = torch.empty_like(x)
     out.zero_()
@@ -102,6 +120,13 @@ def into_a_list(x):
     return result + out[0], out[1] * 2, total
 
 
+def results_are_lists(x):
+    ys, total, out = [x.sin(), x[:1] * 2], torch.zeros(()), [torch.empty_like(x)]
+    a, bs, c = torch.ops.tc_written.lists(x, ys, total, out)
+    (d,), none = torch.ops.tc_written.one_list([a]), torch.ops.tc_written.lists(c, [], total, [])[1]
+    return a, bs[0] * bs[1], c, d, out, total, len(none)
+
+
 def result_unread(x):
     scale_into(x, torch.zeros_like(x))
     return x.cos()
@@ -116,6 +141,7 @@ ONE = [
     returns_what_it_writes,
     keyword_only,
     into_a_list,
+    results_are_lists,
 ]
 
 
