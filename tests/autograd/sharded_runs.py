@@ -146,8 +146,26 @@ def accumulated_unsynced(wrap: Callable, net: Net) -> list:
 
 
 def accumulated_mixed(wrap: Callable, net: Net) -> list:
-    """Sums of 16-bit gradients are kept in another dtype."""
-    return train(part(net, mp_policy=BF16), wrap(net), parts=3, waits=True)
+    """Sums of 16-bit gradients are kept in another dtype, of blocks that are computed again, between processes that
+    hold the same. A pass without gradients comes while they wait."""
+    net.ways["again"] = True
+    mesh = init_device_mesh("cpu", (WORLD, 1), mesh_dim_names=("alike", "parted"))
+    model, passes = wrap(part(net, mp_policy=BF16, mesh=mesh)), []
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        passes.append(x)
+        if len(passes) == 3:
+            with torch.no_grad():
+                model(x)
+            net.reshard()
+        return model(x)
+
+    return train(net, call, parts=3, waits=True)
+
+
+def waits_while_called_twice(wrap: Callable, net: Net) -> list:
+    net.ways["twice"] = True
+    return train(part(net), wrap(net), parts=2, waits=True)
 
 
 def late_sum(wrap: Callable, net: Net) -> list:
@@ -369,6 +387,7 @@ CASES = (
     both_modes,
     met_by_eager,
     late_sum,
+    waits_while_called_twice,
     broken,
     one_block_of_others,
     forwards_of_others,

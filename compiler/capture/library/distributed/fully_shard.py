@@ -12,6 +12,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,8 +83,10 @@ class Unsharding:
         hidden = self.open[id(state)] = []
         m.world.keep.append(state)
         for group in groups_of(state):
-            unshard = Unshard(described(group), (group._module_fqn or "").replace(".", "_"))
-            given = tuple(self._of_group(group, unshard.group))
+            what = described(group)
+            if not torch.is_grad_enabled():
+                what = replace(what, taken=(), earlier=())
+            unshard, given = Unshard(what, (group._module_fqn or "").replace(".", "_")), tuple(self._of(group, what))
             whole = m.graph.record("call_function", unshard, given, {}, m.native(unshard, *given))
             tables: dict[int, dict[str, Any]] = {}
             for p, t in zip(group.fsdp_params, whole):
@@ -100,15 +103,15 @@ class Unsharding:
                     t._is_param = True  # as the program sees it
                     table[name] = t
 
-    def _of_group(self, group: Any, described: ShardGroup) -> Iterator[TraceTensor]:
+    def _of(self, group: Any, what: ShardGroup) -> Iterator[TraceTensor]:
         known, ps = self._given(), group.fsdp_params
-        yield from (known["part", id(p)] for p in ps)
-        if torch.is_grad_enabled():
-            yield from (known["taker", id(ps[i])] for i in described.taken)
-            yield from (known["earlier", id(ps[i])] for i in described.earlier)
-            if described.earlier and id(group) in self.waited_for:
-                raise Break("disabled", _RUNS + "a module is called twice while gradients of earlier passes wait")
+        if what.earlier and id(group) in self.waited_for:
+            raise Break("disabled", "a module is called twice while gradients of earlier passes wait")
+        if what.earlier:
             self.waited_for.add(id(group))
+        yield from (known["part", id(p)] for p in ps)
+        yield from (known["taker", id(ps[i])] for i in what.taken)
+        yield from (known["earlier", id(ps[i])] for i in what.earlier)
 
     def leave(self, state: Any) -> None:
         for mine, table in self.open.pop(id(state)):
