@@ -292,11 +292,11 @@ def met_by_eager(wrap: Callable, net: Net) -> list:
     return train(net, call)
 
 
-def saved_and_loaded(wrap: Callable, net: Net) -> list:
-    """torch.distributed.checkpoint of the compiled module."""
+def saving_and_loading(model: Any) -> Callable[[int], None]:
+    """torch.distributed.checkpoint of the compiled module, between the steps."""
     import torch.distributed.checkpoint as dcp
 
-    model, folder = wrap(part(net)), [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(folder)
 
     def between(k: int) -> None:
@@ -307,7 +307,25 @@ def saved_and_loaded(wrap: Callable, net: Net) -> list:
             dcp.load(state, checkpoint_id=folder[0])
             model.load_state_dict(state)
 
-    return train(net, model, between=between)
+    return between
+
+
+def saved_and_loaded(wrap: Callable, net: Net) -> list:
+    model = wrap(part(net))
+    return train(net, model, between=saving_and_loading(model))
+
+
+def everything_of_the_whole(wrap: Callable, net: Net) -> list:
+    """One group of all parameters: computed again, in 16 bits, added up, clipped, saved and loaded."""
+    net.ways["again"] = True
+    model = wrap(part(net, each=False, mp_policy=BF16, reshard_after_forward=WORLD))
+    clip = lambda: nn.utils.clip_grad_norm_(net.parameters(), 0.1)  # noqa: E731
+    return train(net, model, parts=2, waits=True, before_step=clip, between=saving_and_loading(model))
+
+
+def given_back_to_all(wrap: Callable, net: Net) -> list:
+    """The number of processes that parameters are parted among after forward: all of them."""
+    return train(part(net, reshard_after_forward=WORLD), wrap(net))
 
 
 def broken(wrap: Callable, net: Net) -> list:
@@ -374,6 +392,8 @@ IN_GRAPH = (
     hooked_gradients,
     evaluated,
     saved_and_loaded,
+    everything_of_the_whole,
+    given_back_to_all,
     accumulated_unsynced,
     accumulated_mixed,
     hybrid,
@@ -441,7 +461,7 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
             got = run(tcompile.compile)
     finally:
         events.unsubscribe(hear)
-    far = 2e-2 if case in (mixed_precision, output_dtype, accumulated_mixed) else 1e-5
+    far = 2e-2 if case in (mixed_precision, output_dtype, accumulated_mixed, everything_of_the_whole) else 1e-5
     worst = max((float((a - b).abs().max()) for a, b in zip(want, got) if a.numel()), default=0.0)
     return {
         "case": case.__name__,
