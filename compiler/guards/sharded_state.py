@@ -52,7 +52,7 @@ def has_gradient(p: Any) -> bool:
 
 def placed_before(p: Any) -> Any:
     """How a parameter was placed as a DTensor when FSDP2 parted its local tensor."""
-    return p._unsharded_dtensor_spec if hasattr(p, "_unsharded_dtensor_spec") else p._tp_spec  # (before torch 2.12)
+    return p._unsharded_dtensor_spec if hasattr(p, "_unsharded_dtensor_spec") else p._tp_spec  # (of an older torch)
 
 
 _SIMPLE = (bool, type(None), enum.Enum)

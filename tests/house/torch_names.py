@@ -342,6 +342,13 @@ ROWS = (
         "FSDPState._pre_forward(self, module, args, kwargs) FSDPState._post_forward(self, module, input, output)",
         "FSDP2's hooks, in whose place the graph gathers parameters",
     ),
+    Row("torch.distributed.tensor._api", "_FromTorchTensor", "a gathered parameter that was a DTensor before"),
+    Row(
+        "FSDPParam()",
+        "_unsharded_dtensor_spec _tp_spec",
+        "how a parameter was placed before it was parted",
+        optional="one of both names is there",
+    ),
     Row("torch.distributed._composable_state", "_module_state_mapping", "which modules are parted"),
     Row(
         "FSDPState()",
@@ -376,7 +383,7 @@ ROWS = (
     ),
     Row(
         "torch.distributed.fsdp._fully_shard._fsdp_common",
-        "FSDPMeshInfo _cast_fp_tensor",
+        "FSDPMeshInfo HSDPMeshInfo _cast_fp_tensor",
         "how parameters are parted; dtypes of a module's arguments and results",
     ),
     Row("torch.distributed.utils", "_apply_to_tensors", "dtypes of a module's arguments and results"),
