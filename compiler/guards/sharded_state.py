@@ -11,7 +11,16 @@ import operator
 import weakref
 from typing import Any
 
-__all__ = ["ShardedCheck", "groups_of", "states_of", "parameters_of", "has_gradient", "placed_before", "WANTED"]
+__all__ = [
+    "ShardedCheck",
+    "groups_of",
+    "states_of",
+    "parameters_of",
+    "has_gradient",
+    "placed_before",
+    "LAYOUTS",
+    "WANTED",
+]
 
 # Of a group: an attribute, its value where the hooks do what a graph can do, and what it means where it has another.
 WANTED: tuple[tuple[str, Any, str], ...] = (
@@ -57,6 +66,11 @@ def placed_before(p: Any) -> Any:
 
 _SIMPLE = (bool, type(None), enum.Enum)
 _GROUP = ("reduce_grads", "all_reduce_grads", *(name for name, _, _ in WANTED), "post_forward_mesh_info", "mesh_info")
+# From torch 2.15 on the program may say how gathered and reduced tensors are laid out: by which functions, and torch's.
+LAYOUTS = (
+    ("_all_gather_output_fn", "_default_all_gather_output_fn"),
+    ("_prepare_reduce_scatter_inputs", "_default_reduce_scatter_input_fn"),
+)
 _COMMUNICATION = ("_all_gather_comm", "_reduce_scatter_comm")
 
 
@@ -80,6 +94,7 @@ class ShardedCheck:
             for group in groups_of(state):
                 facts += [v if isinstance(v, _SIMPLE) else id(v) for v in self.read(group)]
                 facts += [type(getattr(group, name)) for name in _COMMUNICATION]
+                facts += [getattr(group, name, None) for name, _ in LAYOUTS]
                 for p in group.fsdp_params:
                     waits = group.reduce_grads and p.unsharded_accumulated_grad is not None
                     facts += (p.sharded_param.requires_grad, waits, has_gradient(p))

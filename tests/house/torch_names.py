@@ -366,8 +366,20 @@ ROWS = (
         "FSDPParamGroup()",
         "fsdp_params mesh_info post_forward_mesh_info reduce_grads reshard_after_backward gradient_divide_factor "
         "force_sum_reduction_for_comms _sharded_state _training_state _all_reduce_hook _all_gather_result "
-        "_partial_reduce_output _all_gather_comm _reduce_scatter_comm _module_fqn _orig_dtype _reduce_dtype",
+        "_partial_reduce_output _all_gather_comm _reduce_scatter_comm _module_fqn _reduce_dtype",
         "what is gathered and reduced together, and how",
+    ),
+    Row(
+        "FSDPParamGroup()",
+        "_all_gather_output_fn _prepare_reduce_scatter_inputs",
+        "whether the program says how what is exchanged is laid out",
+        optional="the program can't say it then",
+    ),
+    Row(
+        "FSDPParam()",
+        "_has_sharded_grad_dtype_override",
+        "whether the program gave a gradient's dtype",
+        optional="the program can't give it then",
     ),
     Row(
         "FSDPParam()",

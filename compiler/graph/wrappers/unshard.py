@@ -297,6 +297,6 @@ def described(group: Any) -> ShardGroup:
         tuple(i for i, p in parameters if p.unsharded_accumulated_grad is not None) if group.reduce_grads else (),
         first.param_dtype or first.orig_dtype,
         group._reduce_dtype,
-        group._orig_dtype or first.orig_dtype,
+        next((p.orig_dtype for p in group.fsdp_params if p.sharded_param.requires_grad), first.orig_dtype),
         group.post_forward_mesh_info is not None,
     )

@@ -23,6 +23,7 @@ from ....graph.wrappers import is_wrapper
 from ....graph.wrappers.unshard import LocalShards, ShardGroup, Unshard, described, given_of
 from ....guards import source as S
 from ....guards.sharded_state import (
+    LAYOUTS,
     WANTED,
     ShardedCheck,
     groups_of,
@@ -195,6 +196,8 @@ def _of_group(group: Any) -> str:
     communication = (type(group._all_gather_comm), type(group._reduce_scatter_comm))
     if communication != (collectives.DefaultAllGather, collectives.DefaultReduceScatter):
         return "the program says how tensors are exchanged"
+    if any(getattr(group, name, None) is not getattr(collectives, usual, None) for name, usual in LAYOUTS):
+        return "the program says how tensors are laid out before they are exchanged, or after"
     if len({p.param_dtype or p.orig_dtype for p in group.fsdp_params}) != 1:
         return "parameters of several dtypes are gathered together"
     reduced = group._reduce_dtype or group.fsdp_params[0].param_dtype or group.fsdp_params[0].orig_dtype
@@ -215,6 +218,8 @@ def _of_parameter(p: Any, group: Any) -> str:
     local = p.sharded_param._local_tensor
     if is_wrapper(local) or hasattr(local, "fsdp_pre_all_gather"):
         return f"parts are of class {type(local).__name__}"
+    if getattr(p, "_has_sharded_grad_dtype_override", False):
+        return "a parameter says of which dtype its gradient is"
     if has_gradient(p):
         return "gradients of an earlier pass wait to be exchanged"
     return ""
