@@ -72,7 +72,7 @@ OPTIONS: dict[str, Option] = {
             "cell_kernel_limit",
             int,
             400,
-            "kernels that are generated in one run of a cell; past it as for cell_instruction_limit; 0: no limit",
+            "kernels that are generated in one run of a cell; past it, as for cell_instruction_limit; 0: no limit",
             "TCOMPILE_CELL_KERNEL_LIMIT",
             least=0,
         ),
@@ -80,8 +80,8 @@ OPTIONS: dict[str, Option] = {
             "switch_off_slower",
             bool,
             True,
-            "an entry of library code in a cell whose calls measure slower than its plain calls is switched off, and"
-            " stays so in later sessions; never under deterministic algorithms",
+            "library code in a cell: an entry whose calls measure slower than plain calls is switched off, in later"
+            " sessions too; never under deterministic algorithms",
             "TCOMPILE_SWITCH_OFF_SLOWER",
         ),
         _o(
@@ -115,7 +115,7 @@ OPTIONS: dict[str, Option] = {
             ("auto", "generated", "library"),
             "auto",
             "matrix products of 16 bits on a GPU: generated code with what follows it, or torch's library; "
-            "auto: the library, but for matrices of fewer bits and where max-autotune measured otherwise",
+            "auto: the library, except for matrices of fewer bits and where max-autotune measured otherwise",
             "TCOMPILE_GPU_PRODUCTS",
         ),
         _o(
@@ -205,25 +205,25 @@ OPTIONS: dict[str, Option] = {
             "error_on_graph_break",
             bool,
             False,
-            "a graph break is an error, where no tcompile.error_on_graph_break(...) in the code says otherwise; unlike"
-            " fullgraph it does not ask for one graph",
+            "a graph break is an error, unless tcompile.error_on_graph_break(...) in the code says otherwise; it does"
+            " not ask for one graph, as fullgraph does",
             "TCOMPILE_ERROR_ON_GRAPH_BREAK",
         ),
         _o(
             "guard_filter_fn",
             FUNCTION,
             None,
-            "a function that gets a list of guards and returns a list of bools, as stock's: which of them stay. A guard"
-            " has name, has_value, value, guard_type, derived_guard_types, is_global and orig_guard. The report shows"
-            " what goes. Guards on what kernels read by never go",
+            "a function that takes a list of guards and returns a list of bools: which of them stay, as in stock. A"
+            " guard has name, has_value, value, guard_type, derived_guard_types, is_global and orig_guard. The report"
+            " shows what goes. Guards that kernels need to read memory always stay",
             None,
         ),
         _o(
             "activation_memory_budget",
             float,
             1.0,
-            "share of the bytes kept for backward that may be kept: below 1, what is dear to compute is "
-            "computed again, too; 0 keeps inputs and random numbers alone",
+            "share of the bytes kept for backward that may be kept: below 1, expensive values are computed again, too;"
+            " 0 keeps only inputs and random numbers",
             None,
             least=0,
             most=1,
@@ -232,8 +232,8 @@ OPTIONS: dict[str, Option] = {
             "chunked_loss_mb",
             int,
             512,
-            "MB of float32 from which a linear layer's result is computed in chunks of rows, with its gradients, where"
-            " only a cross entropy reads it; 0: never",
+            "size of a linear layer's result, in MB of float32, from which it is computed in chunks of rows, with its"
+            " gradients, where only a cross entropy reads it; 0: never",
             None,
             least=0,
         ),
@@ -245,7 +245,8 @@ OPTIONS: dict[str, Option] = {
             "output_pool_mb",
             int,
             128,
-            "follow the memory of large results (16 MB and more), at most this much, for use by later calls; 0: off",
+            "MB of large results (16 MB and more) that are followed at most, so that later calls use their memory;"
+            " 0: off",
             None,
             least=0,
         ),

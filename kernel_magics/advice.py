@@ -50,7 +50,7 @@ def about_cell(cell: Any, body: str) -> list[Finding]:
         return [
             Finding(
                 "info",
-                "a cell that awaits runs as plain Python, but for the functions that it calls",
+                "a cell that awaits runs as plain Python, except for the functions that it calls",
                 "put the tensor code into a function",
             )
         ]

@@ -17,9 +17,9 @@ __all__ = ["TCompileMagics", "load", "unload"]
 
 HELP = """\
 %%tcompile [options]                run the cell through the compiler and report under it
-# tcompile: mode=max-autotune       the same as a comment on top of the cell, which other tools leave alone
+# tcompile: mode=max-autotune       the same, as a comment on top of the cell, which other tools ignore
 %tcompile on [options]              every cell from now on; a cell's own options in its comment
-%tcompile off | last | status       none, comments or not; the last report again; what is on, compiled and kept
+%tcompile off | last | status       compile no cell, even with a comment; the last report again; the state
 %tcompile cache [clear]             the compiled kernels on disk
 %tcompile ranks [stop]              the processes of `%%tcompile ranks=N`, or their end
 %tcompile reset                     forget everything compiled in this process

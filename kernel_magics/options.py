@@ -25,7 +25,7 @@ ENGINES = ("eager", "torch")
 _OWN = {
     "mode": (
         "default compiles fast, reduce-overhead replays CUDA graphs, max-autotune searches kernels by measuring (and"
-        " replays, but for max-autotune-no-cudagraphs)"
+        " replays, except max-autotune-no-cudagraphs)"
     ),
     "backend": "tcompile, eager, a registered backend, or the name of a function backend(gm, example_inputs)",
     "fullgraph": "one graph, or an error naming the line",

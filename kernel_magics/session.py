@@ -118,7 +118,7 @@ class Session:
                 try:
                     f()
                 except Exception as e:  # each shows its own report, whatever becomes of the others
-                    print(f"tcompile: what follows the cell failed: {_words(e)}", file=sys.stderr)
+                    print(f"tcompile: the work after the cell failed: {_words(e)}", file=sys.stderr)
         finally:
             self.live.tell()
             self._preload.after_cell()

@@ -364,7 +364,7 @@ class GradGraph:
             events.emit(
                 "fallback",
                 what=b.graph.name,
-                reason="batched tangents, or of a subclass of Tensor: the graph runs by torch's own kernels",
+                reason="the tangents are batched, or of a subclass of Tensor: the graph runs by torch's own kernels",
                 count=1,
             )
             call, fixed = _by_eager_kernels(b.graph), [t for t in tangents if t is not None]

@@ -79,14 +79,10 @@ def compile_graph(
 ) -> Callable[..., tuple]:
     """Run the backend that `opts` names on a captured graph."""
     b = opts.backend
-    if b == "tcompile":
-        return _own(captured, opts)
     if b == "eager":
         return captured.graph_module.forward
-    if b == "aot_eager":
-        from ..autograd.bridge import aot_eager
-
-        return _or_undone(captured, lambda: aot_eager(captured, opts))
+    if b in _OWN:
+        return _own(captured, opts)
     if isinstance(b, str) and b not in BACKENDS:
         from . import registered
 
@@ -105,27 +101,20 @@ def compile_graph(
 
 
 def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
-    """This compiler's pipeline."""
-
-    def compiled() -> Callable[..., tuple]:
-        _check_devices(captured, opts)
-        from ..autograd.bridge import compile_with_grad, wants_gradients
-
-        if wants_gradients(captured):
-            return compile_with_grad(captured, opts)
-        from .. import stages
-
-        return stages.compile_captured(captured, opts)
-
-    return _or_undone(captured, compiled)
-
-
-def _or_undone(captured: CapturedGraph, compiled: Callable[[], Callable[..., tuple]]) -> Callable[..., tuple]:
-    """What `compiled` makes; torch's kernels, and an event that says so, for a graph that it has no way to take."""
+    """This compiler's pipeline, or its graphs by torch's kernels ("aot_eager"). A graph that it has no way to take runs
+    by torch's kernels as it was captured, and an event says so.
+    """
+    from .. import stages
+    from ..autograd import bridge
     from ..graph.tensor import DataDependentError
 
     try:
-        return compiled()
+        if opts.backend == "aot_eager":
+            return bridge.aot_eager(captured, opts)
+        _check_devices(captured, opts)
+        if bridge.wants_gradients(captured):
+            return bridge.compile_with_grad(captured, opts)
+        return stages.compile_captured(captured, opts)
     except (NotImplementedError, DataDependentError) as why:
         events.emit("fallback", what=captured.name, reason=f"{why}; the graph runs by torch's own kernels", count=1)
         return undone(captured)

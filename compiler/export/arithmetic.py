@@ -115,7 +115,7 @@ def kind_of_call(
         return EITHER
     if base in _POWERS | _SHIFTS | _PRODUCTS | _SUMS:
         if any(o.name in (SIZE.name, SEVERAL.name, OTHER.name) for o in operands[:2]):
-            raise ExportError(f"the file's graph calls {name} of what is neither a tensor nor a number")
+            raise ExportError(f"the file's graph calls {name} of something that is neither a tensor nor a number")
         if TENSOR in operands:
             return TENSOR
         return Kind(
@@ -140,7 +140,7 @@ def _bits(base: str, args: Sequence[Any], operands: Sequence[Kind]) -> int:
         if isinstance(by, float):
             return bits[0]
         if not isinstance(by, int) or abs(by) > _GREATEST_POWER:
-            raise ExportError(f"the file's graph takes {base} of numbers by what may be more than {_GREATEST_POWER}")
+            raise ExportError(f"the file's graph takes {base} of numbers by a value that may exceed {_GREATEST_POWER}")
         most = max(bits) * max(1, abs(by)) if base in _POWERS else max(bits) + abs(by)
     else:
         most = sum(bits) if base in _PRODUCTS else max(bits) + 1

@@ -216,7 +216,7 @@ def _wanted(
     places = _places(function, bound, names)
     for name in spec:
         if name not in places:
-            raise ExportError(f"dynamic names {name!r}, which is no parameter; there are {', '.join(places)}")
+            raise ExportError(f"dynamic names {name!r}, which is not a parameter; there are {', '.join(places)}")
     out: dict[Source, set[int]] = {}
 
     def visit(value: Any, source: Source, wanted: Any) -> None:
@@ -340,7 +340,7 @@ class _Builder:
                     out.append(Input(i.name, "number", self.path(source)))
                 else:
                     raise ExportError(
-                        f"{self.name} uses the number {source.name() if source else i.name}, which is no argument"
+                        f"{self.name} uses the number {source.name() if source else i.name}, which is not an argument"
                     )
         return out
 

@@ -232,7 +232,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict:
 
 
 def _constant(text: str) -> Any:
-    raise ExportError(f"the file holds {text}, which is no JSON")
+    raise ExportError(f"the file holds {text}, which is not JSON")
 
 
 def _program(
@@ -360,7 +360,7 @@ def _tensor(d: Any, data: bytes, device: Any) -> torch.Tensor:
         or len(shape) > _MOST_DIMENSIONS
         or any(type(s) is not int or not 0 <= s < 2**62 for s in (*shape, *strides))
     ):
-        raise ExportError("the file's tensors have a shape or strides that are none")
+        raise ExportError("the file's tensors have an invalid shape or strides")
     n = math.prod(shape)
     if not isinstance(dtype, torch.dtype) or len(data) != n * dtype.itemsize:
         raise ExportError("the file's tensors have the wrong size")

@@ -92,20 +92,20 @@ def check_fields(text: dict) -> None:
 def words(value: Any) -> str:
     """A name or line that messages quote."""
     if not isinstance(value, str) or len(value) > _LONGEST_WORDS:
-        raise ExportError(f"the file holds a name that is none: {str(value)[:40]!a}")
+        raise ExportError(f"the file holds an invalid name: {str(value)[:40]!a}")
     return file_name(value)
 
 
 def state_name(value: Any) -> str:
     """A name of a tensor, as modules have them: anything that is printed."""
     if not isinstance(value, str) or not value.isprintable() or len(value) > _LONGEST_WORDS:
-        raise ExportError(f"the file holds a name that is none: {str(value)[:40]!a}")
+        raise ExportError(f"the file holds an invalid name: {str(value)[:40]!a}")
     return value
 
 
 def identifier(value: Any) -> str:
     if not (isinstance(value, str) and len(value) <= _LONGEST_WORDS and is_plain_name(value)):
-        raise ExportError(f"the file holds a name that is none: {str(value)[:40]!a}")
+        raise ExportError(f"the file holds an invalid name: {str(value)[:40]!a}")
     return value
 
 
@@ -120,7 +120,7 @@ def plain_key(value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
-        raise ExportError(f"the file reads the item {str(value)[:40]!a}, which is no key") from None
+        raise ExportError(f"the file reads the item {str(value)[:40]!a}, which is not a key") from None
     return value
 
 
@@ -144,7 +144,7 @@ def check_path(path: Any, parameters: Collection[str]) -> list:
             or not isinstance(step[0], str)
             or step[0] not in _STEPS
         ):
-            raise ExportError(f"the file holds a step of a path that is none: {str(step)[:80]!a}")
+            raise ExportError(f"the file holds an invalid step of a path: {str(step)[:80]!a}")
         steps.append([step[0], _STEPS[step[0]](step[1])])
     return [path[0], *steps]
 
@@ -210,7 +210,7 @@ class Facts:
             or shape[0] not in RESULTS
             or len(shape) != (3 if shape[0] in ("namedtuple", "record") else 2)
         ):
-            raise ExportError(f"the file holds a result that is none: {str(shape)[:80]!a}")
+            raise ExportError(f"the file holds an invalid result: {str(shape)[:80]!a}")
         self.outputs = outputs
         RESULTS[shape[0]](self, *shape[1:])
 
@@ -258,7 +258,7 @@ def _nothing(facts: Facts, expected: Any) -> None:
 
 def _count(facts: Facts, expected: Any) -> None:
     if type(expected) is not int or expected < 0:
-        raise ExportError("the file holds a check of a length that is none")
+        raise ExportError("the file holds a check of an invalid length")
 
 
 # Kind of check -> what it may expect.

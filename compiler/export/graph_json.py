@@ -182,14 +182,14 @@ class _Reader:
     def _output(self, args: Any) -> None:
         values = _read_argument(args, self.nodes)
         if not isinstance(values, tuple) or len(values) != 1 or not isinstance(values[0], (tuple, list)):
-            raise ExportError("the file's graph has an output that is no tuple")
+            raise ExportError("the file's graph has an output that is not a tuple")
         self.results = list(values[0])
         self.graph.output(values[0])
 
     def _call(self, op: str, label: str, target: Any, args: Any, kwargs: Any) -> None:
         values = _read_argument(args, self.nodes)
         if not isinstance(values, tuple) or not isinstance(kwargs, dict):
-            raise ExportError(f"the file's graph calls {label} with what are no arguments")
+            raise ExportError(f"the file's graph calls {label} with invalid arguments")
         named = {k: _read_argument(v, self.nodes) for k, v in kwargs.items()}
         safe_targets.check_keywords(named)
         first = kind_of(values[0], self.kinds) if values else OTHER
@@ -202,7 +202,7 @@ class _Reader:
         if op == "call_method":
             safe_targets.check_method(target)
             if first.name not in (TENSOR.name, EITHER.name) or not isinstance(values[0], torch.fx.Node):
-                raise ExportError(f"the file calls the method {target!r} of what is no tensor")
+                raise ExportError(f"the file calls the method {target!r} of something that is not a tensor")
             called, name = target, target
         else:
             called = safe_targets.function_of(target, self.allowed)
@@ -210,7 +210,7 @@ class _Reader:
         if called is getattr:
             safe_targets.check_property(values[1] if len(values) == 2 and not named else None)
             if first.name not in (TENSOR.name, EITHER.name):
-                raise ExportError("the file reads a tensor property of what is no tensor")
+                raise ExportError("the file reads a tensor property of something that is not a tensor")
             if values[1] == "data" and values[0] not in self.data:
                 raise ExportError("the file reads the data of what is not an argument or state of floating dtype")
             kind = SIZE if values[1] == "shape" else first

@@ -198,7 +198,7 @@ def _tensors(m: dict[str, Any], file: Path, place: torch.device) -> list[torch.T
     except OSError as e:
         raise CacheFileError(f"the package's weights are not there: {e}") from None
     if size != wanted["bytes"]:
-        raise CacheFileError(f"{file} is damaged, or of another package: {size} bytes where {wanted['bytes']} are due")
+        raise CacheFileError(f"{file} is damaged, or of another package: {size} bytes instead of {wanted['bytes']}")
     words = torch.from_file(str(file), shared=False, size=size // 8, dtype=torch.int64)
     there = words.to(place)  # in one piece
     if int(there.sum()) != wanted["sum"]:

@@ -212,7 +212,7 @@ class Engine:
         """Whether no frame is captured now: operators call a method of the program's."""
         if not (name := special_method_exchanged()):
             return False
-        self._skip(state, SkipFrame(f"{name} is the program's own, which operators and builtins call"), counts=False)
+        self._skip(state, SkipFrame(f"{name} is the program's own, and operators and builtins call it"), counts=False)
         return True
 
     def resume(self, function: types.FunctionType, *args: Any) -> Any:
@@ -692,7 +692,7 @@ def _stays_eager(name: str) -> bool:
     said = stance()
     if said == "fail_on_recompile":
         raise RuntimeError(
-            f"{name} is to be compiled for this call, while torch.compiler.set_stance('fail_on_recompile') holds"
+            f"{name} would be compiled for this call, which torch.compiler.set_stance('fail_on_recompile') forbids"
         )
     return said in ("force_eager", "eager_on_recompile")
 

@@ -274,7 +274,7 @@ class _Grouping:
             if not g.alone or g.nests[0].scan and nest.reduce_op is None and nest.on_gpu:
                 return [g]
             self.unfused.append(
-                (_name(g.nests[0]), _name(nest), "its elements are known when all of them have been written")
+                (_name(g.nests[0]), _name(nest), "its elements are known only when all of them have been written")
             )
         elif not hasattr(g.extern, "base"):
             step = g.extern
@@ -502,7 +502,7 @@ class _Grouping:
             n, lv = made[b]
             m, at = g.map_of(axes, level, factors), g.map_of(n.domain if lv == "full" else n.axes, lv, factors)
             if m is None or at is None or not self.same_row(e.subs(m), tidy(n.index.subs(at), ranges), factors, ranges):
-                raise Refusal("the place of an element of a row would take divisions")
+                raise Refusal("finding the place of an element in a row would take divisions")
 
     def check_cost(self, g: Group, nest: LoopNest, level: str, factors: list[Factor]) -> None:
         if nest.on_gpu or not any(f.reduced for f in factors) or all(f.reduced for f in factors):

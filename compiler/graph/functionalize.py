@@ -277,7 +277,7 @@ class Functionalizer:
                 parent = root  # it looks at the memory, whatever view it is asked of
                 self._value(parent)
             if not self._inside(out.tt_meta, parent.meta):
-                raise NotImplementedError("as_strided reaches outside of the tensor that it is asked of")
+                raise NotImplementedError("as_strided reaches outside of its tensor")
         if isinstance(out, (list, tuple)):
             for i, o in enumerate(out):
                 a = _Alias(parent.memory, parent.node, o.tt_meta, parent, op, rest, nkw, i)
@@ -310,7 +310,7 @@ class Functionalizer:
         targets = [get(i) for i in info.writes]
         flat = [t for x in targets for t in (x if isinstance(x, (list, tuple)) else (x,))]
         if any(t is None for t in flat):
-            raise NotImplementedError(f"{info.op} writes to arguments of which this call leaves some out")
+            raise NotImplementedError(f"{info.op} writes to arguments, and this call leaves some of them out")
         self._refuse_shared_memory(info.op, flat, (*args, *kwargs.values()))
         if info.name == "copy_":
             self._write(targets[0], self._fit(self._arg(args[1]), self.alias_of(targets[0]).meta))
@@ -423,7 +423,7 @@ class Functionalizer:
         for t in written:
             a = self.alias_of(t)
             if any(b is not a and b.memory is a.memory and self._partly_in(a.meta, b.meta) for b in aliases):
-                raise NotImplementedError(f"{op} writes to memory in which one of its arguments lies in part")
+                raise NotImplementedError(f"{op} writes to memory that one of its arguments shares in part")
 
     def _partly_in(self, a: TensorMeta, b: TensorMeta) -> bool:
         """Whether two tensors without gaps share some of their memory, but are not the same

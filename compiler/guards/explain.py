@@ -343,12 +343,12 @@ def _function_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Wo
 def _class_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     other = next((n for n, wanted in expected if not class_holds(value, ((n, wanted),))), "")
     f.got, f.detail = None, other
-    was, got = f"`{name}.{other}` was as captured", f"`{name}.{other}` is another, or is gone"
+    was, got = f"`{name}.{other}` was as captured", f"`{name}.{other}` was replaced or deleted"
     return was, got, "complete the class before the first call"
 
 
 def _code_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
-    was, got = f"the code of `{name}` was as captured", f"the code of `{name}` is another"
+    was, got = f"the code of `{name}` was as captured", f"the code of `{name}` has changed"
     return was, got, "define the function once; redefining it compiles anew"
 
 

@@ -97,7 +97,7 @@ def _make(kernel: Any, call: KernelCall) -> torch._ops.OpOverload:
     def launch(*args: Any, **kwargs: Any) -> None:
         kernel = held()
         if kernel is None:
-            raise RuntimeError(f"the Triton kernel {plain} is gone that this graph launches")
+            raise RuntimeError(f"the Triton kernel {plain} is gone, which this graph launches")
         _launch(kernel, call, args, kwargs)
 
     _library.impl(name, launch, "CompositeExplicitAutograd")

@@ -218,7 +218,7 @@ def _check_graph(data: s.GraphData, room: int) -> None:
             column if name not in ("name", "inputs") else [v for row in column for v in row] if name == "inputs" else []
         )
         if not all(type(v) is int for v in cells) or name not in ("kernel", "inputs") and any(v < 0 for v in cells):
-            raise ValueError(f"the column {name} holds what is no position")
+            raise ValueError(f"the column {name} holds a value that is not a position")
     for n in expand(data):
         texts = (n.name, n.op, n.args, n.dtype, n.file, n.module)
         if (
@@ -228,7 +228,7 @@ def _check_graph(data: s.GraphData, room: int) -> None:
             or n.shape is not None
             and type(n.shape) is not list
         ):
-            raise ValueError(f"node {n.index} is none")
+            raise ValueError(f"node {n.index} holds a value of a wrong type")
         if not all(0 <= v < data.count for v in n.inputs):
             raise ValueError(f"node {n.index} reads a node that is not there")
 
@@ -240,7 +240,7 @@ def check_profiles(report: Any) -> None:
             for span in p.rows():
                 texts = (span.kind, span.name, span.node, span.file, span.module, span.part)
                 if not all(type(t) is str for t in texts) or span.line is not None and type(span.line) is not int:
-                    raise ValueError("a name is no text")
+                    raise ValueError("a name is not a text")
         except (ValueError, KeyError, IndexError, TypeError) as e:
             raise ValueError(f"report: profiles[{i}] is damaged: {type(e).__name__}: {str(e)[:100]}") from None
         for name, n in (("graph", len(report.graphs)), ("kernel", len(report.kernels))):  # cut to make the report small

@@ -96,7 +96,7 @@ def connect(address: str, key: str) -> Channel:
     theirs = channel._exactly(_NONCE)
     out.sendall(mine + _proof(key, b"rank", theirs, mine))
     if not hmac.compare_digest(channel._exactly(_NONCE), _proof(key, b"notebook", mine, theirs)):
-        raise PermissionError(f"the notebook at {address} doesn't know the secret of this rank, or the rank not its")
+        raise PermissionError(f"the notebook at {address} and this rank don't have the same secret")
     out.settimeout(None)
     return channel
 

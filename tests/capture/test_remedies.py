@@ -110,7 +110,7 @@ TABLE = {
     ),
     "while x.sum() < 100:\n    x = x + 1\nreturn x": (
         "data_dependent_branch",
-        "as long as the value",
+        "loop goes on depends on the value",
         "torch.while_loop(lambda x: x.sum() < 100, body, (x,))",
     ),
     "return x + sorted([x.sum(), x.mean()])[0]": ("data_dependent_branch", "compares the values", "torch.sort"),

@@ -134,7 +134,7 @@ def test_a_size_that_the_code_fixes_is_refused():
         ExportError, match=r"dimension 0 of `x` cannot vary: the code fixes it to 3 at .*test_export.py:\d+"
     ):
         tcompile.export(f, (torch.ones(3, 4),), dynamic={"x": [0]})
-    with pytest.raises(ExportError, match="'z', which is no parameter; there are x"):
+    with pytest.raises(ExportError, match="'z', which is not a parameter; there are x"):
         tcompile.export(f, (torch.ones(3),), dynamic={"z": [0]})
 
 

@@ -83,7 +83,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "item",
         r"bincount|histc",
-        "{name}() gives as many bins as the values ask for",
+        "{name}() gives a number of bins that depends on the values",
         "pass minlength= and cut, or use scatter_add into a tensor of fixed size",
     ),
     Cause(
@@ -107,7 +107,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "data_dependent_branch",
         r"^\s*while\b",
-        "the loop goes on as long as the value of a tensor says so",
+        "whether the loop goes on depends on the value of a tensor",
         "iterate a fixed number of times and mask with torch.where, or use torch.while_loop(condition, body,"
         " (carried,))",
     ),
@@ -138,7 +138,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "unbacked_size",
         "",
-        "the branch depends on a size that mark_unbacked named: nothing may be known of it",
+        "the branch depends on a size that mark_unbacked keeps unknown",
         "write torch._check(condition) before it where one side is meant, or use mark_dynamic, which takes the side of"
         " this call",
     ),
@@ -151,7 +151,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "data_dependent_shape",
         r"nonzero|argwhere|torch\.where\(",
-        "{name}() gives as many elements as values are not zero: the shape of the result depends on the values",
+        "{name}() gives one element for each value that is not zero, so the shape depends on the values",
         "compute with the mask itself: torch.where(mask, x, 0), mask.sum() for their number, torch.topk for a fixed"
         " number",
     ),
@@ -170,7 +170,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "data_dependent_shape",
         r"bincount|histc",
-        "{name}() gives as many bins as the values ask for",
+        "{name}() gives a number of bins that depends on the values",
         "pass minlength= and cut, or use scatter_add into a tensor of fixed size",
     ),
     Cause(
@@ -214,7 +214,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "late_text",
         "",
-        "native code looks into a text that holds a number which varies",
+        "native code reads a text that holds a varying number",
         "format the number after the compiled region, or pass the text",
     ),
     Cause(
@@ -314,7 +314,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "collective",
         "",
-        "a collective waits for the other processes, and what the cell assigned so far is to outlive an interrupt",
+        "a collective waits for other processes, and an interrupt must not lose what the cell assigned so far",
         _NOTHING + "to have one graph, put the lines into a function",
     ),
     Cause("optimizer", r"inside a loop", "", _NOTHING + "each iteration is compiled as one graph"),
@@ -359,7 +359,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "inference_mode",
         "",
-        "inference mode is switched: tensors made in it are of another kind than a graph's around it",
+        "inference mode is switched on or off, and one graph can't hold tensors of both kinds",
         _NOTHING + "the code before it, in it and after it is compiled; torch.no_grad() would leave it one graph",
     ),
     Cause("parameter", "", "a parameter is made", "make parameters outside of the compiled region, in __init__"),
@@ -390,13 +390,13 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "storage",
         "",
-        "the storage of a tensor is used, which exists only at run time",
+        "the code uses the storage of a tensor, which exists only at run time",
         "compare tensors by `is`; read and resize storages outside of the compiled region",
     ),
     Cause(
         "tensor_metadata",
         r"data_ptr|storage",
-        "the address of a tensor's memory is read, which exists only at run time",
+        "the code reads the address of a tensor's memory, which exists only at run time",
         "compare tensors by `is`; read addresses outside of the compiled region",
     ),
     Cause(
@@ -408,7 +408,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "tensor_metadata",
         "",
-        "a property of a tensor that exists only at run time is read",
+        "the code reads a property of a tensor that exists only at run time",
         "read it outside of the compiled region",
     ),
     Cause(
@@ -433,7 +433,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "c_call",
         r"threading|Thread|Lock\(|multiprocessing|concurrent|queue",
-        "{name}() has to do with threads",
+        "{name}() uses threads or locks",
         "start threads and take locks outside; compiled functions may be called from several threads",
     ),
     Cause("c_call", r"BytesIO|StringIO", "a stream in memory is made", "read and write outside of the compiled region"),
@@ -441,7 +441,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "c_call",
         r"synchronize|memory_allocated|empty_cache|torch\.cuda",
-        "{name}() asks the device",
+        "{name}() waits for the device, or reads its state",
         "measure and synchronise outside of the compiled region",
     ),
     Cause(
@@ -450,7 +450,7 @@ CAUSES: tuple[Cause, ...] = (
         "{name}() communicates between processes",
         _NOTHING + "the code before and after it is compiled",
     ),
-    Cause("c_call", r"gc\.|sys\.|os\.|ctypes", "{name}() changes or reads the process", _MOVE),
+    Cause("c_call", r"gc\.|sys\.|os\.|ctypes", "{name}() reads or changes the state of the process", _MOVE),
     Cause("setting", "", "{name}() changes a setting of torch", _NOTHING + "the code before and after it is compiled"),
     Cause(
         "c_call",
@@ -463,7 +463,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "unknown_object",
         r"weak reference",
-        "a weak reference is made to an object made inside, or with a callback",
+        "a weak reference has a callback, or refers to an object made inside",
         "hold the object itself",
     ),
     Cause(
@@ -514,7 +514,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "address",
         "",
-        "the text of an object that has none of its own holds its address",
+        "the default text of an object holds its address",
         "give its class a __repr__, or name the object in another way",
     ),
     Cause(
@@ -533,7 +533,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "lifetime",
         "",
-        "the program can tell when an object ends, which a graph does not follow",
+        "the program notices when an object is freed, which a graph does not follow",
         "release what it holds in a with statement",
     ),
     Cause(
@@ -561,7 +561,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "idle_loop",
         "",
-        "it computes for long without tensors",
+        "it computes for a long time without tensors",
         _NOTHING + "it runs as plain Python, and what follows is compiled",
     ),
     Cause(

@@ -198,7 +198,7 @@ def _refuse_own_lookup(t: type) -> None:
     if issubclass(t, (threading.local, weakref.ProxyType, weakref.CallableProxyType)) and t is not threading.local:
         raise Break(
             "unknown_object",
-            f"an attribute of a {t.__name__} is used, which keeps it in its own way",
+            f"a {t.__name__} keeps its attributes in its own way",
             "read it outside of the compiled region",
         )
 
@@ -236,7 +236,7 @@ def _thread_attribute(m: Machine, obj: threading.local, name: str) -> Any:
     if source is None or name.startswith("__"):
         raise Break(
             "unknown_object",
-            f"the attribute {name!r} of a threading.local is used, which this thread may lack",
+            f"this thread may lack the attribute {name!r} of a threading.local",
             "read it outside of the compiled region",
         )
     if value is MISSING:
@@ -408,7 +408,7 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
     elif not _guards_read(obj, name):
         raise Break(
             "unknown_object",
-            f"{name} of a {type(obj).__name__} is read, whose class looks up attributes in its own way",
+            f"the class of a {type(obj).__name__} looks up attributes such as {name} in its own way",
             "read it outside of the compiled region",
         )
     return m.world.load(value, S.attr(source, name), "attribute")
@@ -424,7 +424,7 @@ def _read_native(m: Machine, obj: Any, source: Any, name: str) -> Any:
             if own:
                 raise Break(
                     "unknown_object",
-                    f"a slot of a {type(obj).__name__} is empty, whose class looks up attributes in its own way",
+                    f"a {type(obj).__name__} has an empty slot, and its class looks up attributes in its own way",
                 ) from None
             m.world.guard(source, "HASATTR", (name, False), "missing attribute")
         raise
@@ -718,7 +718,7 @@ def generic_delete(m: Machine, obj: Any, name: str) -> None:
         and name not in m.world.pending.get(id(obj), ())
         and name not in (own or ())
     ):
-        raise Break("mutation", f"`{name}` is deleted, which the object itself does not have")
+        raise Break("mutation", f"`{name}` is deleted, but the object itself does not have it")
     generic_attribute(m, obj, name)
     m.world.pending.setdefault(id(obj), {})[name] = MISSING
     m.effects.delete_attribute(obj, name)

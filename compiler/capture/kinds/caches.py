@@ -111,4 +111,4 @@ def asked_again(fn: Any, known: Any, /, *args: Any, **kwargs: Any) -> None:
     """Ask a cache for what was relied on. Raises UnlikeNumber where it gives something else by now."""
     value = fn(*args, **kwargs)
     if value is not known and not const_equal(value, known):
-        raise UnlikeNumber("the cache of a function gives something else than it gave")
+        raise UnlikeNumber("the cache of a function no longer gives what it gave")

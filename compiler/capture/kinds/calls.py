@@ -196,7 +196,7 @@ def _call_weakref(m: Machine, ref: Any, args: list, kwargs: dict) -> Any:
     if m.referenced:
         raise Plainly(
             "lifetime",
-            "a weak reference is asked after an object was let go of",
+            "a weak reference is read after its object may be gone",
             "ask before, or outside of the compiled region",
         )
     if not world.is_outside(ref):  # made inside (weak_reference), to an object from outside
@@ -298,7 +298,7 @@ def _follow(m: Machine, fn: types.FunctionType, slots: dict[int, Any]) -> Any:
     code, library = fn.__code__, m.opts.library
     if m.following is not None:
         if m.instructions > m.following[0] and m.graph.calls == m.following[1]:
-            raise Break("library", "it runs for long without tensor work")
+            raise Break("library", "it runs for a long time without tensor work")
     elif library.is_library(code):
         if library.left_alone(code):
             raise Break(

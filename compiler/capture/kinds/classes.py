@@ -149,7 +149,7 @@ def _native_new(m: Machine, cls: type, args: list, kwargs: dict, init: Any) -> A
             refuse_finalizer(cls)
         raise Break(
             "rebuild",
-            f"an instance of {cls.__name__} is made, whose __del__ runs when the last reference goes",
+            f"an instance of {cls.__name__} is made, and its __del__ runs when the last reference goes",
             "release what it holds in a with statement, or make it outside of the compiled region",
         )
     if cls.__new__ is object.__new__:

@@ -195,7 +195,7 @@ def _read(m: Machine, obj: Any) -> Any:
         if tuple(value) != elements:
             raise Break(
                 "unsupported",
-                "a set from outside is read whose copy iterates in another order",
+                "a copy of a set from outside iterates in another order",
                 "use a frozenset or a tuple",
             )
     shadow.value = value
@@ -705,7 +705,7 @@ def _refuse_structural(m: Machine, obj: Any, owner: Any) -> None:
     source = m.world.sources[id(obj)]
     below_dict = source.base is not None and source.base.kind == "attr" and source.base.key == "__dict__"
     if owner is not None or (source.kind == "attr" or below_dict) and source.key in _STRUCTURAL:
-        raise Break("mutation", f"`{source.name()}` is changed, through which attributes are read")
+        raise Break("mutation", f"`{source.name()}` is changed, and attributes are read through it")
 
 
 def _remove(m: Machine, obj: Any, base: type, args: list) -> Any:

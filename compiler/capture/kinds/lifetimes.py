@@ -55,14 +55,14 @@ _RELEASING = frozenset(
 def refuse_finalizer(cls: type) -> None:
     """An instance of the class is made: not by capture, if it has a finalizer."""
     raise Plainly(
-        "lifetime", f"an instance of {cls.__name__} is made, whose __del__ runs when the last reference goes", _REMEDY
+        "lifetime", f"an instance of {cls.__name__} is made, and its __del__ runs when the last reference goes", _REMEDY
     )
 
 
 def refuse_reference(what: str) -> None:
     raise Plainly(
         "lifetime",
-        f"{what} is made: it tells when the object ends, which a graph does not follow",
+        f"{what} is made: it notices when the object is freed, which a graph does not follow",
         "hold the object itself",
     )
 
@@ -83,14 +83,14 @@ def _who_hears(m: Machine, value: Any, depth: int) -> str:
     if t in ATOMS or t is TraceTensor or isinstance(value, (type, types.ModuleType, types.FunctionType)):
         return ""
     if isinstance(found_in(t, "__del__"), types.FunctionType) and not _is_librarys(t.__module__):
-        return f"the last reference to a {t.__name__} may go, whose __del__ runs then"
+        return f"the last reference to a {t.__name__} may go, which runs its __del__"
     if t.__weakrefoffset__:
         for reference in weakref.getweakrefs(value):
             callback = reference.__callback__
             if callback is None:
                 m.referenced |= type(reference) is not Weak
             elif not _is_librarys(getattr(callback, "__module__", None)):
-                return f"the last reference to a {t.__name__} may go, of which a weak reference tells"
+                return f"the last reference to a {t.__name__} may go, which a weak reference shows"
     if depth < _DEPTH:
         for part in _parts(value):
             if said := _who_hears(m, part, depth + 1):
@@ -135,4 +135,4 @@ def released_by(obj: Any, name: str, args: list) -> list[Any]:
 
 @function(sys.getrefcount, gc.get_referrers, gc.get_objects, weakref.getweakrefcount, weakref.getweakrefs)
 def counted_(m: Machine, *args: Any) -> Any:
-    raise Plainly("lifetime", "who holds an object is asked", "ask outside of the compiled region")
+    raise Plainly("lifetime", "the code asks who holds an object", "ask outside of the compiled region")

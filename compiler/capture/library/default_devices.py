@@ -38,7 +38,7 @@ class DeviceRegions:
         elif isinstance(_mode(self.left), DeviceContext):
             self.left += 1
         else:
-            raise Break("unsupported", "a region of torch.device is left that this thread did not enter")
+            raise Break("unsupported", "the code leaves a region of torch.device that this thread did not enter")
 
     @property
     def device(self) -> torch.device | None:
@@ -49,7 +49,7 @@ class DeviceRegions:
             return None
         mode = _mode(self.left)
         if mode is not None and not isinstance(mode, DeviceContext):
-            raise Break("unsupported", "a region of torch.device is left inside of another mode's")
+            raise Break("unsupported", "the code leaves a region of torch.device inside of another mode")
         return torch.device("cpu") if mode is None else mode.device
 
     def named(self, fn: Any, kwargs: dict) -> dict:

@@ -49,7 +49,7 @@ def enter_dual_level(m: Machine) -> int:
 @python_function((_HOME, "exit_dual_level"))
 def exit_dual_level(m: Machine, *, level: int | None = None) -> None:
     if m.dual_level is None or level not in (None, 0):
-        raise Break("forward_ad", "a level of forward gradients is left that was entered outside")
+        raise Break("forward_ad", "the code leaves a level of forward gradients that was entered outside")
     m.dual_level = None
     torch._C._exit_dual_level(0)
     m.graph.record_state(torch._C._exit_dual_level, (0,))

@@ -182,7 +182,7 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[TraceTensor]:
         if not asked or any(
             not isinstance(t, TraceTensor) or id(t) not in world.reals or not world.reals[id(t)].is_leaf for t in asked
         ):
-            raise Break("backward", "backward(inputs=...) names a tensor that is no leaf", "use torch.autograd.grad")
+            raise Break("backward", "backward(inputs=...) names a tensor that is not a leaf", "use torch.autograd.grad")
         found, made = list(asked), []
     else:
         traces = [t for t in roots if isinstance(t, TraceTensor) and t.requires_grad]

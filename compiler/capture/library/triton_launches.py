@@ -67,7 +67,7 @@ def launch(m: Machine, kernel: Any, *args: Any, grid: Any = None, warmup: Any = 
     try:
         operator = operator_for(kernel, call)
     except TypeError:  # a value that can't be looked up
-        raise Break("triton_kernel", "a Triton kernel gets a value that is no number, text, dtype or tensor") from None
+        raise Break("triton_kernel", "a Triton kernel gets what is not a number, text, dtype or tensor") from None
     m.call(operator, [*values, flat])
 
 

@@ -284,7 +284,7 @@ class Machine:
             if self.limit < _QUICK_LIMIT:
                 self.limit = _QUICK_LIMIT
                 return
-            raise Skip("it computes for long without tensors", quiet=True, final=True)
+            raise Skip("it computes for a long time without tensors", quiet=True, final=True)
         if self.opts.library is not None:
             self._over_limit_of_a_cell()
             return

@@ -205,8 +205,8 @@ class World:
             return value
         if t.__flags__ & _HEAP_TYPE and _lies(value, t):
             raise Skip(
-                f"an object of type {type.__dict__['__name__'].__get__(t)} is used, whose __class__ says that it is"
-                " something else"
+                f"an object of type {type.__dict__['__name__'].__get__(t)} is used, but its __class__ names"
+                " another type"
             )
         if isinstance(value, torch.Tensor):
             return self.load_tensor(value, source)

@@ -100,7 +100,7 @@ def forget_unused(r: Any) -> None:
     if not share or not r.speedups.calls:
         return
     why = (
-        f"eager also computes {share * 100:.0f} % that nobody reads, which was left out here: that is no speed"
+        f"eager also computes {share * 100:.0f} % that nobody reads; it was left out here, which is no speedup"
         " (use the results to compare)"
     )
     r.speedups.overall = [x for x in r.speedups.overall if "eager" not in (x.engine, x.over)]

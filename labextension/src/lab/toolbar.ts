@@ -83,7 +83,7 @@ export class CellSwitch extends Widget {
     this.toggle.setAttribute('aria-pressed', String(request !== null));
     this.toggle.textContent = request ? t('● compiled') : t('○ compile cell');
     this.toggle.title = request
-      ? t('This cell is compiled. Click: take the request away')
+      ? t('This cell is compiled. Click to take the request away')
       : t('Compile this cell: writes # tcompile: on top of it');
     this.mode.hidden = !request;
     this.mode.value = request ? modeOf(request.options) : 'default';

@@ -162,7 +162,7 @@ function tryOptions({ model }: ViewContext, host: Host, known: Known): HTMLEleme
       }
     }
     if (!Object.keys(settings).length) {
-      throw new Error(t('choose another mode, or one of the switches: as it is, it was timed already'));
+      throw new Error(t('choose another mode or switch: this choice was timed already'));
     }
     const words = Object.entries(settings)
       .map(([k, v]) => `${k}=${v}`)

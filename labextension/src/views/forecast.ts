@@ -161,7 +161,7 @@ function verdict(a: Answer): HTMLElement {
       null,
       h('strong.tc-gain-up', null, t('● no')),
       t(': entry {0} serves it', a.entry),
-      h('span.tc-muted', null, a.assumed ? t(', if {0} hold as they did', plural(a.assumed, 'further guard')) : '')
+      h('span.tc-muted', null, a.assumed ? t(', if {0} still hold', plural(a.assumed, 'further guard')) : '')
     );
   }
   const f = a.failures[a.failures.length - 1];

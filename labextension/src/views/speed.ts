@@ -146,7 +146,7 @@ function engines(report: Report, own: (p: { element: HTMLElement; dispose: () =>
           ? ''
           : speedups.spent_seconds > 1.5 * speedups.budget_seconds && speedups.engines.includes('torch')
             ? t(
-                ' with what stock took to compile, which does not count to the {0} allowed',
+                ' with stock’s compile time, which does not count towards the {0} allowed',
                 seconds(speedups.budget_seconds)
               )
             : speedups.spent_seconds > 1.5 * speedups.budget_seconds

@@ -25,7 +25,7 @@ __all__: list[str] = []
 
 _C10D, _FUNCTIONAL = "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"
 _ENDS = ("", "_autograd")
-_BY_NAME = "the operation by which processes combine tensors is none that an operator knows by name"
+_BY_NAME = "no operator has a name for the operation by which processes combine tensors"
 
 
 # --- groups and operations
@@ -43,7 +43,7 @@ def _group(m: Machine, group: Any, tag: Any = "") -> tuple[str, int]:
     group = _known(m, group)
     name = m.native(functional._resolve_group_name, group, tag)
     if distributed_c10d._rank_not_in_group(distributed_c10d._resolve_process_group(name)):
-        raise Break("c_call", "a collective of a group is called that this process is not in")
+        raise Break("c_call", "a collective is called for a group that this process is not in")
     return str(name), m.native(distributed_c10d._get_group_size_by_name, name)
 
 

@@ -60,4 +60,4 @@ def _refuse_parted_otherwise(m: Machine, belonging: list) -> None:
     if any(s.mesh is not specs[0].mesh or s.placements != specs[0].placements for s in specs):
         raise Break("optimizer", "a DTensor and its gradient or its state are parted in other ways")
     if any(place.is_partial() for place in specs[0].placements):
-        raise Break("optimizer", "a DTensor is updated whose parts are yet to be added")
+        raise Break("optimizer", "a DTensor is updated before its parts are added up")
