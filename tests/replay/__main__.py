@@ -76,6 +76,19 @@ def replay(make: Callable[[], tuple]) -> dict[str, str]:
     }
 
 
+def replay_training_on_gpu(make: Callable[[], tuple]) -> dict[str, str]:
+    """aspect -> text, of what a GPU would run forward and backward."""
+    from tcompile.compiler import api
+
+    from ..codegen.triton.as_gpu import train_as_gpu
+
+    api.reset()
+    torch.manual_seed(0)
+    fn, args, _ = make()
+    _, forward, backward = train_as_gpu(fn, *args)
+    return {"gpu forward": _text(forward), "gpu backward": _text(backward)}
+
+
 def _target(opts: Any = None) -> Any:
     from tcompile.compiler.codegen.cpp.support import Target
 
@@ -101,9 +114,13 @@ def _for_gpu(aten: Any, opts: Any) -> str:
         graph = aten.copy()
         turn(graph)
         made = generate_triton(schedule(lower(graph, opts, trial=True), opts), opts, None, SMALL)
-        return "\n".join([*(k.source.text for k in made.kernels), made.host.source, *_calls(made)])
+        return _text(made)
     except Exception as e:
         return f"not for a GPU: {type(e).__name__}: {e}"
+
+
+def _text(made: Any) -> str:
+    return "\n".join([*(k.source.text for k in made.kernels), made.host.source, *_calls(made)])
 
 
 def _steady(x: Any) -> Any:
@@ -125,13 +142,15 @@ def _hash(text: str) -> str:
 
 def main() -> int:
     from .programs import programs
+    from .tiled import training_on_gpu
 
     parser = argparse.ArgumentParser(prog="python -m tests.replay")
     parser.add_argument("names", nargs="*", help="programs; all, where none is named")
     parser.add_argument("--save", action="store_true", help="make the snapshot anew")
     parser.add_argument("--lines", type=int, default=40, help="lines of difference that are shown of each text")
     asked = parser.parse_args()
-    every = programs()
+    on_gpu = training_on_gpu()
+    every = {**programs(), **on_gpu}
     chosen = {n: every[n] for n in asked.names} if asked.names else every
     versions = {"torch": torch.__version__.partition("+")[0], "python": platform.python_version().rpartition(".")[0]}
     before = {} if asked.save or not HASHES.exists() else json.loads(HASHES.read_text())
@@ -142,7 +161,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", TCOMPILE_CACHE_DIR=folder):
         for name, make in chosen.items():
             try:
-                now[name] = replay(make)
+                now[name] = replay_training_on_gpu(make) if name in on_gpu else replay(make)
             except Exception as e:
                 now[name] = {"error": f"{type(e).__name__}: {e}"}
     hashes = {n: {k: _hash(v) for k, v in texts.items()} for n, texts in now.items()}

@@ -136,5 +136,7 @@ def _operators() -> dict[str, Callable[[], Program]]:
 
 
 def programs() -> dict[str, Callable[[], Program]]:
+    from .tiled import tiled
+
     models = {f"model {n}": _model(n) for n in ("bert", "gpt2", "llama", "vit", "t5")}
-    return {**_functions(), **models, **_operators()}
+    return {**_functions(), **models, **_operators(), **tiled()}
