@@ -19,7 +19,7 @@ from typing import Any, Callable
 import torch
 from torch.fx import Node
 
-from ..ops.chain_sizes import DTYPES, WIDEST, fills
+from ..ops.tile_sizes import DTYPES, WIDEST, fills
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
 from .pass_nodes import SAME_ELEMENTS, call_like, transposed

@@ -13,6 +13,7 @@ from torch.fx import Node
 
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import contiguous_strides
+from ..ops.tile_sizes import FEW_FLOPS
 from .attention_inference import four_dimensional, library_call
 from .attention_gradients import Attention, find, row_sums
 from .clean import dead_code
@@ -22,7 +23,6 @@ from .pass_nodes import SAME_ELEMENTS, call_like, transposed
 __all__ = ["attention_calls"]
 
 aten = torch.ops.aten
-FEW_FLOPS = 4e9  # of a forward call that takes less time than launching it (as fusion/tiled/match_attention.py has it)
 LOW = -60000.0  # a score that does not count: -inf, or the least number of half precision
 
 

@@ -12,6 +12,7 @@ from ..symbolic.expr import Expr
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta, numel
 from .clean import has_effect
+from .pass_nodes import holds_symbols
 
 __all__ = ["constant_folding"]
 
@@ -126,7 +127,7 @@ def _fold_constants(a: AtenGraph) -> None:
         if not inputs or not isinstance(val, TensorMeta) or not all(i in known for i in inputs):
             continue
         size = numel(val.shape)
-        if not isinstance(size, int) or size > LIMIT or n in results or _symbolic(n.args):
+        if not isinstance(size, int) or size > LIMIT or n in results or holds_symbols(n.args):
             continue
         try:
             with torch.no_grad():
@@ -144,10 +145,6 @@ def _fold_constants(a: AtenGraph) -> None:
         known[m] = r
         n.replace_all_uses_with(m)
         a.graph.erase_node(n)
-
-
-def _symbolic(x: Any) -> bool:
-    return isinstance(x, Expr) or isinstance(x, (list, tuple)) and any(map(_symbolic, x))
 
 
 def _run(n: Node, known: dict[Node, torch.Tensor]) -> torch.Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from ..symbolic.expr import Expr
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
 from .clean import dead_code, has_effect
+from .pass_nodes import holds_symbols
 
 __all__ = ["known_masks", "known_value", "what_it_says"]
 
@@ -140,7 +140,7 @@ def _made_of_constants(a: AtenGraph, mask: Node) -> list[Node] | None:
             n.op != "call_function"
             or not isinstance(n.target, torch._ops.OpOverload)
             or has_effect(n)
-            or _symbolic(n.args)
+            or holds_symbols(n.args)
         ):
             return None
         count = 1
@@ -152,7 +152,3 @@ def _made_of_constants(a: AtenGraph, mask: Node) -> list[Node] | None:
         found.add(n)
         stack.extend(n.all_input_nodes)
     return [n for n in a.graph.nodes if n in found]
-
-
-def _symbolic(x: Any) -> bool:
-    return isinstance(x, Expr) or isinstance(x, (list, tuple)) and any(map(_symbolic, x))

@@ -8,8 +8,9 @@ import torch
 from torch.fx import Node
 
 from ..graph.decompose.table import Builder, short_name
+from ..symbolic.expr import Expr
 
-__all__ = ["SAME_ELEMENTS", "call_like", "transposed"]
+__all__ = ["SAME_ELEMENTS", "call_like", "holds_symbols", "transposed"]
 
 aten = torch.ops.aten
 # views and copies that keep the order of elements
@@ -23,6 +24,11 @@ def call_like(graph: torch.fx.Graph, like: Node, op: Any, *args: Any, **kwargs: 
     n = graph.create_node("call_function", op, args, kwargs, name=short_name(op))
     n.meta = {**like.meta, "val": Builder.meta(op, args, kwargs)}
     return n
+
+
+def holds_symbols(args: Any) -> bool:
+    """Whether arguments of a node name sizes that vary."""
+    return isinstance(args, Expr) or isinstance(args, (list, tuple)) and any(map(holds_symbols, args))
 
 
 def transposed(x: Any, y: Any) -> bool:

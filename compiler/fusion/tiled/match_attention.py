@@ -35,6 +35,7 @@ from ...lowering.lowered import Extern, LoweredStep, View
 from ...lowering.ref import contiguous_strides, is_one
 from ...lowering.rewrite import Rewriter, tidy
 from ...ops.philox import arguments_of
+from ...ops.tile_sizes import FEW_FLOPS
 from ...symbolic.expr import ZERO, Expr, as_expr, symbol
 from .mask_conditions import normal_form
 from ..domain import size_hint
@@ -68,7 +69,6 @@ __all__ = ["SCORES_IN_REGISTERS", "attention"]
 SCORES_IN_REGISTERS = "attention: its scores are never in memory"  # (what reports say of such kernels)
 WIDEST = 256  # columns of a head that a program holds
 LEAST_KEYS = 16
-FEW_FLOPS = 4e9  # of a library's call that takes less time than launching it
 FEW_FLOPS_IN_FULL = (
     3e8  # of attention in float32, whose products ordinary multiplications make slower than libraries do
 )

@@ -14,7 +14,7 @@ from typing import Any, Sequence
 
 import torch
 
-from ...ops.chain_sizes import DTYPES, WIDEST, fills
+from ...ops.tile_sizes import DTYPES, WIDEST, fills
 from ...lowering.ir import (
     Axis,
     Buffer,

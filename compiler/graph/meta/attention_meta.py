@@ -1,16 +1,18 @@
-"""Attention kernels of CUDA: what they give, as the kernels lay it out. (A result that turns out to lie otherwise is
+"""Attention kernels: what they give, as the kernels lay it out. (A result that turns out to lie otherwise is
 copied by the plan.)
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Sequence
 
 import torch
 
 from ...symbolic.expr import IntLike
-from .core import TensorMeta, new, rule
+from .core import TensorMeta, fold, new, rule
 from .strides import preserve_strides
+from .types import opmath
 
 __all__: list[str] = []
 
@@ -33,6 +35,72 @@ def _as_query(q: TensorMeta, shape: Sequence[IntLike]) -> TensorMeta:
     return TensorMeta(tuple(shape), tuple(out), q.dtype, q.device)
 
 
+def _by_length(shape: Sequence[IntLike], like: TensorMeta) -> TensorMeta:
+    """Made as (batch, length, head, dim), handed out as (batch, head, length, dim)."""
+    b, h, n, d = shape
+    made = new((b, n, h, d), like.dtype, like.device)
+    return TensorMeta(
+        tuple(shape), (made.stride[0], made.stride[2], made.stride[1], made.stride[3]), like.dtype, like.device
+    )
+
+
+# ---- the CPU's, and those that both have
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def sdpa_flash_cpu(
+    q: TensorMeta,
+    k: TensorMeta,
+    v: TensorMeta,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: Any = None,
+) -> tuple[TensorMeta, TensorMeta]:
+    b, h, n, d = q.shape
+    if _flash_cpu_is_like_query():
+        out = TensorMeta(q.shape, preserve_strides(q), q.dtype, q.device)
+    else:
+        out = _by_length((b, h, n, v.shape[3]), q)
+    lse = new((b, n, h), opmath(q.dtype), q.device)
+    return out, TensorMeta((b, h, n), (lse.stride[0], lse.stride[2], lse.stride[1]), lse.dtype, q.device)
+
+
+@functools.cache
+def _flash_cpu_is_like_query() -> bool:
+    """Which of its two layouts this torch gives the result: asked of the kernel itself, once."""
+    x = torch.zeros(1, 2, 3, 4)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)[0].is_contiguous()
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu_backward")
+def sdpa_flash_cpu_backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple:
+    return tuple(_by_length(m.shape, m) for m in (q, k, v))
+
+
+@rule("_fused_sdp_choice")
+def sdp_choice(*_: Any, **__: Any) -> int:
+    return 0
+
+
+@rule("_scaled_dot_product_efficient_attention")
+def sdpa_efficient(
+    q: TensorMeta,
+    k: TensorMeta,
+    v: TensorMeta,
+    bias: Any,
+    compute_lse: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+) -> tuple:
+    b, h, n, d = q.shape
+    res = _by_length((b, h, n, v.shape[3]), q)
+    lse = new((b, h, fold((n + 31) // 32 * 32) if compute_lse else 0), torch.float32, q.device)
+    return res, lse, new((), torch.int64, q.device), new((), torch.int64, q.device)
+
+
+# ---- CUDA's
 @rule("_scaled_dot_product_flash_attention")
 def flash(
     q: TensorMeta,
@@ -118,9 +186,4 @@ def efficient_backward(
     *_: Any,
     **__: Any,
 ) -> tuple:
-    def t(m: TensorMeta) -> TensorMeta:  # made as (batch, length, head, dim), handed out transposed
-        b, h, n, d = m.shape
-        o = new((b, n, h, d), m.dtype, m.device)
-        return TensorMeta(m.shape, (o.stride[0], o.stride[2], o.stride[1], o.stride[3]), m.dtype, m.device)
-
-    return t(q), t(k), t(v), _like(bias) if bias is not None and mask[3] else None
+    return *(_by_length(m.shape, m) for m in (q, k, v)), _like(bias) if bias is not None and mask[3] else None

@@ -1,8 +1,7 @@
-"""Neural-network operators: convolution, pooling, normalisation, attention, losses, resampling."""
+"""Neural-network operators: convolution, pooling, normalisation, losses, resampling."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Sequence
 
 import torch
@@ -192,8 +191,8 @@ def transformer_encoder_layer(x: TensorMeta, *_: Any) -> TensorMeta:
     return new(x.shape, x.dtype, x.device)
 
 
-@rule("max_pool2d_with_indices_backward")
-def max_pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
+@rule("max_pool2d_with_indices_backward", "avg_pool2d_backward")
+def pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
     return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
 
 
@@ -225,11 +224,6 @@ def avg_pool1d(
 ) -> TensorMeta:
     m = _pooled(x, 1, kernel, list(stride), padding, 1, ceil_mode)
     return new(m.shape, m.dtype, m.device)
-
-
-@rule("avg_pool2d_backward")
-def avg_pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
-    return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
 
 
 @rule("max_unpool2d", "max_unpool3d")
@@ -426,69 +420,6 @@ def native_batch_norm_backward(
         new((c,), dt, x.device) if mask[1] else None,
         new((c,), dt, x.device) if mask[2] else None,
     )
-
-
-# ---- attention
-@rule("_scaled_dot_product_flash_attention_for_cpu")
-def sdpa_flash_cpu(
-    q: TensorMeta,
-    k: TensorMeta,
-    v: TensorMeta,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Any = None,
-    scale: Any = None,
-) -> tuple[TensorMeta, TensorMeta]:
-    b, h, n, d = q.shape
-    if _flash_cpu_is_like_query():
-        out = TensorMeta(q.shape, preserve_strides(q), q.dtype, q.device)
-    else:  # made as (batch, length, head, dim), handed out transposed
-        m = new((b, n, h, v.shape[3]), q.dtype, q.device)
-        out = TensorMeta((b, h, n, v.shape[3]), (m.stride[0], m.stride[2], m.stride[1], m.stride[3]), q.dtype, q.device)
-    lse = new((b, n, h), opmath(q.dtype), q.device)
-    return out, TensorMeta((b, h, n), (lse.stride[0], lse.stride[2], lse.stride[1]), lse.dtype, q.device)
-
-
-@functools.cache
-def _flash_cpu_is_like_query() -> bool:
-    """Which of its two layouts this torch gives the result: asked of the kernel itself, once."""
-    x = torch.zeros(1, 2, 3, 4)
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(x, x, x)[0].is_contiguous()
-
-
-@rule("_scaled_dot_product_flash_attention_for_cpu_backward")
-def sdpa_flash_cpu_backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple:
-    def t(m: TensorMeta) -> TensorMeta:
-        b, h, n, d = m.shape
-        o = new((b, n, h, d), m.dtype, m.device)
-        return TensorMeta(m.shape, (o.stride[0], o.stride[2], o.stride[1], o.stride[3]), m.dtype, m.device)
-
-    return t(q), t(k), t(v)
-
-
-@rule("_fused_sdp_choice")
-def sdp_choice(*_: Any, **__: Any) -> int:
-    return 0
-
-
-@rule("_scaled_dot_product_efficient_attention")
-def sdpa_efficient(
-    q: TensorMeta,
-    k: TensorMeta,
-    v: TensorMeta,
-    bias: Any,
-    compute_lse: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: Any = None,
-) -> tuple:
-    b, h, n, d = q.shape
-    o = new((b, n, h, v.shape[3]), q.dtype, q.device)
-    res = TensorMeta((b, h, n, v.shape[3]), (o.stride[0], o.stride[2], o.stride[1], o.stride[3]), q.dtype, q.device)
-    lse = new((b, h, fold((n + 31) // 32 * 32) if compute_lse else 0), torch.float32, q.device)
-    return res, lse, new((), torch.int64, q.device), new((), torch.int64, q.device)
 
 
 # ---- losses
