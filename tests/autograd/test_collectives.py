@@ -9,6 +9,8 @@ import torch
 from .collective_runs import CASES, ONE_GRAPH
 from .test_distributed import run_cases
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, dict]:

@@ -17,8 +17,8 @@ def left(*modules):
     return [(p.detach().clone(), p.grad) for m in modules for p in m.parameters()]
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["loss", "step"])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["loss", "step"])
+@pytest.mark.parametrize("kind", [nn.LSTM, pytest.param(nn.GRU, marks=pytest.mark.slow), nn.RNN])
 def test_packed_sequences(kind, whole):
     """torch's functions read the batch sizes in C++: with a number of steps that varies the process ended there."""
 

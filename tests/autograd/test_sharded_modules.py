@@ -9,7 +9,7 @@ from .sharded_runs import CASES, IN_GRAPH, STEPS
 from .test_distributed import run_cases
 
 HOOKED = "stepped_with_a_hook"
-pytestmark = pytest.mark.timeout(1000)  # (the first test waits for all cases)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]  # (the first test waits for all cases)
 
 
 @pytest.fixture(scope="module")

@@ -94,10 +94,12 @@ def check_run(rtol: float, **options: Any) -> None:
             assert float(a["step"]) == float(b["step"])
 
 
+@pytest.mark.slow
 def test_two_hundred_steps():
     check_run(2e-3, steps=200, make_optimizer=OPTIMIZERS["adamw"], schedule=True)
 
 
+@pytest.mark.slow
 def test_two_hundred_steps_under_autocast():
     want, *_ = train(lambda m: m, 200, OPTIMIZERS["sgd"], amp=True)
     tcompile.reset()

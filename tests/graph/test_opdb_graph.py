@@ -42,7 +42,10 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=lambda d: str(d)[6:])
+DTYPES = (torch.float32, torch.int64, *(pytest.param(d, marks=pytest.mark.slow) for d in (torch.bfloat16, torch.bool)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])
 @pytest.mark.parametrize("name", NAMES)
 def test_graph_equals_eager(name: str, dtype: torch.dtype) -> None:
     info = op_infos()[name]
