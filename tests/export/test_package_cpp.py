@@ -21,7 +21,7 @@ from .test_package import rewrite, same
 HERE = Path(__file__).parent
 TORCH = Path(torch.__file__).parent
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 
 
 def compiled(source: Path, out: Path, *more: str) -> Path:

@@ -20,7 +20,6 @@ from ...lowering.ir import (
     Buffer,
     LoopNest,
     Stage,
-    Store,
     Value,
     acc,
     cast,
@@ -57,16 +56,14 @@ from .producers import (
     position,
     replaced,
 )
-from .tile_kernel import formal_axes, tile_kernel
-from ..parameter_names import FormalNames
+from .tile_kernel import ATTENTION_KERNEL, TileNames, tile_kernel
 from ..schedule import Template
 
 if TYPE_CHECKING:
     from .attention_rows import RowResult
 
-__all__ = ["SCORES_IN_REGISTERS", "attention"]
+__all__ = ["attention"]
 
-SCORES_IN_REGISTERS = "attention: its scores are never in memory"  # (what reports say of such kernels)
 WIDEST = 256  # columns of a head that a program holds
 LEAST_KEYS = 16
 FEW_FLOPS_IN_FULL = (
@@ -452,12 +449,12 @@ class _Attentions(Finder):
         )
         out = parts.step.outputs[0]
         buffer, at, value, place, more = self.followers(parts, out, ranges)
-        formal = FormalNames({a.symbol.name for a in parts.axes})
-        rw = Rewriter(formal.size, formal.load)
-        batch, rows = formal_axes(formal, parts.batch), formal_axes(formal, parts.rows)
-        keys, inner, columns = formal_axes(formal, parts.axes[-3:])
-        q, k, v, softmax = rw(parts.q), rw(parts.k), rw(parts.v), Softmax(rw(score), parts.empty)
-        mixed = WeightedSum("mixed", columns, None if weight is None else rw(weight), v)
+        names = TileNames(parts.axes)
+        batch, rows = names.sized(parts.batch), names.sized(parts.rows)
+        keys, inner, columns = names.sized(parts.axes[-3:])
+        q, k, v = (names.value(x) for x in (parts.q, parts.k, parts.v))
+        softmax = Softmax(names.value(score), parts.empty)
+        mixed = WeightedSum("mixed", columns, None if weight is None else names.value(weight), v)
         template = Contraction(batch, rows, keys, (InnerProduct("product", inner, q, k),), (mixed,), softmax)
         rest = self._rows(
             parts,
@@ -465,21 +462,17 @@ class _Attentions(Finder):
             [parts.q, parts.k, parts.v, score, value, *([] if weight is None else [weight])],
             buffer,
         )
-        stages = [Stage((columns,), [], [Store(formal.output(buffer), formal.size(at), rw(value))])]
+        stages = [Stage((columns,), [], [names.store(buffer, at, value)])]
         if rest:
-            stages.append(
-                Stage((), [], [Store(formal.output(r.nest.buffer), formal.size(r.index), rw(r.value)) for r in rest])
-            )
+            stages.append(Stage((), [], [names.store(r.nest.buffer, r.index, r.value) for r in rest]))
         nests = [*more, *(r.nest for r in rest)]
         step = tile_kernel(
+            ATTENTION_KERNEL,
             template,
             stages,
-            formal,
+            names,
             self.hints,
             parts.step,
-            "attention",
-            "attention",
-            SCORES_IN_REGISTERS,
             (*parts.origins, *(o for n in nests for o in n.origins)),
             parts.lines,
         )

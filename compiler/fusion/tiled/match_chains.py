@@ -20,7 +20,6 @@ from ...lowering.ir import (
     Buffer,
     LoopNest,
     Stage,
-    Store,
     Value,
     acc,
     cast,
@@ -52,8 +51,7 @@ from .producers import (
     read_by,
     replaced,
 )
-from .tile_kernel import formal_axes, tile_kernel
-from ..parameter_names import FormalNames
+from .tile_kernel import CHAIN_KERNEL, TileNames, tile_kernel
 from ..inline import does_more
 from ..schedule import Template
 
@@ -285,9 +283,8 @@ def _build(finder: Finder, bundle: _Bundle, results: set[Buffer | None]) -> list
     """Make the kernel of a bundle, a Template step; the steps that it stands for. `results`: of all chains."""
     first = bundle.chains[0]
     axes = (*first.batch, first.row, first.key)
-    formal = FormalNames({a.symbol.name for a in (*axes, Axis(INNER, 1), Axis(COLUMN, 1))})
-    rw = Rewriter(formal.size, formal.load)
-    batch, (row, key) = formal_axes(formal, first.batch), formal_axes(formal, axes[-2:])
+    names = TileNames((*axes, Axis(INNER, 1), Axis(COLUMN, 1)))
+    batch, (row, key) = names.sized(first.batch), names.sized(axes[-2:])
     made: dict[Value, Value] = {}
     products = []
     for k, (w, (inner, x, y, scale)) in enumerate(bundle.products.items()):
@@ -295,7 +292,7 @@ def _build(finder: Finder, bundle: _Bundle, results: set[Buffer | None]) -> list
         made[w] = acc(name, torch.float32)
         if scale != 1:
             made[w] = prim("mul", made[w], const(scale, torch.float32))
-        products.append(InnerProduct(name, Axis(INNER, inner), rw(x), rw(y)))
+        products.append(InnerProduct(name, Axis(INNER, inner), names.value(x), names.value(y)))
     sums, stages, more = [], [], []
     for j, c in enumerate(bundle.chains):
         name, ranges = f"sum{j}", c.ranges()
@@ -315,18 +312,16 @@ def _build(finder: Finder, bundle: _Bundle, results: set[Buffer | None]) -> list
                 [],
             )
         columns = Axis(COLUMN, c.columns)
-        sums.append(WeightedSum(name, columns, rw(factor), rw(c.c)))
-        stages.append(Stage((columns,), [], [Store(formal.output(buffer), formal.size(at), rw(value))]))
+        sums.append(WeightedSum(name, columns, names.value(factor), names.value(c.c)))
+        stages.append(Stage((columns,), [], [names.store(buffer, at, value)]))
         more += followers
     bundle.template = tile_kernel(
+        CHAIN_KERNEL,
         Contraction(batch, (row,), key, tuple(products), tuple(sums)),
         stages,
-        formal,
+        names,
         finder.hints,
         bundle.chains[-1].step,
-        "chain",
-        "chain of products",
-        "a chain of products: those within are never in memory",
         (o for x in (*bundle.chains, *more) for o in x.origins),
         (x for c in bundle.chains for x in c.lines),
     )

@@ -12,13 +12,11 @@ from ...ops.dropout_attention import ATTENTION, BACKWARD
 from ...lowering.ir import Axis, Buffer, LoopNest, Stage, Store, Value, acc, make
 from ...lowering.templates import WORD, AttentionGradients, DropoutAttention
 from ...lowering.lowered import Extern, LoweredStep
-from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
+from ...lowering.rewrite import is_affine, positions, tidy
 from ...symbolic.expr import Expr, as_expr, ceildiv, symbol
 from ..memory.placed_copies import is_copy, whole_source
-from .match_attention import SCORES_IN_REGISTERS
 from .producers import Finder, position
-from .tile_kernel import formal_axes, tile_kernel
-from ..parameter_names import FormalNames
+from .tile_kernel import ATTENTION_KERNEL, TileNames, tile_kernel
 from ..schedule import Template
 
 __all__ = ["dropout_attention"]
@@ -78,11 +76,10 @@ def _kernel(finder: Finder, s: Extern, copies: dict[Buffer, LoopNest]) -> tuple[
         for x, size in ((BATCH, n), (HEAD, heads), (ROW, rows), (KEY, keys), (INNER, inner), (COLUMN, columns))
     )
     ranges: dict[str, Any] = {a.symbol.name: (0, a.size) for a in axes}
-    formal = FormalNames({*ranges, WORD.name})
-    rename = Rewriter(formal.size, formal.load)
+    names = TileNames((*axes, Axis(WORD, 1)))
 
     def element(b: Buffer, *at: Expr) -> Value:
-        return rename(finder.element(b, position(b, *at), ranges))
+        return names.value(finder.element(b, position(b, *at), ranges))
 
     batch = BATCH * heads + HEAD
     parts: dict[str, Any] = {
@@ -98,7 +95,7 @@ def _kernel(finder: Finder, s: Extern, copies: dict[Buffer, LoopNest]) -> tuple[
             "result": element(out, BATCH, HEAD, ROW, COLUMN),
             "logarithm": element(logarithm, BATCH, HEAD, ROW),
         }
-    sized = formal_axes(formal, axes)
+    sized = names.sized(axes)
     kind = AttentionGradients if backward else DropoutAttention
     template = kind(sized[:2], sized[2:3], *sized[3:], keep=keep, causal=causal, scale=scale, **parts)
 
@@ -112,7 +109,7 @@ def _kernel(finder: Finder, s: Extern, copies: dict[Buffer, LoopNest]) -> tuple[
         if there is not None:
             taken.append(copies[b])
             b, place = copies[b].buffer, there
-        return Store(formal.output(b), formal.size(place), value)
+        return names.store(b, place, value)
 
     results = [b for b in s.outputs if b is not None]
     if backward:
@@ -126,7 +123,4 @@ def _kernel(finder: Finder, s: Extern, copies: dict[Buffer, LoopNest]) -> tuple[
             Stage((sized[5],), [], [store(results[0], "mixed", BATCH, HEAD, ROW, COLUMN)]),
             Stage((), [], [store(results[1], "logarithm", BATCH, HEAD, ROW)]),
         ]
-    step = tile_kernel(
-        template, stages, formal, finder.hints, s, "attention", "attention", SCORES_IN_REGISTERS, [s.origin], s.lines
-    )
-    return step, taken
+    return tile_kernel(ATTENTION_KERNEL, template, stages, names, finder.hints, s, [s.origin], s.lines), taken

@@ -1,54 +1,81 @@
-"""A template, and what becomes of its results, as the step that fusion puts in the place of others."""
+"""A template, and what becomes of its results, as the step that fusion puts in the place of others.
+
+`TileNames` names what a kernel reads and writes; each matcher of this folder rebuilds its axes, values and stores with
+it. `ATTENTION_KERNEL` and `CHAIN_KERNEL` are the kernels that there are, as reports name them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Iterable
 
-from ...lowering.ir import Axis, Kernel, Stage, Template as Computed
+from ...lowering.ir import Axis, Buffer, Kernel, Stage, Store, Template as Computed, Value
 from ...lowering.lowered import Extern
-from ...symbolic.expr import as_expr, maybe_int, symbol
+from ...lowering.rewrite import Rewriter
+from ...symbolic.expr import Expr, as_expr, maybe_int, symbol
 from ..parameter_names import FormalNames, scalars_and_checks
 from ..schedule import Launch, Template
 
-__all__ = ["formal_axes", "tile_kernel"]
+__all__ = ["ATTENTION_KERNEL", "CHAIN_KERNEL", "TileNames", "tile_kernel"]
 
 
-def formal_axes(formal: FormalNames, axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    return tuple([Axis(a.symbol, maybe_int(formal.size(as_expr(a.size)))) for a in axes])
+@dataclass(frozen=True)
+class Kind:
+    """What a report says: of the kernel's name, of the step that became one, of why its parts are one kernel."""
+
+    name: str
+    reason: str
+    why: str
+
+
+ATTENTION_KERNEL = Kind("attention", "attention", "attention: its scores are never in memory")
+CHAIN_KERNEL = Kind("chain", "chain of products", "a chain of products: those within are never in memory")
+
+
+class TileNames(FormalNames):
+    """The names in a kernel over `axes`: `value` rebuilds a value of the graph with them."""
+
+    def __init__(self, axes: Iterable[Axis]):
+        super().__init__({a.symbol.name for a in axes})
+        self.value = Rewriter(self.size, self.load)
+
+    def sized(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        return tuple([Axis(a.symbol, maybe_int(self.size(as_expr(a.size)))) for a in axes])
+
+    def store(self, buffer: Buffer, at: Expr, value: Value) -> Store:
+        return Store(self.output(buffer), self.size(at), self.value(value))
 
 
 def tile_kernel(
+    kind: Kind,
     template: Computed,
     stages: list[Stage],
-    formal: FormalNames,
+    names: TileNames,
     hints: dict[str, int],
     place: Extern,
-    name: str,
-    reason: str,
-    why: str,
     origins: Iterable[str],
     lines: Iterable[tuple],
 ) -> Template:
-    """The step, which stands for `place`. `reason`, `why`: what the report says of the step and of its kernel."""
+    """The step, which stands for `place`."""
     params, checks = scalars_and_checks([*template.roots(), *(v for s in stages for v in s.roots())])
     kernel = Kernel(
-        name,
+        kind.name,
         template.outer,
         stages,
-        list(formal.inputs.values()),
-        list(formal.outputs.values()),
+        list(names.inputs.values()),
+        list(names.outputs.values()),
         [],
-        list(formal.sizes.values()),
+        list(names.sizes.values()),
         params,
         list(dict.fromkeys(filter(None, origins))),
         list(dict.fromkeys(tuple(x) for x in lines)),
-        [why],
-        formal.hints(hints),
+        [kind.why],
+        names.hints(hints),
         checks,
         template,
     )
-    inputs, outputs = list(formal.inputs), list(formal.outputs)
-    launch = Launch(kernel, inputs, outputs, [symbol(n) for n in formal.sizes], [n for n, _ in params])
+    inputs, outputs = list(names.inputs), list(names.outputs)
+    launch = Launch(kernel, inputs, outputs, [symbol(n) for n in names.sizes], [n for n, _ in params])
     return Template(
-        place.op, tuple(inputs), {}, outputs, reason=reason, origin=place.origin, lines=place.lines, launch=launch
+        place.op, tuple(inputs), {}, outputs, reason=kind.reason, origin=place.origin, lines=place.lines, launch=launch
     )
