@@ -35,7 +35,18 @@ def tiled() -> dict[str, Callable[[], Program]]:
             False,
         )
 
-    return {f.__name__: f for f in (biased_attention_in_windows, attention_gradients_f16)}
+    def dropout_by_bits() -> Program:
+        from tcompile.compiler.ops.dropout_attention import ATTENTION, BACKWARD, words
+
+        def f(q: Any, k: Any, v: Any, g: Any, bits: Any) -> Any:
+            out, log = ATTENTION(q, k, v, bits, 0.75, True, 0.2)
+            return out, *BACKWARD(g, q, k, v, out, log, bits, 0.75, True, 0.2)
+
+        bits = torch.randint(-(2**31), 2**31, (2, words(2, 2, 77, 77)), dtype=torch.int32)
+        return f, (*(torch.randn(2, 2, 77, 32).half() for _ in range(4)), bits[0] | bits[1]), False
+
+    made = (biased_attention_in_windows, attention_gradients_f16, dropout_by_bits)
+    return {f.__name__: f for f in made}
 
 
 def training_on_gpu() -> dict[str, Callable[[], Program]]:
