@@ -109,6 +109,7 @@ def test_what_the_program_gives_to_torch_compile_stays_stock_s(library):
     torch.testing.assert_close(cells.names["own"], x.sin() * 2)
 
 
+@pytest.mark.slow
 def test_what_stocks_compiler_has_written_is_not_captured():
     x = torch.randn(8, 8)
     cells = Cells(x=x, f=torch.compile(lambda x: torch.softmax(x * 2 + 1, -1).sum(0)))
@@ -118,6 +119,7 @@ def test_what_stocks_compiler_has_written_is_not_captured():
     assert not report.fallbacks
 
 
+@pytest.mark.slow
 def test_generate_with_a_static_cache():
     transformers = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(
