@@ -154,7 +154,7 @@ def interpret(a: AtenGraph, inputs: Sequence[Any]) -> tuple:
         (inputs[i] if changes else inputs[i].data).copy_(results[slot])
         torch.autograd.graph.increment_version([inputs[i]] * (changes - 1))
     for slot, n in {o.value if o.kind == "buffer" else o.value[1]: o.changes for o in a.plan if o.changes}.items():
-        torch.autograd.graph.increment_version([results[slot]] * n)
+        torch._C._autograd._unsafe_set_version_counter((results[slot],), (n,))
     out: list[Any] = []
     for o in a.plan:
         if o.kind == "buffer":

@@ -375,7 +375,8 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
             if isinstance(t, torch.Tensor) and isinstance(m, TensorMeta):
                 _check_written(op, tensor_meta(t), m)
     elif info.functional is None:
-        result = meta_by_running(op, tuple(_plain(a) for a in args), {k: _plain(v) for k, v in kwargs.items()})
+        given = _outputs_without_elements(info, args, kwargs) if info.kind == "out" else (args, kwargs)
+        result = meta_by_running(op, tuple(map(_plain, given[0])), {k: _plain(v) for k, v in given[1].items()})
         return _results_of_a_write(info, result, args, kwargs)
     if info.n_results == 0:
         return None
@@ -384,6 +385,18 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
         return wrapped if info.n_results > 1 else wrapped[0]
     outs = tuple(_argument(info, j, args, kwargs) for j in info.aliases if j is not None)
     return outs[0] if info.n_results == 1 else outs
+
+
+def _outputs_without_elements(info: OpInfo, args: tuple, kwargs: dict) -> tuple[list, dict]:
+    """The arguments with empty outputs: what is written says its shape then, and no warning says that it was resized."""
+
+    def empty(t: Any) -> Any:
+        return _plain(t).replace(shape=(0,), stride=(1,), storage_offset=0) if isinstance(t, TraceTensor) else t
+
+    names = {info.arg_names[i] for i in info.writes}
+    return [empty(a) if i in info.writes else a for i, a in enumerate(args)], {
+        k: empty(v) if k in names else v for k, v in kwargs.items()
+    }
 
 
 def _results_of_a_write(info: OpInfo, result: Any, args: tuple, kwargs: dict) -> Any:
@@ -397,6 +410,8 @@ def _results_of_a_write(info: OpInfo, result: Any, args: tuple, kwargs: dict) ->
     for j, m in zip(info.aliases, metas, strict=True):
         if j is not None:
             outs.append(_argument(info, j, args, kwargs))
+            if info.kind == "out" and isinstance(outs[-1], torch.Tensor) and isinstance(m, TensorMeta):
+                _check_written(info.op, tensor_meta(outs[-1]), m)  # one of another shape has been resized
         elif isinstance(m, (list, tuple)):
             outs.append([TraceTensor(x, state.env) if isinstance(x, TensorMeta) else x for x in m])
         else:

@@ -125,8 +125,15 @@ def of_a_written_input(x):
     return x.view(-1)
 
 
+def by_own_operator(x):
+    y, z = x * 1, x * 2
+    torch.ops.tc_versions.grow_(y, out=[z])
+    torch.ops.tc_versions.grow_(z, out=[y])
+    return y, z
+
+
 @pytest.mark.parametrize(
-    "f", [made_inside, through_a_view, filled, looked_at, behind_the_back, of_a_written_input, lambda x: x.exp_()]
+    "f", [made_inside, through_a_view, filled, looked_at, by_own_operator, behind_the_back, of_a_written_input, lambda x: x.exp_()]
 )
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("backend", ["tcompile", "aot_eager"])
