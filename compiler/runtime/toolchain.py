@@ -69,14 +69,16 @@ class Toolchain:
         return "clang" in self.version
 
     def flags(self, target: Target, text: str = "") -> tuple[str, ...]:
-        """Flags for one source file of this text, in the order given to the compiler."""
+        """What follows the compiler's name for one source file of this text: the words that $CXX has beside the name
+        (`g++ -ffast-math`), then our flags. Part of every cache key.
+        """
         machine: tuple[str, ...] = ()
         if target.width == 64:
             machine = ("-march=native", "-mprefer-vector-width=512")
         elif target.width == 32:
             machine = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
         own = LONG_FLAGS if len(text) > LONG_TEXT else PRODUCT_FLAGS if PRODUCT_MARK in text else ()
-        return (*FLAGS, *own, *machine, *(("-Wno-psabi",) if not self.is_clang else ()))
+        return (*self.command[1:], *FLAGS, *own, *machine, *(("-Wno-psabi",) if not self.is_clang else ()))
 
     def link_flags(self) -> tuple[str, ...]:
         """A kernel needs no start files and of the C++ library nothing: without them linking takes a third of the
@@ -232,7 +234,7 @@ def _start(tool: Toolchain, unit: Unit) -> tuple[Unit, subprocess.Popen, Path, f
     # names without a folder: what a folder is called (quotes, a newline) is no matter to a compiler that works in it;
     # nor is a full /tmp
     command = [
-        *tool.command,
+        tool.command[0],
         *unit.flags,
         "-shared",
         *tool.link_flags(),

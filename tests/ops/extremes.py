@@ -100,7 +100,6 @@ KNOWN: dict[str, tuple[tuple[torch.dtype, ...] | None, str]] = {
     "erf": ((torch.bfloat16,), _FLUSHED),
     "tanhshrink": ((torch.bfloat16,), _NOT_ROUNDED),
     "trunc": ((torch.float16, torch.bfloat16), _NOT_ROUNDED),
-    **dict.fromkeys(("fmax", "fmin"), ((torch.bfloat16,), _EAGER_ZERO)),
     **dict.fromkeys(("maximum", "minimum", "clamp min", "clamp max"), (None, _EAGER_ZERO)),
     "mish": ((torch.float64,), _FLUSHED),
 }

@@ -143,8 +143,9 @@ def test_negative_floats_wrap_in_every_integer_type(dtype):
 
 
 @pytest.mark.parametrize("f", [torch.fmax, torch.fmin])
-def test_of_zeros_the_first_is_taken(f):
-    x, y = torch.tensor([0.0, -0.0] * 20), torch.tensor([-0.0, 0.0] * 20)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.half])
+def test_of_zeros_eager_s_is_taken(f, dtype):
+    x, y = torch.tensor([0.0, -0.0] * 20, dtype=dtype), torch.tensor([-0.0, 0.0] * 20, dtype=dtype)
     assert torch.equal(tcompile.compile(f)(x, y).signbit(), f(x, y).signbit())
 
 

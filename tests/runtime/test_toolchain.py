@@ -117,6 +117,19 @@ def test_version_is_remembered(own_cache, tmp_path, monkeypatch):
     assert count.read_text() == "x\n"
 
 
+def test_words_beside_the_compiler_s_name_are_part_of_the_key(own_cache, monkeypatch):
+    """A kernel of `g++ -DX` is not one of `g++`, in this process nor on disk."""
+    s = chain_schedule(10, 77.0)
+    seen = []
+    for cxx in ("g++", "g++ -DTC_WORD=1", "g++", "g++ -DTC_WORD=2"):
+        monkeypatch.setenv("CXX", cxx)
+        heard = []
+        with events.listen(heard.append):
+            assert compiled(s)(x)[0].equal(x + 77)
+        seen.append([(e.hit, "TC_WORD" in e.reason) for e in heard if e.kind == "cache"])
+    assert seen == [[(False, False)], [(False, True)], [], [(False, True)]]
+
+
 def test_flags_keep_the_process_s_denormals():
     compiled(chain_schedule(10, 1.0))(x)
     assert torch.tensor(1e-40) * 1.0 != 0

@@ -323,8 +323,15 @@ def _binary(name: str, on_bool: str | None = None) -> Callable:
 
 rule("aten.maximum.default")(_binary("maximum", "logical_or"))
 rule("aten.minimum.default")(_binary("minimum", "logical_and"))
-for _name in ("fmax", "fmin", "atan2", "hypot"):
+for _name in ("atan2", "hypot"):
     rule(f"aten.{_name}.default")(_binary(_name))
+
+
+@rule("aten.fmax.default", "aten.fmin.default")
+def fmax(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
+    if lo.meta().dtype is torch.bfloat16 and lo.meta().device.type == "cpu":
+        a, b = b, a  # of 0.0 and -0.0 the first is taken, but of bfloat16 on a CPU the second
+    return _binary("fmax" if node.target is torch.ops.aten.fmax.default else "fmin")(lo, node, a, b)
 
 
 @rule("aten.nextafter.default")
