@@ -15,6 +15,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from ..compiler.base import forks
+from ..compiler.native import native
 
 __all__ = ["Sample", "Sampler", "Samples"]
 
@@ -55,9 +56,10 @@ class Sampler:
             self._stat = -1
 
     def start(self) -> None:
+        # Without the C extension a stack can't be read safely (native/stack.c); no cell is compiled then, either.
         # From Python 3.12 on a fork beside a second thread warns: a program without one keeps to itself.
         self._begin = time.perf_counter()
-        if sys.version_info < (3, 12) or threading.active_count() > 1:
+        if native is not None and (sys.version_info < (3, 12) or threading.active_count() > 1):
             forks.start_thread(self._run, "tcompile-sampler")
         elif self._stat >= 0:
             os.close(self._stat)
@@ -93,9 +95,5 @@ class Sampler:
         return int(used) * 1e-9, int(queued) * 1e-9
 
     def _stack(self) -> tuple[tuple[CodeType, int], ...]:
-        frame = sys._current_frames().get(self._thread)
-        out: list[tuple[CodeType, int]] = []
-        while frame is not None and len(out) < _DEEPEST:
-            out.append((frame.f_code, frame.f_lasti))
-            frame = frame.f_back
-        return tuple(out)
+        assert native is not None
+        return native.stack_of(self._thread, _DEEPEST)

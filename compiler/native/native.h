@@ -18,7 +18,7 @@
 
 /* What Python expects of the built extension; compiler/native/__init__.py has the same number. Raise both when the two
    sides must change together: an extension built from older sources then counts as missing. */
-#define TCOMPILE_NATIVE_API 34
+#define TCOMPILE_NATIVE_API 35
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -47,6 +47,8 @@ HIDDEN int tc_init_cuda(PyObject *module);
 HIDDEN int tc_init_gemm(PyObject *module);
 /* trace.c: what ran when. */
 HIDDEN int tc_init_trace(PyObject *module);
+/* stack.c: where another thread is. */
+HIDDEN int tc_init_stack(PyObject *module);
 /* blob.c: memory of somebody else's as a tensor. */
 HIDDEN int tc_init_blob(PyObject *module);
 

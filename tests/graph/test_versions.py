@@ -133,7 +133,17 @@ def by_own_operator(x):
 
 
 @pytest.mark.parametrize(
-    "f", [made_inside, through_a_view, filled, looked_at, by_own_operator, behind_the_back, of_a_written_input, lambda x: x.exp_()]
+    "f",
+    [
+        made_inside,
+        through_a_view,
+        filled,
+        looked_at,
+        by_own_operator,
+        behind_the_back,
+        of_a_written_input,
+        lambda x: x.exp_(),
+    ],
 )
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("backend", ["tcompile", "aot_eager"])
