@@ -388,7 +388,7 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
 
 
 def _outputs_without_elements(info: OpInfo, args: tuple, kwargs: dict) -> tuple[list, dict]:
-    """The arguments with empty outputs: what is written says its shape then, and no warning says that it was resized."""
+    """The arguments with empty outputs: what is written says its shape then, and nobody warns that it was resized."""
 
     def empty(t: Any) -> Any:
         return _plain(t).replace(shape=(0,), stride=(1,), storage_offset=0) if isinstance(t, TraceTensor) else t
