@@ -190,7 +190,7 @@ def is_listed(name: str) -> bool:
     """Whether an exported program may call the operator or method."""
     base = base_name(name)
     if name.startswith("_foreach_"):
-        return base in _OF_LISTS
+        return base in _OF_LISTS and name != "_foreach_copy"  # which ends the process where lists differ in length
     return base in _OPERATORS
 
 

@@ -560,6 +560,7 @@ def test_operators_of_each_family_are_saved(file, fn):
         "",
         "_",
         "____",
+        "_foreach_copy",
     ],
 )
 def test_what_is_not_listed(name):
