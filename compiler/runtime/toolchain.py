@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -160,7 +161,7 @@ def _version(command: tuple[str, ...], memory: Any) -> str:
     if known:
         return known
     try:
-        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired) as e:
         raise ToolchainError(f"the C++ compiler {command[0]} does not run: {e}") from None
     if done.returncode:
@@ -280,7 +281,28 @@ def _finish(unit: Unit, process: subprocess.Popen, log: Path, began: float) -> N
         _check_folder(unit)
         how = f"was killed by signal {-process.returncode}" if process.returncode < 0 else "failed"
         raise ToolchainError(f"the C++ compiler {how} on kernel {unit.title} ({unit.source}):\n{words.strip()[-2000:]}")
+    if wrong := _no_library(unit.output):
+        raise ToolchainError(f"the C++ compiler gave {wrong} for kernel {unit.title}: {words.strip()[-2000:]}")
     events.emit("compile_c", seconds=time.perf_counter() - began, flags=" ".join(unit.flags), units=unit.names)
+
+
+def _no_library(path: Path) -> str:
+    """What a compiler that says it went well left in place of a library; "" of a library. A linker writes the table of
+    sections last, and loading a library that ends before it can end the process.
+    """
+    try:
+        if not path.is_file():  # (nothing, a folder, a pipe that would be waited for)
+            return "no file"
+        with path.open("rb") as f:
+            head = f.read(64)
+        size = path.stat().st_size
+    except OSError as e:
+        return f"a file that can't be read ({e})"
+    if head[:5] == b"\x7fELF\x02" and len(head) == 64:
+        (begin,), (each, number) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
+        if begin + each * number > size:
+            return "a part of a library"
+    return ""
 
 
 def _check_folder(unit: Unit) -> None:

@@ -32,6 +32,9 @@ COMPILERS = {
     "rejects": VERSION + 'echo "k.cpp:1: error: nonsense" >&2; exit 1',
     "writes no library": VERSION + OUTPUT + 'echo junk > "$out"',
     "writes an empty library": VERSION + OUTPUT + 'echo "int nothing;" | g++ -shared -fPIC -x c++ - -o "$out"',
+    "writes half of a library": VERSION + 'g++ "$@"; ' + OUTPUT + 'truncate -s 3000 "$out"',
+    "makes a pipe": VERSION + OUTPUT + 'mkfifo "$out"',
+    "makes a folder": VERSION + OUTPUT + 'mkdir "$out"',
     "hangs": VERSION + "sleep 1000",
     "version fails": "exit 1",
 }
@@ -117,6 +120,15 @@ def test_the_compiler(name, trouble, tmp_path):
         script(path, 'exec g++ "$@"')
 
     fails(Program(), trouble, mend)
+
+
+def test_a_version_in_no_encoding(trouble, tmp_path):
+    trouble.setenv(
+        "CXX", script(tmp_path / "odd++", r'if [ "$1" = --version ]; then printf "\377\n"; else g++ "$@"; fi')
+    )
+    program = Program()
+    program.call()
+    assert program.built == 1 and not program.said
 
 
 @pytest.mark.parametrize("name", COMMANDS)
