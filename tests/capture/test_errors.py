@@ -228,6 +228,32 @@ def keeps_the_exception(x, n, box):
     return x * 2
 
 
+@pytest.mark.parametrize("f", [lambda x: x[10], lambda x: x @ x[:, :2], lambda x: torch.zeros(2) + x.view(-1)])
+def test_what_capture_handled_is_no_context(f):
+    def cleaned_up(x):
+        try:
+            return f(x)
+        finally:
+            seen.append(x.shape)
+
+    def caught(x):
+        try:
+            return f(x)
+        except (IndexError, RuntimeError) as e:
+            return str(e), e.__context__
+
+    def while_handling(x):
+        try:
+            raise KeyError("first")
+        except KeyError:
+            return f(x)
+
+    seen = []
+    for g in (cleaned_up, caught, while_handling):
+        assert outcome(tcompile.compile(g, backend="eager"), X) == outcome(g, X)
+    assert len(seen) == 2
+
+
 def test_a_caught_exception_keeps_its_lines_context_and_cause():
     def fn(x, box):
         try:

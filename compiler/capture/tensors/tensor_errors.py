@@ -51,6 +51,7 @@ def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception)
             else:
                 fn(*real, **named)
     except Exception as eager:
+        _part(eager, error)
         return eager
     finally:
         torch.set_rng_state(random)
@@ -59,6 +60,13 @@ def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception)
         f"the rule for {getattr(fn, '__name__', fn)} says that it fails ({type(error).__name__}: {error}), while eager"
         " does it",
     )
+
+
+def _part(raised: BaseException, error: BaseException) -> None:
+    """What capture handled while eager was asked is no part of the program's exception."""
+    while raised.__context__ is not None and raised.__context__ is not error:
+        raised = raised.__context__
+    raised.__context__ = None
 
 
 def _real(value: Any, left: list[int]) -> Any:
