@@ -122,6 +122,8 @@ def _weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> torch.Tensor
     if dim == -1:
         shape = []
     _sized("weight_norm: the magnitude", g, *shape)
+    if not v.numel():
+        raise ExportError("weight_norm of no elements")  # torch divides by their number, which ends the process
     return torch._weight_norm(v, g, dim)
 
 

@@ -243,10 +243,8 @@ def _with_checks(op: str, called: Any, name: str, named: dict) -> tuple[str, Any
                 " aten's own"
             )
         return "call_function", div
-    if (
-        any(base_name(name) == checked.__name__.removeprefix("_") for checked in CHECKED.values())
-        and called not in CHECKED
-    ):
+    plain = base_name(name).removeprefix("_")
+    if called not in CHECKED and any(plain == checked.__name__.removeprefix("_") for checked in CHECKED.values()):
         raise ExportError(f"the file calls {name} in a form without checks")
     return op, called if isinstance(called, str) else CHECKED.get(called, called)
 

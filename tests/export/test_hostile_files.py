@@ -623,9 +623,23 @@ def test_operators_that_check_too_little_are_checked():
             lstm(x, states, given, True, layers, 0.0, False, False, False)
     with pytest.raises(ExportError):
         checked.CHECKED[torch._weight_norm](torch.randn(300, 400), torch.randn(1), 0)
+    with pytest.raises(ExportError):
+        checked.CHECKED[torch._weight_norm](torch.randn(0), torch.randn(0), 0)
     q, short = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 4, 16)
     with pytest.raises(ExportError):
         checked.CHECKED[F.scaled_dot_product_attention](q, q, short)
+
+
+@pytest.mark.parametrize("name", ["aten::_weight_norm", "aten::lstm.input", "aten::scaled_dot_product_attention"])
+def test_no_other_name_leads_past_the_checks(file, name):
+    save(file)
+
+    def change(t):
+        row = next(row for row in t["graph"] if row[0] == "call_function" and row[2].endswith(":sin"))
+        row[2] = f"ops:{name}"
+
+    rewritten(file, change)
+    refused(file, "without checks")
 
 
 def test_truncating_division(file):
