@@ -17,6 +17,7 @@ __all__ = [
     "states_of",
     "parameters_of",
     "has_gradient",
+    "keeps_apart",
     "placed_before",
     "LAYOUTS",
     "WANTED",
@@ -57,6 +58,11 @@ def has_gradient(p: Any) -> bool:
     """Whether the hooks have left a gradient of a whole parameter, which is to be exchanged later."""
     whole = getattr(p, "_unsharded_param", None)
     return whole is not None and whole.grad is not None
+
+
+def keeps_apart(p: Any) -> bool:
+    """Whether FSDP2 keeps gradients that it exchanges later apart from the parameter's own (until torch 2.14)."""
+    return not isinstance(getattr(type(p), "unsharded_accumulated_grad", None), property)
 
 
 def placed_before(p: Any) -> Any:

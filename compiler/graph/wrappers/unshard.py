@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ...guards.sharded_state import groups_of, parameters_of, states_of
+from ...guards.sharded_state import groups_of, keeps_apart, parameters_of, states_of
 from ..tensor import state
 from .crossings import Call
 
@@ -197,12 +197,20 @@ def _receive(p: Any, gradient: torch.Tensor) -> None:
 def _keep(p: Any, gradient: torch.Tensor | None, exchanged: torch.Tensor | None) -> None:
     """Add to what is exchanged later, and take away what was: tensors of their own, since a forward may have been given
     the one before."""
-    kept = p.unsharded_accumulated_grad
+    kept = before = p.unsharded_accumulated_grad
     if exchanged is not None:
         kept = None if kept is exchanged else -exchanged if kept is None else kept - exchanged
     if gradient is not None:
         kept = gradient if kept is None else kept + gradient
-    p.unsharded_accumulated_grad = kept
+    if kept is not before:
+        _set_kept(p, kept)
+
+
+def _set_kept(p: Any, kept: torch.Tensor | None) -> None:
+    if keeps_apart(p):
+        p.unsharded_accumulated_grad = kept
+    else:
+        p._unsharded_param.grad = kept
 
 
 @torch.no_grad()
@@ -216,7 +224,7 @@ def _exchange_rest(group: Any) -> None:
     if not rest:
         return
     for p, part in zip(group.fsdp_params, _reduced(described(group), rest)):
-        p.unsharded_accumulated_grad = None
+        _set_kept(p, None)
         if part is not None:
             _receive(p, part)
 

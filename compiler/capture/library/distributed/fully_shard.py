@@ -28,6 +28,7 @@ from ....guards.sharded_state import (
     ShardedCheck,
     groups_of,
     has_gradient,
+    keeps_apart,
     parameters_of,
     placed_before,
     states_of,
@@ -220,6 +221,8 @@ def _of_parameter(p: Any, group: Any) -> str:
         return f"parts are of class {type(local).__name__}"
     if getattr(p, "_has_sharded_grad_dtype_override", False):
         return "a parameter says of which dtype its gradient is"
+    if not group.reduce_grads and not keeps_apart(p):
+        return "gradients are added up in the parameters before they are exchanged"
     if has_gradient(p):
         return "gradients of an earlier pass wait to be exchanged"
     return ""
