@@ -33,6 +33,7 @@ __all__ = ["Cut", "Partition", "Value", "bytes_of", "partition"]
 
 _FREE = 0  # weight of a value that lives anyway
 _WEIGHTS = 8  # converted weights are kept up to this part of what is kept anyway
+_PADDING = 8  # images are padded again where padding is more than this part of what is padded
 
 
 @dataclass
@@ -262,6 +263,7 @@ def _recomputable(n: torch.fx.Node) -> bool:
         or t._schema.name
         in (
             "aten::_to_copy",
+            "aten::constant_pad_nd",
             "aten::clone",
             "aten::full",
             "aten::expand",
@@ -378,7 +380,15 @@ def _effort(n: Any, hints: dict[str, int]) -> float:
 
 def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
     """Values on a GPU that convolutions of forward and of backward read, which are most of what such a step moves; not
-    weights in another dtype. (What products read is a smaller part of theirs: there memory counts for more.)"""
+    weights in another dtype, nor images with much padding, which eager keeps without. (What products read is a smaller
+    part of theirs: there memory counts for more.)"""
+    hints = joint.env.hints if joint.env is not None else {}
+
+    def much_padded(n: torch.fx.Node) -> bool:
+        if n.target is not torch.ops.aten.constant_pad_nd.default:
+            return False
+        inner = _bytes(n.args[0], hints)
+        return (_bytes(n, hints) - inner) * _PADDING > inner
 
     def of_a_weight(n: torch.fx.Node) -> bool:
         return n.target is torch.ops.aten._to_copy.default and _owner(n.all_input_nodes[0]).op == "placeholder"
@@ -391,6 +401,7 @@ def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
         and not is_view(n.target)
         and n.meta["val"].device.type == "cuda"
         and not of_a_weight(n)
+        and not much_padded(n)
         and len(_calls(n, readers, _is_convolution)) == 2
     }
 

@@ -16,7 +16,7 @@ from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from .domain import Factor, factor_symbol
 
-__all__ = ["column_sums", "in_space_of"]
+__all__ = ["column_sums", "count", "in_space_of", "row_major", "same_elements"]
 
 RUNS = 256  # programs: about two for each multiprocessor
 FEWEST_RUNS, MOST_RUNS = 128, 512
@@ -41,11 +41,11 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
     if split is None:
         return None
     runs, rows, columns, new = split
-    if _count(nest.axes) is not _count(columns) or _count(nest.reduce_axes) is not _count((*runs, *rows)):
+    if count(nest.axes) is not count(columns) or count(nest.reduce_axes) is not count((*runs, *rows)):
         return None
     axes = (*runs, *rows, *columns)
     ranges = {a.symbol.name: (0, a.size) for a in axes}
-    m = _same_elements(g, nest, loads, axes, new, ranges)
+    m = same_elements(g, nest, loads, axes, new, ranges)
     if m is None:
         return None
     own, of_rows = ({a.symbol.name for a in part} for part in (columns, (*runs, *rows)))
@@ -53,8 +53,8 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         m[a.symbol.name].symbol_names() <= of_rows for a in nest.reduce_axes
     ):
         return None
-    n, width = (int(_count(part).value) for part in (runs, columns))
-    column = _row_major(nest.axes)
+    n, width = (int(count(part).value) for part in (runs, columns))
+    column = row_major(nest.axes)
     parts = Buffer(
         nest.buffer.name + "_parts",
         nest.buffer.dtype,
@@ -66,7 +66,7 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         nest.buffer.origin,
     )
     value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
-    index = tidy(_row_major(runs) * width + column.subs(m), ranges)
+    index = tidy(row_major(runs) * width + column.subs(m), ranges)
     if not is_affine(index):
         return None
     first = LoopNest(parts, axes, index, value, domain=axes, mode="rows", origins=nest.origins, lines=nest.lines)
@@ -90,7 +90,7 @@ def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         return None
     axes = tuple(Axis(symbol(f"w{k}"), int(f.size.value)) for k, f in enumerate(g.factors))
     ranges = {a.symbol.name: (0, a.size) for a in axes}
-    m = _same_elements(g, nest, loads, axes, {factor_symbol(k).name: a.symbol for k, a in enumerate(axes)}, ranges)
+    m = same_elements(g, nest, loads, axes, {factor_symbol(k).name: a.symbol for k, a in enumerate(axes)}, ranges)
     if m is None:
         return None
     index = tidy(nest.index.subs(m), ranges)
@@ -104,12 +104,12 @@ def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
     return replace(nest, axes=axes, domain=axes, index=index, value=value)
 
 
-def _count(axes: Sequence[Axis]) -> Expr:
+def count(axes: Sequence[Axis]) -> Expr:
     """How many elements there are."""
     return mul_all(as_expr(a.size) for a in axes)
 
 
-def _row_major(axes: Sequence[Axis]) -> Expr:
+def row_major(axes: Sequence[Axis]) -> Expr:
     e = integer(0)
     for a in axes:
         e = e * a.size + a.symbol
@@ -158,7 +158,7 @@ def _product(sizes: Sequence[int]) -> int:
     return n
 
 
-def _same_elements(
+def same_elements(
     g: Any,
     nest: LoopNest,
     loads: Sequence[tuple[Buffer, Expr]],
@@ -179,7 +179,7 @@ def _same_elements(
             continue
         at, order = tidy(at.subs(new), ranges), _dense(e, nest.domain)
         if (
-            order is not None and _dense(at, axes) is not None and _count(nest.domain) is _count(axes)
+            order is not None and _dense(at, axes) is not None and count(nest.domain) is count(axes)
         ):  # (as many elements)
             m = positions(order, e, at, ranges)
             if all(is_affine(x) for x in m.values()):

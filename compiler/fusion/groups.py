@@ -24,6 +24,7 @@ from .column_sums import column_sums, in_space_of
 from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
 from .forced_fusion import NO_WISHES, Wishes
 from .order import PATIENCE
+from .row_sums import row_sums
 
 __all__ = ["Group", "Limits", "group_steps"]
 
@@ -194,7 +195,8 @@ class _Grouping:
 
     def across(self, g: Group, nest: LoopNest, loads: list) -> bool:
         """Have a group that reduces rows sum over them as well, if that is what the nest does."""
-        parts = column_sums(g, nest, loads)
+        by_columns = column_sums(g, nest, loads)
+        parts = by_columns or row_sums(g, nest, loads)
         if parts is None:
             return False
         first, second = parts
@@ -202,7 +204,8 @@ class _Grouping:
             self.join(g, first, _loads(first))
         except Refusal:
             return False
-        g.runs = int(first.buffer.shape[0])
+        if by_columns:
+            g.runs = int(first.buffer.shape[0])
         if g.sums is not None:
             try:
                 self.join(g.sums, second, _loads(second))

@@ -296,3 +296,23 @@ def test_independent_chains_that_never_meet_are_looked_at_in_linear_time():
     t = time.process_time()
     schedule(lowered, {})
     assert time.process_time() - t < 2  # 0.1 s on an idle machine
+
+
+def norm_gradients(x, g, w):
+    """Of a group norm of one channel a group: the input's, row by row, and sums over batch and time."""
+    v = x - x.mean(-1, keepdim=True)
+    a = g * torch.tanh(v * w[:, None])
+    return a - a.mean(-1, keepdim=True) * v, (a * v).sum((0, 2)), a.sum((0, 2))
+
+
+def test_sums_over_rows_and_what_is_in_them_are_made_of_the_rows_sums():
+    x, g, w = torch.randn(3, 4, 50), torch.randn(3, 4, 50), torch.randn(4)
+    s = check(norm_gradients, x, g, w, n_kernels=2)
+    rows, whole = kernels(s)
+    assert [tuple(b.shape) for b in rows.outputs] == [(3, 4, 50), (3, 4), (3, 4)]
+    assert [tuple(b.shape) for b in whole.inputs] == [(3, 4), (3, 4)]
+    check(norm_gradients, *(t.bfloat16() for t in (x, g, w)), n_kernels=2, rtol=0.05, atol=0.5)
+    short = compile_fn(
+        norm_gradients, x[..., :8], g[..., :8], w
+    )  # the sums would be an eighth of what they are made of
+    assert not any(tuple(b.shape) == (3, 4) for k in kernels(short) for b in k.outputs)

@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
 from tcompile.compiler.codegen.triton import layout  # noqa: E402
 
-from .as_gpu import check_as_gpu  # noqa: E402
+from ...fusion.test_kernels import norm_gradients  # noqa: E402
+from .as_gpu import check_as_gpu, train_as_gpu  # noqa: E402
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
@@ -67,3 +69,26 @@ def test_what_is_known_for_a_row_is_read_once_for_it(shape, rows, monkeypatch):
         check_as_gpu(lambda x, w: x * w, torch.randn(shape), torch.randn(shape[-1])).kernels[0].source.choices["shape"]
         == "pointwise"
     )
+
+
+def test_sums_over_images_and_pixels_store_sums_of_rows():
+    g = check_as_gpu(norm_gradients, torch.randn(3, 4, 50), torch.randn(3, 4, 50), torch.randn(4), rtol=1e-4, atol=1e-4)
+    assert [[tuple(b.shape) for b in k.kernel.outputs] for k in g.kernels] == [
+        [(3, 4, 50), (3, 4), (3, 4)],
+        [(4,), (4,)],
+    ]
+
+
+@pytest.mark.parametrize("width, kept", [(24, False), (31, True)])
+def test_images_with_much_padding_are_padded_again_in_backward(width, kept):
+    """The library takes groups of 32 channels; eager keeps the image as it is."""
+    before, grouped = nn.Conv2d(16, 2 * width, 1), nn.Conv2d(2 * width, 2 * width, 3, groups=2, bias=False)
+
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return grouped(F.relu(before(x))).float().sum()
+
+    p, _, _ = train_as_gpu(f, torch.randn(2, 16, 6, 6))
+    padded = ("aten.constant_pad_nd.default", (2, 2, 32, 6, 6))
+    assert (padded in [(v.op, v.shape) for v in p.saved]) is kept
+    assert (padded in [(v.op, v.shape) for v in p.recomputed]) is not kept

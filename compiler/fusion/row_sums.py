@@ -1,0 +1,72 @@
+"""A sum over rows and over what is in each of them, beside a kernel that reduces those rows (the gradients of a group
+norm's weight and bias: sums over images and pixels, where the kernel goes through each image's channel), is made in two
+steps: that kernel leaves the sum of each row, which it reads anyway, and a small one adds those up. What is summed is
+in no memory then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Sequence
+
+from ..lowering.ir import Axis, Buffer, LoopNest, load
+from ..lowering.ref import contiguous_strides
+from ..lowering.rewrite import Rewriter, is_affine, tidy
+from ..symbolic.expr import Expr, symbol
+from .column_sums import count, row_major, same_elements
+from .domain import factor_symbol
+
+__all__ = ["row_sums"]
+
+SHORTEST = 32  # elements of a row: of shorter ones the sums would be much of what is read
+
+
+def row_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tuple[LoopNest, LoopNest] | None:
+    """(a nest that leaves the sum of each of group g's rows, the nest that adds those up), together what `nest`
+    computes; None where it is no sum over whole rows of g and some of g's outer axes."""
+    if nest.reduce_op != "sum" or nest.alone or nest.product or g.extern is not None or g.product or g.alone:
+        return None
+    if not g.has_reduction or not all(f.size.is_const for f in g.factors):
+        return None
+    axes = tuple(Axis(symbol(f"w{k}"), int(f.size.value)) for k, f in enumerate(g.factors))
+    inner = tuple(a for a, f in zip(axes, g.factors) if f.reduced)
+    outer = tuple(a for a, f in zip(axes, g.factors) if not f.reduced)
+    if int(count(inner).value) < SHORTEST:
+        return None
+    ranges = {a.symbol.name: (0, a.size) for a in axes}
+    new = {factor_symbol(k).name: a.symbol for k, a in enumerate(axes)}
+    m = same_elements(g, nest, loads, axes, new, ranges)
+    if m is None:
+        return None
+    names = {n for a in nest.axes for n in m[a.symbol.name].symbol_names()}
+    kept = tuple(a for a in outer if a.symbol.name in names)
+    rest = tuple(a for a in outer if a.symbol.name not in names)
+    if not kept or not rest or len(kept) != len(names) or count(kept) is not count(nest.axes):
+        return None
+    if any(n in names for a in nest.reduce_axes for n in m[a.symbol.name].symbol_names()):
+        return None
+    rows, width = int(count(rest).value), int(count(kept).value)
+    row = row_major(nest.axes)
+    parts = Buffer(
+        nest.buffer.name + "_parts",
+        nest.value.dtype,
+        (rows, width),
+        contiguous_strides((rows, width)),
+        "global",
+        nest.buffer.device,
+        "temp",
+        nest.buffer.origin,
+    )
+    index = tidy(row_major(rest) * width + row.subs(m), ranges)
+    if not is_affine(index):
+        return None
+    value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
+    first = LoopNest(
+        parts, outer, index, value, inner, "sum", axes, origins=nest.origins, lines=nest.lines
+    )  # (of each row)
+    run = Axis(symbol("run"), rows)
+    own = tuple(a for a in nest.domain if a in nest.axes)
+    second = replace(
+        nest, value=load(parts, run.symbol * width + row), reduce_axes=(run,), domain=(run, *own), mode="set"
+    )
+    return first, second
