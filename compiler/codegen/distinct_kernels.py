@@ -14,6 +14,7 @@ from .cpp.extent import pass_numbers
 from .cpp.layout import numel
 from .generated import Generated, GeneratedKernel
 from .host import host_plan
+from .triton.open_numbers import is_number
 
 __all__ = ["generate_kernels", "kernel_cost"]
 
@@ -73,7 +74,7 @@ def generate_kernels(
     for step in schedule.steps:
         if isinstance(step, Launch):
             k = kernels[kernel_of[id(step)]]
-            if language == "c++" and k.source.numbers:
+            if k.source.numbers or language == "triton" and any(is_number(str(s)) for s in step.kernel.sizes):
                 pass_numbers(step, k.source.numbers)
                 k.kernel = step.kernel
     names = {i: kernels[p].name for i, p in kernel_of.items()}

@@ -65,7 +65,7 @@ def _cuda_kernel(row: dict[str, Any], forms: list[dict[str, Any]], folder: Path,
         any(p["waits"] for p in form["parts"]),
     )
     assert native is not None
-    fixed = not row["sizes"]
+    fixed = facts.fixed
     parts = []
     with torch.cuda.device(index):
         torch._C._cuda_setDevice(index)

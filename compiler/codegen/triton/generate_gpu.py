@@ -55,4 +55,4 @@ def generate_triton(schedule: Schedule, opts: Any, index: int | None, target: Gp
     alone, as tests want it). Raises InternalError where a kernel holds what Triton has no form for."""
     chosen = target if target is not None else target_of(index or 0, opts)
     exact = bool(opts.get("emulate_precision", False))
-    return generate_kernels(schedule, "triton", chosen, print_kernel, index, exact=exact)
+    return generate_kernels(schedule, "triton", chosen, print_kernel, index, exact=exact, open_numbers=True)

@@ -23,9 +23,11 @@ def print_kernel(
     name: str | None = None,
     wide: bool | None = None,
     exact: bool = False,
+    open_numbers: bool = False,
 ) -> TritonSource:
     """Print one kernel. Raises InternalError for what the loop IR allows but Triton has no form for (complex numbers).
     wide: 64-bit indices; None: where the sizes at the hints need them. exact: no short forms of functions (cheap.py).
+    open_numbers: whether the text may leave numbers open, which the launch passes (`TritonSource.numbers`).
     """
     t = kernel.template
     if t is not None:
@@ -41,4 +43,4 @@ def print_kernel(
     layout = plan_layout(k, target, choices, wide, product and product_layout(k, product, target.processors))
     if layout.kind == "split":
         k = with_stored_values(k)
-    return Printer(k, target, layout, name or kernel.name, exact, product).run()
+    return Printer(k, target, layout, name or kernel.name, exact, product, open_numbers).run()

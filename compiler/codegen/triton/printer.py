@@ -6,6 +6,7 @@ then scratch for partial results, sizes and scalars, and runs on a one-dimension
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Sequence
 
@@ -30,10 +31,12 @@ from ...lowering.rewrite import Rewriter
 from ...base.quoting import comment
 from ...base.source_text import source_line
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
+from ..cpp.product import NUMBER
 from . import bit_masks, cheap, eight_bits, indices, philox_draws, prims, scan
 from .dtypes import ttype
 from .horizontal import print_horizontal
 from .layout import GpuTarget, Layout, numel, spans
+from .open_numbers import KINDS, opened, own_sizes, with_arguments
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .product import Product, print_product
 from .rows import print_rows
@@ -65,6 +68,12 @@ class Function:
     warps: int
     stages: int
 
+    @property
+    def head(self) -> str:
+        """The line that it begins with."""
+        names = [n for n, _ in self.arguments] + [f"{n}: tl.constexpr" for n in self.constants]
+        return f"def {self.name}({', '.join(names)}):"
+
 
 @dataclass
 class TritonSource:
@@ -82,6 +91,7 @@ class TritonSource:
     names: dict[str, str] = field(default_factory=dict)  # variable of the text -> aten node
     language: str = "triton"  # or "cuda": C++ of ../cuda, with `walks` as its last arguments
     walks: Sequence[Any] = ()  # cuda.product.Walk: how the copy engine goes through buffers
+    numbers: tuple[int, ...] = ()  # what the arguments stand for that the text leaves open (open_numbers.py)
     shared: int = 0  # bytes of shared memory that CUDA C++ asks for
 
     @property
@@ -187,6 +197,13 @@ def header_of(k: Kernel, name: str, mark: str = "#") -> str:
     return "\n".join(f"{mark} {comment(line)}" for line in out)
 
 
+def _used(body: list[str]) -> list[str]:
+    """Without sizes that nothing reads: kernels that differ in such a one alone are equal."""
+    rest = "\n".join(body)
+    unread = {f"{d}numel" for d in "xyr" if len(re.findall(rf"\b{d}numel\b", rest)) == 1}
+    return [line for line in body if line.partition(" = ")[0] not in unread]
+
+
 class Printer:
     """The loops of one kernel. What a template computes has a printer of its own, with these methods (tiles/),
     and perhaps helpers of its own.
@@ -202,8 +219,15 @@ class Printer:
         name: str,
         exact: bool = False,
         product: Product | None = None,
+        open_numbers: bool = False,
     ):
         self.k, self.target, self.lay, self.name, self.product = kernel, target, layout, name, product
+        self.open = (
+            opened
+            if open_numbers and layout.kind in KINDS and not layout.wide and not own_sizes(kernel.sizes)
+            else lambda e: e
+        )
+        self.sizes_taken = own_sizes(kernel.sizes) if open_numbers else kernel.sizes
         self.exact = None if exact else cheap.needs_precision(kernel)
         self.rounded = {} if exact else cheap.rounded_to(kernel)
         self.itype = "tl.int64" if layout.wide else "tl.int32"
@@ -226,7 +250,7 @@ class Printer:
 
     # ---- the file
     def run(self) -> TritonSource:
-        functions = self._functions()
+        functions, numbers = self._with_numbers(self._functions())
         text = "".join(t for _, t in functions)
         self.helpers |= {h: None for h in ("_round_bfloat16", *eight_bits.HELPERS) if f"{h}(" in text}
         helpers = HELPERS | self.own_helpers | self._of_older_machines()
@@ -245,7 +269,23 @@ class Printer:
             "tl.device_assert(" in file,
             limits,
             names_of(self.k, self.origins),
+            numbers=numbers,
         )
+
+    def _with_numbers(
+        self, functions: list[tuple[Function, str]]
+    ) -> tuple[list[tuple[Function, str]], tuple[int, ...]]:
+        """The functions with an argument for each number that they leave open, behind their buffers."""
+        texts, numbers = with_arguments([text for _, text in functions])
+        if not numbers:
+            return functions, ()
+        out = []
+        for (f, _), text in zip(functions, texts):
+            old = f.head
+            arrays = sum(t.startswith("*") for _, t in f.arguments)
+            f.arguments[arrays:arrays] = [(f"{NUMBER}{i}", "i32") for i in range(len(numbers))]
+            out.append((f, text.replace(old, f.head, 1)))
+        return out, numbers
 
     def _of_older_machines(self) -> dict[str, str]:
         """What helpers are where the target lacks instructions that they name."""
@@ -273,14 +313,13 @@ class Printer:
         size = "i64" if self.lay.wide else "i32"
         arguments = [(b.name, "*" + ttype(b.dtype).pointer) for b in (*self.k.inputs, *self.k.outputs)]
         arguments += [(s.name, "*" + ttype(s.dtype).pointer) for s in scratch]
-        arguments += [(str(e), size) for e in self.k.sizes]
+        arguments += [(str(e), size) for e in self.sizes_taken]
         arguments += [(p, ttype(d).pointer if not ttype(d).low_precision else "fp32") for p, d in self.k.params]
-        head = ", ".join([n for n, _ in arguments] + [f"{n}: tl.constexpr" for n in constants])
         if self.target.early:
             self.need("_wait")
             body = ["_wait()", *body]
-        text = "\n".join(["@triton.jit", f"def {name}({head}):", *(f"    {line}" for line in body), "", "", ""])
-        return Function(name, arguments, constants, grid, self.lay.warps, self.lay.stages), text
+        f = Function(name, arguments, constants, grid, self.lay.warps, self.lay.stages)
+        return f, "\n".join(["@triton.jit", f.head, *(f"    {line}" for line in _used(body)), "", "", ""])
 
     def _t(self, e: Any) -> str:
         return indices.index_text(as_expr(e), self.need)
@@ -313,7 +352,7 @@ class Printer:
         """The flat index of a tile dimension, its axes and its mask."""
         n = numel(axes)
         self._lies(dim, axes, block, start, position)
-        lines = [f"{dim}numel = {self._t(n)}"]
+        lines = [f"{dim}numel = {self._t(self.open(n))}"]
         lines.append(f"{dim}index = {start} + tl.arange(0, {dim.upper()}BLOCK){position}")
         if axes and not (n.is_const and n.value % block == 0):
             lines.append(f"{dim}mask = {dim}index < {dim}numel")
@@ -393,6 +432,7 @@ class Printer:
             tiles=self.tiles.values(),
             rounded=self.rounded,
             ahead=self.lay.stages > 1,
+            open=self.open,
         )
 
     def _loose(self) -> dict[str, tuple[str, int]]:

@@ -160,7 +160,7 @@ class _Split:
         body, names, masks = self.begin(True, self.lay.xblock)
         body += self.known(self.reads(stage), masks)
         body += [
-            f"rnumel = {p._t(numel(stage.axes))}",
+            f"rnumel = {p._t(p.open(numel(stage.axes)))}",
             "rbase = tl.arange(0, RBLOCK)[None, :]",
             "per = tl.cdiv(tl.cdiv(rnumel, RBLOCK), SPLIT) * RBLOCK",
             "rbegin = piece * per",
@@ -267,8 +267,7 @@ class _Split:
         n = len(self.p.k.inputs) + len(self.p.k.outputs)
         for f, text in self.out:
             f.arguments = f.arguments[:n] + names + [a for a in f.arguments[n:] if a[0] not in scratch]
-            head = ", ".join([a for a, _ in f.arguments] + [f"{c}: tl.constexpr" for c in f.constants])
-            out.append((f, f"@triton.jit\ndef {f.name}({head}):\n{text.partition(chr(10))[2].partition(chr(10))[2]}"))
+            out.append((f, f"@triton.jit\n{f.head}\n{text.partition(chr(10))[2].partition(chr(10))[2]}"))
         return out
 
 

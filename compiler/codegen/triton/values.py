@@ -100,7 +100,8 @@ class Values(GuardedValues):
     loose: dimension -> (name of a mask that ends at a multiple of 8, elements up to there), where a load may go so far;
     zero: dimensions along which loads that are masked off give 0; tiles: the dimensions of tiles, for what is computed
     for neighbours at once;
-    ahead: whether a loop reads ahead, by words of four bytes and more.
+    ahead: whether a loop reads ahead, by words of four bytes and more; open: what of an index the text leaves open
+    (open_numbers.py).
     """
 
     CARE = frozenset(("load", "check_index"))
@@ -123,9 +124,10 @@ class Values(GuardedValues):
         tiles: Iterable[Tile] = (),
         rounded: dict[int, torch.dtype] | None = None,
         ahead: bool = False,
+        open: Callable[[Expr], Expr] = lambda e: e,
     ):
         super().__init__(names.known)
-        self.rounded, self.ahead = rounded or {}, ahead
+        self.rounded, self.ahead, self.open = rounded or {}, ahead, open
         self.exact, self.backend, self.sizes, self.loose, self.zero, self.tiles = (
             exact,
             backend,
@@ -291,7 +293,7 @@ class Values(GuardedValues):
             there = " & ".join(f"({self.index(n)} != 0)" for n in buffer.repeats)
             mask = f"{mask} & {there}" if mask else there
         dims = have | over
-        at = self.spread(self.index(e), have, dims)
+        at = self.spread(self.index(self.open(e)), have, dims)
         policy = self.policy(buffer, dims)
         text = (
             f"tl.load({buffer.name} + ({at})"
@@ -490,7 +492,7 @@ class Values(GuardedValues):
         x = self.operand(stored(value))
         have = self.dims_of(e)
         want = have | x.dims | (tile if mode == "add" else NONE)
-        at = self.spread(self.index(e), have, want)
+        at = self.spread(self.index(self.open(e)), have, want)
         text = x.text
         if x.is_literal:
             text = f"tl.full({self.shape(want)}, {text}, {t.held})" if want else f"tl.full([], {text}, {t.held})"

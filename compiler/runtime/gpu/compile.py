@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import queue
+import re
 import shutil
 import zlib
 from dataclasses import dataclass
@@ -21,12 +22,17 @@ import torch
 from ... import events
 from ...base import forks
 from ...codegen.triton.layout import GpuTarget
+from ...codegen.triton.open_numbers import is_number
 from ...codegen.triton.printer import TritonSource
 from ...errors import NoToolchainError, RejectedKernel, ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
 from ..cache_misses import remember, why_missing
 from .reproduce_rejection import keep_reproducer
 from .workers import Worker, give, processes, take, toolchain, triton_version
+
+# what does not matter in a kernel's text: its number within a graph, and the comments that it begins with
+_COUNT = re.compile(r"^k\d+_")
+_HEADER = re.compile(r"^#.*", re.MULTILINE)
 
 __all__ = ["Binary", "Part", "Job", "compile_all"]
 
@@ -56,7 +62,7 @@ class Binary:
 @dataclass(frozen=True)
 class Job:
     """One kernel to compile. `aligned`: whether all its pointers are multiples of 16 bytes. `contract`: whether a * b +
-    c may become one instruction."""
+    c may become one instruction. Kernels that are equal but for their names make one request."""
 
     source: TritonSource
     target: GpuTarget
@@ -75,12 +81,13 @@ class Job:
                 "toolkit": torch.version.cuda,
             }
         functions = []
+        own, shared = self.source.name, _COUNT.sub("k_", self.source.name)
         for f in self.source.functions:
             signature = {**dict(f.arguments), **dict.fromkeys(f.constants, "constexpr")}
             pointers = [
                 i
                 for i, (n, t) in enumerate(f.arguments)
-                if t.startswith("*") and (self.aligned or n.startswith("part"))
+                if t.startswith("*") and (self.aligned or n.startswith("part")) or is_number(n)
             ]
             options: dict[str, Any] = {"num_warps": f.warps, "num_stages": f.stages, "enable_fp_fusion": self.contract}
             if self.target.backend == "cuda":
@@ -89,7 +96,7 @@ class Job:
                 options |= {"debug": True, "sanitize_overflow": False}
             functions.append(
                 {
-                    "name": f.name,
+                    "name": f.name.replace(own, shared, 1),
                     "signature": signature,
                     "constants": f.constants,
                     "aligned": pointers,
@@ -97,7 +104,8 @@ class Job:
                 }
             )
         t = self.target
-        return {"text": self.source.text, "target": [t.backend, t.arch, t.warp], "functions": functions}
+        text = _HEADER.sub("#", self.source.text).replace(own, shared)
+        return {"text": text, "target": [t.backend, t.arch, t.warp], "functions": functions}
 
 
 # ---- from jobs to binaries

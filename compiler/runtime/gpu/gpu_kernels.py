@@ -101,7 +101,7 @@ def make_kernel(
     handles = _functions(binary, index)
     facts = launch_facts(k, source)
     sizes = [str(e) for e in k.kernel.sizes]
-    fixed = not sizes
+    fixed = facts.fixed
     parts = tuple(
         (h[0], p.threads, p.shared, int(g.value) if fixed else 0, facts.waits)
         for h, p, g in zip(handles, binary.parts, facts.grids)
@@ -131,6 +131,11 @@ class LaunchFacts:
     walks: tuple
     waits: bool
 
+    @property
+    def fixed(self) -> bool:
+        """Whether no size matters to how the kernel is launched (it may be passed some all the same)."""
+        return not self.limits and all(e.is_const for e in (*self.grids, *self.offsets, self.scratch))
+
 
 def launch_facts(k: GeneratedKernel, source: TritonSource) -> LaunchFacts:
     sizes = [str(e) for e in k.kernel.sizes]
@@ -158,8 +163,8 @@ def launcher(
     """The callable of functions on device `index`: (handle, threads, shared bytes, grid, waits) each."""
     offsets = [*facts.offsets, facts.scratch]
     varying = [*facts.grids, *offsets]
-    grid, limits = ((), ()) if not sizes else (_codes(sizes, varying), _codes(sizes, facts.limits))
-    flat = (0,) * len(offsets) if sizes else tuple(int(e.value) for e in offsets)
+    grid, limits = ((), ()) if facts.fixed else (_codes(sizes, varying), _codes(sizes, facts.limits))
+    flat = tuple(int(e.value) for e in offsets) if facts.fixed else (0,) * len(offsets)
     with torch.cuda.device(index):
         return native.CudaKernel(
             name, index, parts, n_buffers, len(sizes), facts.kinds, flat, grid, limits, unaligned, wide, facts.walks
