@@ -5,7 +5,7 @@ products, reductions, convolutions, random numbers and calls of eager kernels ma
 convolutions read from memory in both passes: making it again takes as long as all of its own operator; nor sums of sums
 (the residual stream), as backward would begin with making all of them. Keeping an input of the graph costs nothing: it
 is alive anyway. Chains of recomputation end at what is kept, so backward never runs a forward operator that is not in
-the cut's shadow. Weights that autocast converts are kept as converted on a GPU, as eager keeps them, while that is
+the cut's shadow. Weights that autocast converts are kept as converted, as eager keeps them, on a GPU while that is
 little beside the rest.
 """
 
@@ -459,26 +459,29 @@ def _dropped(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
 def _converted_weights(
     joint: AtenGraph, readers: set, saved: list, recomputed: list, steady: set
 ) -> set[torch.fx.Node]:
-    """Of what backward would compute again, the weights in a narrower type on a GPU that products of both passes read:
-    each would be read in its own type, and written, once more. Those that backward reads first (they are freed first),
-    while they are a small part of all that is kept. `steady`: inputs that hold in backward what they held in forward.
-    (Not what convolutions read: weights are the most of what some networks of those would keep.)"""
+    """Of what backward would compute again, the weights in a narrower type that products of both passes read: each
+    would be read in its own type, and written, once more. On a GPU those that backward reads first (they are freed
+    first), while they are a small part of all that is kept, and not what convolutions read: weights are the most of
+    what some networks of those would keep. On a CPU all, as eager keeps them: with few rows converting them is much of
+    a step, and memory is not short. `steady`: inputs that hold in backward what they held in forward."""
     hints = joint.env.hints if joint.env is not None else {}
     room = sum(_bytes(n, hints) for n in saved if n.op != "placeholder") // _WEIGHTS
-    calls = partial(_calls, readers=readers, wanted=_is_product)
+    products = partial(_calls, readers=readers, wanted=_is_product)
+    convolutions = partial(_calls, readers=readers, wanted=_is_convolution)
     out = set()
     for n in reversed(recomputed):
         if (
             n.target is torch.ops.aten._to_copy.default
-            and n.meta["val"].device.type == "cuda"
             and "checkpoint" not in n.meta
             and n.meta["val"].dtype.itemsize < n.args[0].meta["val"].dtype.itemsize
             and _owner(n.args[0]) in steady
-            and _bytes(n, hints) <= room
-            and len(calls(n)) == 2
         ):
-            room -= _bytes(n, hints)
-            out.add(n)
+            if n.meta["val"].device.type == "cpu":
+                if len(products(n) | convolutions(n)) == 2:
+                    out.add(n)
+            elif _bytes(n, hints) <= room and len(products(n)) == 2:
+                room -= _bytes(n, hints)
+                out.add(n)
     return out
 
 

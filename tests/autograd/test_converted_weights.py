@@ -262,3 +262,20 @@ def test_operands_in_another_order(late, parts):
         assert not kept and any(v.shape == (64, 24, 32) and v.dtype == "bfloat16" for v in p.recomputed)
     else:
         assert [(r.meta["val"].shape, r.meta["val"].stride) for r in kept] == [((24, 64, 32), (2048, 32, 1))]
+
+
+def test_a_cpu_keeps_all_of_them_however_few_rows_there_are(monkeypatch):
+    made = []
+
+    def parted(*args):
+        made.append(partition(*args))
+        return made[-1]
+
+    monkeypatch.setattr(joints, "partition", parted)
+    m = nn.Sequential(nn.Linear(48, 96), nn.GELU(), nn.Linear(96, 48))
+    x = torch.randn(2, 48, requires_grad=True)
+    want, got = (step(m, f, x) for f in (m, tcompile.compile(m)))
+    assert sorted(v.shape for v in weights(made[0])) == [(2, 48), (48, 96), (96, 48)]  # (a leaf is one like them)
+    assert not any(v.op == "aten._to_copy.default" and v.shape in ((48, 96), (96, 48)) for v in made[0].recomputed)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
