@@ -296,18 +296,31 @@ class Session:
         used = {id(e): (e, e.hits - hits) for e, hits in before if e.hits > hits}
         for e in builder.reused:
             used.setdefault(id(e), (e, 1))
+        for old, e in builder.renamed:
+            if (was := self._reported(old.meta)) is not None:
+                self._remember(e.meta, *was)
+            used[id(e)] = e, e.hits
+        served: dict[tuple[int, int], tuple[CompileReport, int, int]] = {}
         for e, hits in used.values():
-            known = self._known.get(id(e.meta))
-            if known is not None and known[0]() is e.meta:
-                builder.adopt(known[1], known[2], hits)
-                builder.origin = known[1]
-                if known[1].speedups and not builder.calls:
-                    builder.r.speedups = replace(
-                        known[1].speedups, status="partial", reason="timed when it was compiled"
-                    )
-            else:
+            found = self._reported(e.meta)
+            if found is None:
                 builder.served += hits
+                continue
+            report, number = found
+            *_, before_it = served.get((id(report), number), (0,))
+            served[id(report), number] = report, number, before_it + hits  # one entry may have had several names
+        for report, number, hits in served.values():
+            builder.adopt(report, number, hits)
+            builder.origin = report
+            if report.speedups and not builder.calls:
+                builder.r.speedups = replace(report.speedups, status="partial", reason="timed when it was compiled")
+        builder.renamed.clear()
         builder.adopt_profiles()
+
+    def _reported(self, meta: Any) -> tuple[CompileReport, int] | None:
+        """The report that tells of an entry, and its number there."""
+        known = self._known.get(id(meta))
+        return (known[1], known[2]) if known is not None and known[0]() is meta else None
 
     def _remember(self, meta: Any, report: CompileReport, number: int) -> None:
         def forget(_: Any, key: int = id(meta)) -> None:

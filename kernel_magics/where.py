@@ -30,11 +30,13 @@ __all__ = ["looks"]
 
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _OWN = os.path.join(os.path.dirname(os.path.abspath(events.__file__)), "")
+_FRONT = os.path.join(_OWN, "frontend", "")
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(_OWN)), "")  # with the notebook's part, which runs the cell
 _PROGRESS = tuple(os.path.join(_PACKAGE, "kernel_magics", name) for name in ("progress.py", "display.py"))
 _NO_USERS = ("<tcompile", "<eval_with", _PACKAGE)
 _STANDARD = tuple({"<frozen", *(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))})
 _DATA = (os.path.join(_TORCH, "utils", "data", ""), f"{os.sep}datasets{os.sep}")
+_OUTPUT = os.path.join("ipykernel", "iostream.py")
 _CALLS = ("CALL", "PRECALL")
 _SYMBOLS = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/", ast.Pow: "**"}
 _BUSY = 0.1  # of a stretch of time without a core: the machine is busy
@@ -54,7 +56,7 @@ def looks(samples: Samples) -> Iterator[tuple[float, float, float, Seen]]:
             seen = seen_at(row)
             if seen.kind != "data" and row.asleep > 0.5 * (row.seconds - row.starved):
                 # nothing in compiled calls sleeps: they wait for other threads of a kernel, which may have no core
-                if seen.kind != "compiled":
+                if seen.kind not in ("compiled", "compiling"):
                     seen = Seen("waiting", seen.name, seen.file, seen.line)
                 elif row.starved > _BUSY * row.seconds:
                     seen = _STARVED
@@ -68,11 +70,13 @@ class _File(NamedTuple):
 
     entry: bool  # a compiled entry's
     ours: bool
+    front: bool  # of the compiler's front end: it looks for what to compile, and has it compiled
     users: bool
     standard: bool
     importlib: bool
     progress: bool
     data: bool
+    output: bool  # of what takes a program's output to the notebook
 
 
 @functools.lru_cache(maxsize=4096)
@@ -80,11 +84,13 @@ def _facts(file: str) -> _File:
     return _File(
         entry=file.startswith("<tcompile"),
         ours=file.startswith(("<tcompile", _OWN)),
+        front=file.startswith(_FRONT),
         users=not is_library_file(file) and not file.startswith(_NO_USERS),
         standard=file.startswith(_STANDARD) and "site-packages" not in file,
         importlib=file.startswith("<frozen importlib"),
         progress=file.startswith(_PROGRESS),
         data=file.startswith(_DATA[0]) or _DATA[1] in file,
+        output=file.endswith(_OUTPUT),
     )
 
 
@@ -99,15 +105,19 @@ def seen_at(row: Sample) -> Seen:
         return Seen("compiling", "showing how far it is")
     if any(f.data for f in files[:40]):
         return Seen("data", "loading data", file, line)
+    if any(f.front for f in itertools.takewhile(lambda f: not (f.users or f.entry), files)):
+        return Seen("compiling", "looking for what to compile", file, line)
     entry = next((i for i, f in enumerate(files) if f.entry), None)
     if entry is not None and all(f.ours for f in files[:entry]):
         return Seen("compiled", "compiled calls", file, line)
     importing, importer = _importer(files)
     first = importer or next((f for f in files if not f.standard), files[0])
     if first.ours:  # also while it imports a module, or lets go of something
-        return Seen("compiled", "guards, and looking for what to compile", file, line)
+        return Seen("compiled", "guards", file, line)
     if importing:
         return Seen("python", IMPORTING, file, line)
+    if any(f.output for f in itertools.takewhile(lambda f: not f.users, files)):
+        return Seen("python", "printing, and other output", file, line)
     name, operator = called_at(code, at)
     if any(n in name for n in _AUTOGRAD):
         return Seen("torch", "backward", file, line)

@@ -373,9 +373,10 @@ class Engine:
         return not self.opts.get("suppress_errors") or self.opts.fullgraph and not isinstance(e, _THE_MACHINE)
 
     @staticmethod
-    def _say_recompile(name: str, failures: list) -> None:
+    def _say_recompile(name: str, failures: list, cache: CodeCache) -> None:
         if failures:
-            events.emit("recompile", frame=name, failures=failures)
+            served = sum(e.hits for e in cache.entries)
+            events.emit("recompile", frame=name, failures=failures, call=served + 1)
 
     def _whole_steps(self) -> bool:
         """Whether graphs may compute gradients themselves: for backends of other people's, only these know what such a
@@ -422,9 +423,9 @@ class Engine:
             if self.opts.get("print_guards"):
                 log_guards(result)
         except SkipFrame:
-            self._say_recompile(name, failures)
+            self._say_recompile(name, failures, cache)
             raise
-        self._say_recompile(name, failures)
+        self._say_recompile(name, failures, cache)
         self._check_gain(func.__code__, result)
         for b in result.breaks:
             events.emit("break", brk=b)

@@ -287,7 +287,9 @@ class HookEngine(Engine):
                 call.held_by(namespace, "graph_0")
             cache.remove(entry)
             meta = dataclasses.replace(meta, guards=guards, namespace=namespace, held_places=places)
-            return self._add_entry(cache, state.name, program, meta)
+            made = self._add_entry(cache, state.name, program, meta)
+            events.emit("renamed", old=entry, entry=made)  # the same code, for whoever tells what served a run
+            return made
         return None
 
     def _check_gain(self, code: types.CodeType, result: Any) -> None:

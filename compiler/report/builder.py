@@ -94,6 +94,7 @@ class ReportBuilder:
         )
         self.calls: list[Any] = []
         self.reused: list[Any] = []  # entries of an earlier run that served a call of this one
+        self.renamed: list[tuple[Any, Any]] = []  # an entry and the one that took its place, for classes made anew
         self.origin: CompileReport | None = None  # the report of the run that made the entries which served this one
         self.served = 0  # calls served by entries of an earlier run
         self._adopted: dict[int, _Adopted] = {}  # by id of an earlier report: what became of its graphs and kernels
@@ -344,6 +345,7 @@ class ReportBuilder:
                 g.why,
                 len(failures) - 1,
                 self._now(),
+                e.facts.get("call"),
             )
         )
         what = self.r.recompiles[-1]
@@ -568,6 +570,9 @@ class ReportBuilder:
                 self._waits.append((e.time - call.compile_seconds, e.time))
             self.calls.append(call)
 
+    def _on_renamed(self, e: events.Event) -> None:
+        self.renamed.append((e.old, e.entry))
+
     def adopt(self, old: CompileReport, entry: int, hits: int) -> None:
         """An entry of an earlier report served `hits` calls of this run: take over what that report knows of it. Where
         the cell is run again as it was, its lines are this run's."""
@@ -577,7 +582,10 @@ class ReportBuilder:
         f = relabelled(old.frames[e.frame], *names)
         key = (f.name, f.file, f.line)
         if key not in self._frame_of:
-            self._frame_of[key] = len(self.r.frames)
+            # (events of this run name the file as Python does)
+            known = next((i for i, x in enumerate(self.r.frames) if (x.name, x.file, x.line) == key), None)
+            self._frame_of[key] = len(self.r.frames) if known is None else known
+        if self._frame_of[key] == len(self.r.frames):
             again: dict[str, Any] = (
                 {"status": "compiled", "reason": ""} if f.reason == RERAN else {}
             )  # a graph that raised then need not have raised now
@@ -624,7 +632,7 @@ class ReportBuilder:
     def adopt_profiles(self) -> None:
         """Take over the profiles of calls whose graphs were adopted, as the earlier reports have them by now."""
         found = [
-            moved_profile(relabelled(p, *a.names), a.graphs, a.kernels)
+            moved_profile(relabelled(p, *a.names), a.graphs, a.kernels, bool(a.names[0]))
             for a in self._adopted.values()
             for p in a.report.profiles
         ]

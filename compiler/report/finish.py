@@ -201,7 +201,21 @@ def _subject(c: s.Recompile) -> str:
 
 
 def numerics_findings(r: Any) -> list[s.Finding]:
-    """The first node that is further from float64 than eager is, beyond rounding."""
+    """The first node that is further from float64 than eager is, beyond rounding, and the first with NaN."""
+    return [*_divergence(r), *_not_a_number(r)]
+
+
+def _not_a_number(r: Any) -> list[s.Finding]:
+    n = next((n for n in r.numerics if n.nan), None)
+    if n is None:
+        return []
+    where = f"line {n.line}: " if n.line else ""
+    eager = "" if n.verdict == "diverges" else ", as in eager"
+    text = f"{where}`{n.node}` ({n.op}) is the first value with NaN: {n.nan} of {n.count}{eager}"
+    return [s.Finding("warning", text, "", "numerics", n.line)]
+
+
+def _divergence(r: Any) -> list[s.Finding]:
     worst = next((n for n in r.numerics if n.verdict == "diverges"), None)
     if worst is None:
         return []

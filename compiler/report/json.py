@@ -161,12 +161,18 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
 
     why = "to keep the report small enough to save"
     empty_graph = plain(s.GraphData())
+    kernels = sorted(body["kernels"], key=_time_of, reverse=True)  # the longest are read
     calls = body["speedups"]["calls"]
     engines = [e for c in calls for e in c["engines"]]
-    yield "assembly of kernels", *_spread(field_cut(body["kernels"], "assembly", "", 4), why)
-    yield "assembly of kernels", *_spread(field_cut(body["kernels"], "assembly", ""), why)
-    yield "loop IR of kernels", *_spread(field_cut(body["kernels"], "ir", ""), why)
-    yield "what single lines of kernels compute", *_spread(field_cut(body["kernels"], "names", {}), why)
+    yield "assembly of kernels", *_spread(field_cut(kernels, "assembly", "", 4), why)
+    yield "assembly of kernels", *_spread(field_cut(kernels, "assembly", ""), why)
+    yield "loop IR of kernels", *_spread(field_cut(kernels, "ir", "", 24), why)
+    yield "kernel sources", *_spread(field_cut(kernels, "source", "", 24), why)
+    yield "what single lines of kernels compute", *_spread(field_cut(kernels, "names", {}, 24), why)
+    yield "loop IR of kernels", *_spread(field_cut(kernels, "ir", "", 4), why)
+    yield "what single lines of kernels compute", *_spread(field_cut(kernels, "names", {}, 4), why)
+    yield "loop IR of kernels", *_spread(field_cut(kernels, "ir", ""), why)
+    yield "what single lines of kernels compute", *_spread(field_cut(kernels, "names", {}), why)
     yield "refusals to fuse", *_spread(field_cut(body["graphs"], "unfused", []), why)
     yield "what graph passes changed", *_spread(field_cut(body["graphs"], "passes", []), why)
     yield "bytecode", *_spread(field_cut(body["frames"], "bytecode", ""), why)
@@ -180,12 +186,11 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
     )
     yield "guards", *_spread(tail_cut("guards", 400), why)
     yield "entry sources", *_spread(field_cut(body["entries"], "source", "", 4), why)
-    yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 24), why)
     yield "captured graphs", *_spread(field_cut(body["graphs"], "captured", empty_graph), why)
     yield "spans of profiled calls", *_spread(tail_cut("profiles", 1), why)
     yield "timeline events", *_spread(tail_cut("timeline", 200), why)
     yield "lowered graphs", *_spread(field_cut(body["graphs"], "lowered", empty_graph, 1), why)
-    yield "kernel sources", *_spread(field_cut(body["kernels"], "source", "", 4), why)
+    yield "kernel sources", *_spread(field_cut(kernels, "source", "", 4), why)
     yield "spans of profiled calls", *_spread(tail_cut("profiles", 0), why)
     yield "lowered graphs", *_spread(field_cut(body["graphs"], "lowered", empty_graph), why)
     yield "guards", *_spread(tail_cut("guards", 40), why)
@@ -207,7 +212,7 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
     ):
         yield name, *_spread(tail_cut(name, 40), why)
     yield "values kept for backward", *_spread(field_cut(body["partitions"], "saved", []), why)
-    yield "kernel sources", *_spread(field_cut(body["kernels"], "source", ""), why)
+    yield "kernel sources", *_spread(field_cut(kernels, "source", ""), why)
     yield "autotune trials", *_spread(field_cut([*body["kernels"], *body["autotune"]], "trials", []), why)
     yield (
         "the cell's code",
@@ -215,6 +220,11 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
         why,
         lambda: body["source"].update(text=""),
     )
+
+
+def _time_of(kernel: dict) -> float:
+    seconds = kernel["seconds"]
+    return seconds * kernel["launches"] if isinstance(seconds, (int, float)) else 0.0
 
 
 def _span_cut(rows: list[dict], keep: int = 40) -> _Cut:

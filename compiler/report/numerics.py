@@ -157,6 +157,9 @@ def _row(
     row = NumericError(
         n.name, node=n.name, graph=number, op=op, dtype=str(ours.dtype).removeprefix("torch."), file=file, line=line
     )
+    row.count = ours.numel()
+    if ours.is_floating_point():
+        row.nan, row.inf = int(ours.isnan().sum()), int(ours.isinf().sum())
     if random:
         row.verdict, row.why = "random", random
         return row

@@ -24,7 +24,7 @@ _BETWEEN = {"call": "Python between", "entry": "Python between", "graph": "the p
 def encode_spans(profile: CallProfile, spans: Sequence[ProfileSpan]) -> None:
     """Put spans (parents first) into the profile's columns."""
     tables: dict[str, dict[Any, int]] = {name: {} for name in CallProfile.TABLED}
-    columns: dict[str, list[int]] = {name: [] for name in (*CallProfile.TABLED, *CallProfile.NUMBERS)}
+    columns: dict[str, list[int]] = {name: [] for name in (*CallProfile.TABLED, *CallProfile.NUMBERS, "called")}
     for s in spans:
         for name in CallProfile.TABLED:
             value = (s.file, s.line) if name == "line" else getattr(s, name)
@@ -34,16 +34,22 @@ def encode_spans(profile: CallProfile, spans: Sequence[ProfileSpan]) -> None:
         columns["length"].append(round(s.seconds * 1e9))
         columns["graph"].append(-1 if s.graph is None else s.graph)
         columns["kernel"].append(-1 if s.kernel is None else s.kernel)
+        columns["called"].append(-1 if s.called is None else s.called)
     profile.tables = {n: [list(v) if isinstance(v, tuple) else v for v in t] for n, t in tables.items()}
     profile.columns = columns
 
 
-def moved_profile(p: CallProfile, graphs: Mapping[int, int], kernels: Mapping[int, int]) -> CallProfile | None:
+def moved_profile(
+    p: CallProfile, graphs: Mapping[int, int], kernels: Mapping[int, int], same_cell: bool
+) -> CallProfile | None:
     """The same call in a report where graphs and kernels have other numbers; None where it has no graph of the call.
-    A graph that it lacks, of a backward pass, keeps its spans: their names and lines are in the profile itself."""
+    A graph that it lacks, of a backward pass, keeps its spans: their names and lines are in the profile itself. Lines
+    of another cell that led to the spans are none of this one."""
     if not set(p.columns["graph"]) & graphs.keys():
         return None
     moved = {name: [of.get(n, -1) for n in p.columns[name]] for name, of in (("graph", graphs), ("kernel", kernels))}
+    if not same_cell:
+        moved["called"] = [-1] * len(p.columns["kernel"])
     return replace(p, columns={**p.columns, **moved}, earlier=True)
 
 
@@ -160,6 +166,11 @@ class _Facts:
         row.file, row.line = (label(str(file)), line) if file else ("", line)
         if row.line is None and row.graph in self.backward:
             row.file, row.line = self.backward_line
+        cell = self.report.source.file
+        if nodes and row.file != cell:
+            row.called = next(
+                (int(f[1]) for f in reversed(nodes[-1].meta.get("stack") or ()) if label(str(f[0])) == cell), None
+            )
 
     def _nodes(self, graph: int | None) -> dict[str, Any]:
         if graph is None:

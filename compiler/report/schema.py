@@ -297,6 +297,7 @@ class Recompile:
     why: str = ""
     others: int = 0  # further entries of the frame that failed as well
     time: float = 0.0
+    call: int | None = None  # which compiled call of the function it was, from 1, those of earlier cells included
 
 
 @dataclass
@@ -441,6 +442,9 @@ class NumericError:
     line: int | None = None
     verdict: str = "same"  # "same" | "close" | "diverges" | "random" (not compared)
     why: str = ""
+    nan: int = 0  # of this compiler's values
+    inf: int = 0
+    count: int = 0  # of values
 
 
 @dataclass
@@ -614,6 +618,7 @@ class ProfileSpan:
     line: int | None = None
     module: str = ""
     part: str = ""  # "forward" | "backward" | "optimizer" | ""
+    called: int | None = None  # where its line lies outside of the cell: the cell's line that led there
 
 
 @dataclass
@@ -641,10 +646,12 @@ class CallProfile:
     def rows(self) -> list[ProfileSpan]:
         """The spans, parents before what lies in them. Raises ValueError where the columns contradict each other."""
         columns = [self.columns.get(name, []) for name in (*self.TABLED, *self.NUMBERS)]
+        columns.append(self.columns.get("called", [-1] * len(columns[0])))  # (earlier versions have none)
         if len({len(c) for c in columns}) > 1:
             raise ValueError("the columns of a call's spans differ in length")
         out = []
-        for i, (kind, name, node, line, module, part, parent, begin, length, graph, kernel) in enumerate(zip(*columns)):
+        for i, row in enumerate(zip(*columns)):
+            kind, name, node, line, module, part, parent, begin, length, graph, kernel, called = row
             if not -1 <= parent < i or (parent < 0) != (i == 0):
                 raise ValueError(f"span {i} of a call lies in none before it")
             at = {t: self.tables[t][k] for t, k in zip(self.TABLED, (kind, name, node, line, module, part)) if k >= 0}
@@ -665,6 +672,7 @@ class CallProfile:
                     number,
                     at["module"],
                     at["part"],
+                    called if called >= 0 else None,
                 )
             )
         return out

@@ -13,7 +13,7 @@ from ...compiler.report.plain_text import render_short
 __all__ = ["bundle", "view", "MIME"]
 
 # What a report adds to a saved notebook: the data of the views, and a summary that needs none of them.
-JSON_LIMIT = 110_000
+JSON_LIMIT = 150_000
 HTML_LIMIT = 20_000
 
 

@@ -46,7 +46,7 @@ function heatElement(share: number | undefined): HTMLElement | null {
     : h(
         'span.tc-heat',
         {
-          title: t('{0} % of the time of kernels and library calls', Math.round(share * 100)),
+          title: t('{0} % of the time of kernels and library calls, with what the line calls', Math.round(share * 100)),
           style: { '--tc-heat': `${Math.round(8 + share * 30)}%` }
         },
         `${Math.round(share * 100)} %`
@@ -58,7 +58,7 @@ export function heatOf(report: Report, here: (file: string) => boolean): Map<num
   const heat = new Map<number, number>();
   let total = 0;
   if (report.profiles.length) {
-    const { lines } = costsOf(report);
+    const { lines, called } = costsOf(report);
     for (const [key, time] of lines) {
       const at = key.lastIndexOf(':');
       total += time;
@@ -66,6 +66,7 @@ export function heatOf(report: Report, here: (file: string) => boolean): Map<num
         heat.set(Number(key.slice(at + 1)), time);
       }
     }
+    called.forEach((time, line) => heat.set(line, (heat.get(line) ?? 0) + time));
     return new Map([...heat].map(([line, time]) => [line, total ? time / total : 0]));
   }
   for (const k of report.kernels) {

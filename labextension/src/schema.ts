@@ -217,6 +217,8 @@ export interface Recompile {
   suggestion: string;
   why: string;
   others: number;
+  /** Which call of the function it was, from 1. */
+  call?: number | null;
   time: number;
 }
 
@@ -328,6 +330,10 @@ export interface NumericError {
   line: number | null;
   verdict: 'same' | 'close' | 'diverges' | 'random' | string;
   why: string;
+  /** How many of its `count` values are NaN, or infinite; absent in reports of earlier versions. */
+  nan?: number;
+  inf?: number;
+  count?: number;
 }
 
 /** Seconds per call of one engine; `lo` and `hi` bound the median with 95 % confidence. */

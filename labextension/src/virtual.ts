@@ -17,6 +17,8 @@ export class VirtualList {
   private active = -1;
   private marked = new Set<number>();
   private shown: [number, number] = [0, 0];
+  /** The row to begin at once the list is in the document: before that it cannot scroll. */
+  private first: number | null = null;
   private static serial = 0;
   private prefix = `tc-virtual-${VirtualList.serial++}`;
 
@@ -31,7 +33,13 @@ export class VirtualList {
         this.activate(Number(row.dataset.row));
       }
     });
-    new ResizeObserver(() => this.draw(true)).observe(this.element);
+    new ResizeObserver(() => {
+      if (this.first !== null && this.element.clientHeight) {
+        this.element.scrollTop = this.first * this.options.rowHeight;
+        this.first = null;
+      }
+      this.draw(true);
+    }).observe(this.element);
     this.resize(options.count);
   }
 
@@ -53,8 +61,17 @@ export class VirtualList {
     this.draw(true);
   }
 
+  /** Begin at a row, where nothing is chosen. */
+  startAt(row: number): void {
+    this.first = row;
+  }
+
   private reveal(row: number): void {
     const { rowHeight } = this.options;
+    if (!this.element.clientHeight) {
+      this.first = Math.max(0, row - 3);
+      return;
+    }
     const top = row * rowHeight;
     const { scrollTop, clientHeight } = this.element;
     if (top < scrollTop || top + rowHeight > scrollTop + clientHeight) {

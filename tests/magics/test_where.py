@@ -10,6 +10,7 @@ import torch
 from tcompile.kernel_magics import kernels as kernels_module
 from tcompile.kernel_magics import limits
 from tcompile.kernel_magics import session as session_module
+from tcompile.kernel_magics import where
 from tcompile.kernel_magics.sampling import Sample, Sampler, Samples
 from tcompile.kernel_magics.where import called_at, looks, seen_at
 
@@ -70,6 +71,20 @@ def test_kinds_of_time():
     assert kinds(look(user, starved=0.06)) == {("starved", 0.6), ("python", 0.4)}
     assert kinds(look(entry, user, asleep=0.09)) == {("compiled", 1.0)}, "it waits for threads of its own kernels"
     assert kinds(look(loader, user, asleep=0.09)) == {("data", 1.0)}, "loading data is that, also while it waits"
+
+
+def test_the_compiler_at_work_is_not_the_programs_time():
+    user, entry = code_of("f(x)"), compile("pass", "<tcompile entry 3 of f>", "exec")
+    capture = compile("pass", where.__file__.replace("kernel_magics/where", "compiler/frontend/engine"), "exec")
+    runtime = compile("pass", where.__file__.replace("kernel_magics/where", "compiler/runtime/dispatch"), "exec")
+    progress = compile("pass", where.__file__.replace("where", "progress"), "exec")
+    torch_code = compile("pass", torch.fx.__file__, "exec")
+    for stack in ((capture, user), (torch_code, capture, user), (capture, entry, user)):
+        assert seen_at(look(*stack)).kind == "compiling", stack
+    assert seen_at(look(runtime, user)).kind == "compiled"
+    assert seen_at(look(torch_code, user, capture)).kind == "python", "the program runs, called from there"
+    (*_, share, seen), *rest = [x for x in looks(Samples(0.0, 1.0, [look(progress, user, asleep=0.09)])) if x[2]]
+    assert not rest and share == 1.0 and seen.kind == "compiling", "waiting for the picture of progress to be sent"
 
 
 def test_importing_a_library_is_one_part_whatever_it_imports():

@@ -67,6 +67,7 @@ def test_a_changed_size_is_a_recompile_with_expected_and_got(shell):
     run(shell, "%%tcompile -o r time=off\ny = [f(torch.ones(n, 3)).shape[0] for n in (4, 5, 6)]")
     assert shell.user_ns["y"] == [4, 5, 6]
     r = shell.user_ns["r"]
+    assert all(c.call == 2 for c in r.recompiles), "f's second call"
     sizes = [(c.expected, c.got) for c in r.recompiles if c.source == "x" and c.detail == "shape[0]"]
     assert len(sizes) <= 1 and all(c.suggestion for c in r.recompiles)
 
@@ -530,3 +531,23 @@ def test_a_cell_run_again_as_it_was_has_its_lines_in_its_own_name(shell):
     assert first.source.file in {b.file for b in first.graph_breaks}, "the report of the run before is as it was"
     (told,) = [c for c in r.previous.changes if c.what == "compile time"]
     assert "earlier entries served" in told.after and not any(c.what == "graphs" for c in r.previous.changes)
+
+
+def test_a_cell_that_defines_its_classes_again_still_tells_what_served_it(shell):
+    classes = """import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        return torch.relu(self.inner(x)).sum()
+net = Net()"""
+    cell = "%%tcompile -o {} time=off\nfor i in range(3):\n    y = net(torch.ones(2, 4))"
+    for name in ("r1", "r2", "r3"):
+        run(shell, classes)
+        run(shell, cell.format(name))
+    first, again, third = (shell.user_ns[name] for name in ("r1", "r2", "r3"))
+    for r in (again, third):
+        assert [g.name for g in r.graphs] == [g.name for g in first.graphs], "the same graphs, compiled before"
+        assert not any("graph" in c.what or "kernel" in c.what for c in r.previous.changes), r.previous.changes
+        assert len({(f.name, f.file, f.line) for f in r.frames}) == len(r.frames)

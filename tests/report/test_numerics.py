@@ -112,3 +112,16 @@ def test_a_graph_that_can_not_be_run_again_says_why() -> None:
     report = recorded.report()
     check_calls(recorded.calls, report, Options.make())
     assert [n.verdict for n in report.numerics] == ["random"] and "could not be run again" in report.numerics[0].why
+
+
+def test_where_nan_comes_from_is_told():
+    def f(x):
+        y = torch.log(x - x.min())
+        return (y * 0).sum()
+
+    r = tcompile.explain(f, check=True)(torch.randn(8, 64))
+    rows = {n.op.split(".")[1]: n for n in r.numerics}
+    assert (rows["log"].inf, rows["log"].nan, rows["log"].count) == (1, 0, 512)
+    assert rows["mul"].nan == 1 and rows["sum"].nan == 1 and not rows["sub"].nan
+    (found,) = [x for x in r.findings if x.ref == "numerics"]
+    assert "first value with NaN: 1 of 512, as in eager" in found.text and found.line == rows["mul"].line

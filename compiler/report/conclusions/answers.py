@@ -44,7 +44,7 @@ def answers_of(r: Any) -> list[s.Answer]:
     out += _breaks(r) + _compiling(r) + _imports(r)
     for words, tried in r.tried.items():
         for a in out:
-            if a.how == "at most" and a.settings == tried["settings"]:  # what it gains was measured
+            if a.how != "measured" and a.settings == tried["settings"]:  # what it gains was measured
                 a.action, a.settings, a.gain, a.how = "", {}, None, ""
                 a.text += _of_no_use(words, *tried["ratio"])
     for a in out:
@@ -231,22 +231,23 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
     longest = next((p for p in parts if not is_joined(p)), parts[0])
     text = f"{_part(took, run)} is {plural(count, 'compiled kernel')}, {'the longest ' * (count > 1)}`{longest.name}`"
     reached = _reached(r, parts)
-    gain = _bound(run, took)
+    gain: float | None = _bound(run, took)
     if reached is not None:
         text += f", at {_per_cent(reached)} of what this machine can do"
         if r.speedups.note:
             text += ", which was busy with other programs"
         if reached >= _GOOD:
             return [s.Answer(f"{text}: {_nothing_to('gain', r, run)}", share=took / run, ref=longest.ref)]
-        gain = _bound(run, took * (1 - reached))
+        # what others took of the machine looks like what kernels fail to reach: no bound is known then
+        gain = None if r.speedups.note else _bound(run, took * (1 - reached))
     tuned = r.options.get("mode", "default") in ("max-autotune", "max-autotune-no-cudagraphs")
-    if tuned or gain < _LEAST_GAIN:
+    if tuned or gain is not None and gain < _LEAST_GAIN:
         return [s.Answer(text, share=took / run, ref=longest.ref)]
     return [
         s.Answer(
             text,
             gain,
-            "at most",
+            "at most" if gain is not None else "",
             share=took / run,
             action="let the compiler search for better kernels: `mode=max-autotune`",
             settings={"mode": "max-autotune"},
@@ -428,7 +429,7 @@ def _waiting(r: Any, run: float) -> list[s.Answer]:
     starved = _sum(r, "starved") / r.wall.seconds
     if starved >= _LEAST:
         text = f"other programs had the cores for {_per_cent(starved)} of the run: its figures are less certain"
-        out.append(s.Answer(text, share=starved))
+        out.append(s.Answer(text))
     return out
 
 

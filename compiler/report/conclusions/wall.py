@@ -28,7 +28,7 @@ KINDS = {
     "data": "data loading",
     "waiting": "waiting",
     "starved": "waiting for a core",
-    "compiling": "compiling",
+    "compiling": "in the compiler",
     "rest": "Python, and what was not told apart",
 }
 _FEWEST = 8  # samples from which a share is told
@@ -145,9 +145,15 @@ def split_compiled(r: Any) -> None:
     else:
         room = sum(p.seconds for p in wall.parts if p.kind != "compiling")
     took = sum(p.seconds for p in known)
+    if wall.how == "sampled":  # looks are milliseconds apart, and kernels have clocks of their own
+        for p in (p for p in wall.parts if p.kind == "compiling" and p.name != "compiling"):
+            moved = min(p.seconds, max(0.0, took - room))
+            p.seconds -= moved
+            room += moved
     scale = min(1.0, room / took) if took else 0.0
     for p in known:
         p.seconds *= scale
+    known = [p for p in known if p.seconds]  # no look saw them: what they take is nothing beside the rest
     left = room - took * scale
     parts = [p for p in wall.parts if p not in whole and p.kind != "rest"]
     known = _joined(known, sum(p.seconds for p in wall.parts if p.kind not in ("compiling", "starved")))

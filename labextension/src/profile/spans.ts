@@ -18,6 +18,8 @@ export interface Span {
   line: number | null;
   module: string;
   part: 'forward' | 'backward' | 'optimizer' | '' | string;
+  /** Where its line lies outside of the cell: the cell's line that led there. */
+  called: number | null;
 }
 
 /** One rectangle: a span, or a group of steps that follow each other (a part, a module). */
@@ -63,7 +65,8 @@ export function spansOf(p: CallProfile): Span[] {
       file,
       line,
       module: tables.module[c.module[index]],
-      part: tables.part[c.part[index]]
+      part: tables.part[c.part[index]],
+      called: (c.called?.[index] ?? -1) < 0 ? null : c.called[index]
     };
   });
 }
@@ -199,6 +202,8 @@ export interface Costs {
   total: number;
   /** By `file:line`. */
   lines: Map<string, number>;
+  /** By line of the cell: what it calls takes, where the lines of that lie outside of the cell. */
+  called: Map<number, number>;
   /** By `graph/node`: a library call's time, or that of the kernel that computes it. */
   nodes: Map<string, number>;
   /** By kernel. */
@@ -211,7 +216,7 @@ const known = new WeakMap<Report, Costs>();
 export function costsOf(report: Report): Costs {
   let costs = known.get(report);
   if (!costs) {
-    costs = { total: 0, lines: new Map(), nodes: new Map(), kernels: new Map() };
+    costs = { total: 0, lines: new Map(), called: new Map(), nodes: new Map(), kernels: new Map() };
     const add = <K>(map: Map<K, number>, key: K, value: number) => map.set(key, (map.get(key) ?? 0) + value);
     for (const p of report.profiles) {
       costs.total += p.seconds;
@@ -220,7 +225,12 @@ export function costsOf(report: Report): Costs {
           continue;
         }
         const lines = linesOf(report, s);
-        lines.forEach(([file, line]) => add(costs!.lines, `${file}:${line}`, s.seconds / lines.length));
+        for (const [file, line] of lines) {
+          add(costs.lines, `${file}:${line}`, s.seconds / lines.length);
+          if (s.called !== null && file !== report.source.file) {
+            add(costs.called, s.called, s.seconds / lines.length);
+          }
+        }
         if (s.kernel !== null) {
           add(costs.kernels, s.kernel, s.seconds);
         } else if (s.graph !== null && s.node) {

@@ -36,14 +36,20 @@ function ranked(report: Report, go: (ref: string) => void, measured: Measure): H
   if (!report.answers.length) {
     return null;
   }
-  const gains = report.answers.some(a => a.gain !== null);
+  // What is no part of the run, and nothing to change, stands below the ranks.
+  const isNote = (a: Answer) => a.gain === null && a.share === null && !a.action;
+  const ranks = report.answers.filter(a => !isNote(a));
+  const gains = ranks.some(a => a.gain !== null || a.action);
   return section(
     gains ? t('What would make it faster') : t('In short'),
-    h(
-      'ol.tc-answers',
-      null,
-      report.answers.map(a => answer(report, a, go, measured))
-    )
+    ranks.length
+      ? h(
+          'ol.tc-answers',
+          null,
+          ranks.map(a => answer(report, a, go, measured))
+        )
+      : null,
+    report.answers.filter(isNote).map(a => note(a, go))
   );
 }
 
@@ -56,7 +62,7 @@ function measure(
 ): HTMLElement | null {
   const settings = Object.keys(a.settings ?? {}).length;
   // (what is not compiled again is seen in a run of the cell alone)
-  if (a.how !== 'at most' || !settings || 'dynamic' in a.settings || !report.speedups.calls.some(c => c.measured)) {
+  if (a.how === 'measured' || !settings || 'dynamic' in a.settings || !report.speedups.calls.some(c => c.measured)) {
     return null;
   }
   const element = h('span.tc-answer-measure');
@@ -75,28 +81,31 @@ function measure(
 
 function answer(report: Report, a: Answer, go: (ref: string) => void, measured: Measure): HTMLElement {
   const gain = gainWords(a);
+  const more = details(a, go);
+  const buttons = [measured(a), change(report, a)].filter(e => e !== null);
   return h(
     'li.tc-answer-row',
     null,
     h(
       'div.tc-answer-text',
       null,
-      h('span', null, ...prose(a.text)),
-      gain
-        ? h(a.how === 'measured' ? 'strong.tc-answer-gain.tc-gain-up' : 'span.tc-answer-gain.tc-muted', null, gain)
-        : null
+      h('span', null, ...prose(a.text), more && !a.action ? [' ', more] : null),
+      gain ? h(a.how === 'measured' ? 'strong.tc-answer-gain.tc-gain-up' : 'strong.tc-answer-gain', null, gain) : null
     ),
-    a.action ? h('div.tc-answer-action', null, ...prose(a.action)) : null,
-    h(
-      'div.tc-answer-buttons',
-      null,
-      measured(a),
-      change(report, a),
-      a.ref && a.ref !== 'overview'
-        ? h('button.tc-link', { type: 'button', onclick: () => go(a.ref) }, t('details'))
-        : null
-    )
+    a.action ? h('div.tc-answer-action', null, ...prose(a.action), more && !buttons.length ? [' ', more] : null) : null,
+    buttons.length ? h('div.tc-answer-buttons', null, buttons, a.action ? more : null) : null
   );
+}
+
+function note(a: Answer, go: (ref: string) => void): HTMLElement {
+  const more = details(a, go);
+  return h('p.tc-answer-note.tc-muted', null, ...prose(a.text), more ? [' ', more] : null);
+}
+
+function details(a: Answer, go: (ref: string) => void): HTMLElement | null {
+  return a.ref && a.ref !== 'overview'
+    ? h('button.tc-link', { type: 'button', onclick: () => go(a.ref) }, t('details'))
+    : null;
 }
 
 /** `1.3× [1.2–1.4], measured`, `at most 1.5×`; empty where no gain is told. */

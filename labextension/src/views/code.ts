@@ -38,7 +38,13 @@ export function codeView({ model, memory }: ViewContext): View {
   const columnsHere = COLUMNS.filter(name => name !== 'assembly' || report.kernels.some(k => k.assembly));
   const known = report.frames.flatMap((f, i) => (f.bytecode ? [i] : []));
   const state: { closed: Name[]; kernel: number; graph: number; entry: number; frame: number } = (memory.code ??= {
-    closed: ['bytecode', 'assembly', 'entry', ...(report.source.text ? [] : ['cell' as Name])],
+    closed: [
+      'bytecode',
+      'assembly',
+      'entry',
+      ...(report.source.text ? [] : ['cell' as Name]),
+      ...(report.kernels.length && !report.kernels.some(k => k.ir) ? ['loop IR' as Name] : []) // (left out to save)
+    ],
     frame: known[known.length - 1] ?? -1,
     entry: 0,
     kernel: model.place.kernel ?? report.graphs[mainGraph(model)]?.kernels[0] ?? 0,
@@ -130,6 +136,13 @@ export function codeView({ model, memory }: ViewContext): View {
       },
       onRow: i => model.selectNode(graph, nodes[i], 'graph')
     });
+    // What a graph is given says little: it begins at what it does.
+    list.startAt(
+      Math.max(
+        0,
+        nodes.findIndex(n => n.op !== 'input' && n.op !== 'parameter')
+      )
+    );
     body.append(list.element);
   };
 

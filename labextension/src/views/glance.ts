@@ -3,8 +3,12 @@
 import { Child, h, prose, section } from '../dom';
 import { bytes, frameWords, place, plural, seconds } from '../format';
 import { heatOf } from '../listing';
-import { Report } from '../schema';
+import { NumericError, PartitionValue, Report } from '../schema';
+import { Model } from '../selection';
 import { t } from '../texts';
+import { keptInside } from './kept';
+import { readers } from './memory';
+import { exponent } from './numerics';
 import { ViewContext } from './view';
 
 interface Row {
@@ -29,7 +33,7 @@ export function glanceView({ model, go }: ViewContext): HTMLElement | null {
         )
       : null,
     different(report, go),
-    ...(known ? [peak, kept, waited, again, next, accuracy, apart].map(row => row(report)) : [])
+    ...(known ? [peak(report), kept(model), ...[waited, again, next, accuracy, apart].map(row => row(report))] : [])
   ].filter((row): row is Row => row !== null);
   if (!rows.length) {
     return null;
@@ -121,22 +125,48 @@ function peak(report: Report): Row | null {
   };
 }
 
-function kept(report: Report): Row | null {
+function kept(model: Model): Row | null {
+  const { report } = model;
   const index = report.partitions.reduce(
     (best, p, i) => (best < 0 || p.saved_bytes > report.partitions[best].saved_bytes ? i : best),
     -1
   );
   const p = report.partitions[index];
-  return p
+  const question = t('What is kept for backward, and why?');
+  const [inside] = keptInside(model);
+  if (p && p.saved_bytes >= (inside?.bytes ?? 0)) {
+    return {
+      question,
+      answer: [
+        t('{0} in {1}', bytes(p.saved_bytes), plural(p.saved.length, 'value')),
+        largest(p.saved[0], readers(p, model)),
+        p.eager_bytes !== null ? t('; eager keeps {0}', bytes(p.eager_bytes)) : ''
+      ],
+      more: `partitions/${index}`
+    };
+  }
+  return inside
     ? {
-        question: t('What is kept for backward, and why?'),
+        question,
         answer: [
-          t('{0} in {1}', bytes(p.saved_bytes), plural(p.saved.length, 'value')),
-          p.eager_bytes !== null ? t('; eager keeps {0}', bytes(p.eager_bytes)) : ''
+          t('{0} in {1}', bytes(inside.bytes), plural(inside.values.length, 'value')),
+          largest(inside.values[0], inside.readers)
         ],
-        more: `partitions/${index}`
+        more: `partitions/${report.partitions.length}`
       }
     : null;
+}
+
+/** The value that takes most, and what of backward reads it. */
+function largest(v: PartitionValue | undefined, read: Map<string, string>): Child {
+  return v
+    ? [
+        t('; the largest, '),
+        h('code', null, v.name),
+        t(' ({0})', bytes(v.bytes)),
+        read.get(v.name) ? [t(', is read by '), h('code', null, read.get(v.name)!)] : ''
+      ]
+    : '';
 }
 
 function waited(report: Report): Row {
@@ -155,24 +185,27 @@ function waited(report: Report): Row {
 }
 
 function again(report: Report): Row | null {
-  const last = report.recompiles[report.recompiles.length - 1];
-  const what = last
-    ? last.detail && !last.source.endsWith(last.detail)
-      ? `${last.source}.${last.detail}`
-      : last.source
-    : '';
-  return last
-    ? {
-        question: t('Why did it compile again?'),
-        answer: [
-          ...prose(t('`{0}` changed from ', what || last.kind)),
-          ...prose(last.expected.includes('`') ? last.expected : `\`${last.expected}\``),
-          t(' to '),
-          ...prose(last.got.includes('`') ? last.got : `\`${last.got}\``)
-        ],
-        more: `recompiles/${report.recompiles.length - 1}`
-      }
-    : null;
+  // What follows a break is a function of its own, and is compiled again for the same reason: the first one is to be known.
+  const told = report.recompiles.findIndex(r => !/^no change is needed/.test(r.suggestion));
+  const first = report.recompiles[Math.max(0, told)];
+  if (!first) {
+    return null;
+  }
+  const what = first.detail && !first.source.endsWith(first.detail) ? `${first.source}.${first.detail}` : first.source;
+  const name = frameWords(first.frame_name);
+  const more = report.recompiles.length - 1;
+  return {
+    question: t('Why did it compile again?'),
+    answer: [
+      ...prose(first.call ? t('call {0} of `{1}`: ', first.call, name) : t('`{0}`: ', name)),
+      ...prose(t('`{0}` changed from ', what || first.kind)),
+      ...prose(first.expected.includes('`') ? first.expected : `\`${first.expected}\``),
+      t(' to '),
+      ...prose(first.got.includes('`') ? first.got : `\`${first.got}\``),
+      more ? t('; {0} more', more) : ''
+    ],
+    more: `recompiles/${Math.max(0, told)}`
+  };
 }
 
 /** What is given to a call, as far as its guards know it: tensors by their shapes, other values as they are. */
@@ -200,14 +233,26 @@ function next(report: Report): Row {
 }
 
 function accuracy(report: Report): Row {
-  const worst = report.numerics.find(n => n.verdict === 'diverges');
+  const { numerics } = report;
+  const named = (n: NumericError): Child => [
+    h('code', null, n.node),
+    n.line ? t(', {0}', place(n.file, n.line, report.source.file)) : ''
+  ];
+  const worst = numerics.find(n => n.verdict === 'diverges');
+  const first = numerics.find(n => (n.rms_vs_float64 ?? 0) > 0);
+  const nan = numerics.find(n => n.nan);
   return {
-    question: t('Where do results differ from float64?'),
-    answer: worst
-      ? [h('code', null, worst.node), worst.line ? t(', line {0}', worst.line) : '']
-      : report.numerics.length
-        ? t('nowhere beyond rounding, of {0}', plural(report.numerics.length, 'value'))
-        : t('not compared: ask, or run with --check'),
+    question: t('Where do results first differ from float64?'),
+    answer: [
+      worst
+        ? [t('at '), named(worst), t(', and from eager’s there')]
+        : first
+          ? [t('at '), named(first), t(' by {0}, as eager’s do', exponent(first.rms_vs_float64))]
+          : numerics.length
+            ? t('nowhere, of {0}', plural(numerics.length, 'value'))
+            : t('not compared: ask, or run with --check'),
+      nan ? [t('; NaN first at '), named(nan)] : ''
+    ],
     more: 'numerics'
   };
 }

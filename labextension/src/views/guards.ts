@@ -167,7 +167,11 @@ function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement
       null,
       h('code', null, what || r.kind),
       t(' changed '),
-      h('span.tc-muted', null, t('in {0}', frameWords(r.frame_name)))
+      h(
+        'span.tc-muted',
+        null,
+        r.call ? t('at call {0} of {1}', r.call, frameWords(r.frame_name)) : t('in {0}', frameWords(r.frame_name))
+      )
     ),
     h(
       'dl.tc-versus',

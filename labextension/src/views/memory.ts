@@ -7,6 +7,7 @@ import { plot } from '../plot';
 import { Memory, Partition, PartitionValue, Report } from '../schema';
 import { Model } from '../selection';
 import { t, words } from '../texts';
+import { Kept, keptInside } from './kept';
 import { ViewContext } from './view';
 
 const KIND_WORDS: { [kind: string]: string } = words({
@@ -29,7 +30,10 @@ export function memoryView({ model }: ViewContext): MemoryView {
   const { report } = model;
   const disposers: (() => void)[] = [];
   const plans = report.memory.filter(m => m.buffers.length || m.peak_bytes);
-  const kept = report.partitions.map((p, i) => partitionElement(p, i, model));
+  const kept = [
+    ...report.partitions.map((p, i) => partitionElement(p, i, model)),
+    ...keptInside(model).map(k => insideElement(k, model))
+  ];
   const element = h(
     'div',
     null,
@@ -96,15 +100,18 @@ function figures(plans: Memory[], report: Report): HTMLElement {
 
 /** Bytes alive over the call, of the graph that needs most: ours over the plan's steps, eager's over its operators. */
 function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Child {
-  const known = plans.filter(m => (m.plan_live?.length ?? 0) > 1 && (m.eager_live?.length ?? 0) > 1);
-  const largest = [...known].sort((a, b) => (b.eager_peak_bytes ?? 0) - (a.eager_peak_bytes ?? 0))[0];
+  const known = plans.filter(m => (m.plan_live?.length ?? 0) > 1);
+  const size = (m: Memory) => Math.max(m.peak_bytes ?? 0, m.eager_peak_bytes ?? 0);
+  const largest = known.sort((a, b) => size(b) - size(a))[0];
   if (!largest) {
     return null;
   }
   const curve = (values: number[]) => ({ x: values.map((_, i) => (100 * i) / (values.length - 1)), y: values });
   const figure = plot(
     [
-      { name: engineName('eager'), colour: '--tc-engine-eager', ...curve(largest.eager_live!) },
+      ...((largest.eager_live?.length ?? 0) > 1
+        ? [{ name: engineName('eager'), colour: '--tc-engine-eager', ...curve(largest.eager_live!) }]
+        : []),
       { name: engineName('tcompile'), colour: '--tc-engine-tcompile', ...curve(largest.plan_live!) }
     ],
     {
@@ -125,11 +132,11 @@ function curves(plans: Memory[], report: Report, disposers: (() => void)[]): Chi
     h(
       'figcaption',
       null,
-      t(
-        'Bytes alive while {0} runs, beside its inputs; eager at best, each value freed right after its last use',
-        nameOf(largest.graph, report)
-      ),
-      trains ? t(', and without what its autograd keeps until backward') : ''
+      t('Bytes alive while {0} runs, beside its inputs', nameOf(largest.graph, report)),
+      (largest.eager_live?.length ?? 0) > 1
+        ? t('; eager at best, each value freed right after its last use')
+        : t('; what eager needs is not known of a graph with a backward pass inside'),
+      trains && largest.eager_live?.length ? t(', and without what its autograd keeps until backward') : ''
     ),
     figure.element
   );
@@ -191,7 +198,7 @@ function lifetimes(m: Memory, report: Report): HTMLElement {
 // ------------------------------------------------------------------------------------------------------ forward and backward
 
 /** By name of a kept value, the operations of backward that read it. */
-function readers(p: Partition, model: Model): Map<string, string> {
+export function readers(p: Partition, model: Model): Map<string, string> {
   const out = new Map<string, string>();
   const backward = p.backward[p.backward.length - 1];
   if (backward === undefined || !model.levels(backward).includes('lowered')) {
@@ -211,9 +218,73 @@ function readers(p: Partition, model: Model): Map<string, string> {
   return out;
 }
 
+/** Values that are kept; a row leads to its operation. */
+function valuesTable(
+  model: Model,
+  graph: number | null,
+  rows: PartitionValue[],
+  label: string,
+  read = new Map<string, string>()
+): HTMLElement {
+  const here = model.report.source.file;
+  const row = (v: PartitionValue) => {
+    const node = graph === null ? undefined : model.nodeNamed(graph, v.name);
+    if (node) {
+      model.selectNode(graph!, node, 'partition');
+    } else if (v.line) {
+      model.selectLine(v.file || here, v.line, 'partition');
+    }
+  };
+  return table<PartitionValue>(
+    [
+      { title: t('value'), cell: v => h('code', null, v.name) },
+      { title: t('operation'), cell: v => h('code', null, v.op) },
+      { title: t('bytes'), number: true, cell: v => bytes(v.bytes) },
+      { title: t('type'), short: true, cell: v => tensorType(v) },
+      { title: t('kind'), short: true, cell: v => KIND_WORDS[v.kind] ?? v.kind },
+      ...(read.size
+        ? [
+            {
+              title: t('backward reads it in'),
+              cell: (v: PartitionValue) => h('code', null, read.get(v.name) ?? '')
+            }
+          ]
+        : []),
+      { title: t('module'), cell: v => v.module },
+      { title: t('line'), short: true, cell: v => (v.line ? place(v.file, v.line, here) : '') }
+    ],
+    rows,
+    { label, limit: 12, onRow: row }
+  );
+}
+
+/** A graph that holds its backward pass: what of its forward part stays in memory until backward has read it. */
+function insideElement(k: Kept, model: Model): HTMLElement {
+  return h(
+    'div.tc-partition',
+    { tabindex: -1 },
+    h(
+      'p',
+      null,
+      h('code', null, nameOf(k.graph, model.report)),
+      ': ',
+      t(
+        'forward and backward are one graph; {0} in {1} stay in memory until backward reads them',
+        bytes(k.bytes),
+        plural(k.values.length, 'value')
+      )
+    ),
+    h(
+      'details',
+      { open: true },
+      h('summary', null, t('what is kept, the largest first')),
+      valuesTable(model, k.graph, k.values, t('Values that are kept'), k.readers)
+    )
+  );
+}
+
 function partitionElement(p: Partition, index: number, model: Model): HTMLElement {
   const { report } = model;
-  const here = report.source.file;
   const bars: [string, number][] = [
     [t('kept'), p.saved_bytes],
     [t('if nothing were computed again'), p.read_bytes]
@@ -222,36 +293,8 @@ function partitionElement(p: Partition, index: number, model: Model): HTMLElemen
     bars.push([t('what eager keeps'), p.eager_bytes]);
   }
   const longest = Math.max(...bars.map(([, b]) => b), 1);
-  const row = (v: PartitionValue) => {
-    const node = p.graph === null ? undefined : model.nodeNamed(p.graph, v.name);
-    if (node) {
-      model.selectNode(p.graph!, node, 'partition');
-    } else if (v.line) {
-      model.selectLine(v.file || here, v.line, 'partition');
-    }
-  };
-  const values = (rows: PartitionValue[], label: string, read = new Map<string, string>()) =>
-    table<PartitionValue>(
-      [
-        { title: t('value'), cell: v => h('code', null, v.name) },
-        { title: t('operation'), cell: v => h('code', null, v.op) },
-        { title: t('bytes'), number: true, cell: v => bytes(v.bytes) },
-        { title: t('type'), short: true, cell: v => tensorType(v) },
-        { title: t('kind'), short: true, cell: v => KIND_WORDS[v.kind] ?? v.kind },
-        ...(read.size
-          ? [
-              {
-                title: t('backward reads it in'),
-                cell: (v: PartitionValue) => h('code', null, read.get(v.name) ?? '')
-              }
-            ]
-          : []),
-        { title: t('module'), cell: v => v.module },
-        { title: t('line'), short: true, cell: v => (v.line ? place(v.file, v.line, here) : '') }
-      ],
-      rows,
-      { label, limit: 12, onRow: row }
-    );
+  const values = (rows: PartitionValue[], label: string, read?: Map<string, string>) =>
+    valuesTable(model, p.graph, rows, label, read);
   return h(
     'div.tc-partition',
     { tabindex: -1, 'data-partition': index },

@@ -248,7 +248,8 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
   const own = b.file === here ? (source.text.split('\n')[b.line - source.first_line] ?? '') : '';
   const line = own.trim() === b.code.trim() ? own : b.code;
   const whole = line === own || /^\s/.test(line) || b.col === 0;
-  const single = whole && b.col !== null && b.end_col !== null && (b.end_line === null || b.end_line === b.line);
+  const single =
+    !b.harmless && whole && b.col !== null && b.end_col !== null && (b.end_line === null || b.end_line === b.line);
   const code = single
     ? [
         line.slice(0, b.col!).trimStart(),
@@ -262,8 +263,7 @@ export function breakCard(b: Break, source: CellSource, act: () => void): HTMLEl
     h(
       'h4',
       null,
-      h(`span.tc-mark.tc-mark-${b.harmless ? 'eager' : 'break'}`, { 'aria-hidden': 'true' }),
-      ' ',
+      b.harmless ? null : [h('span.tc-mark.tc-mark-break', { 'aria-hidden': 'true' }), ' '],
       place(b.file, b.line, here),
       h('span.tc-muted', null, t(' in {0}', frameWords(b.function))),
       b.count > 1 ? h('span.tc-muted', null, `, ${plural(b.count, 'time')}`) : null

@@ -27,20 +27,16 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
   const ask = h('div.tc-answer', { 'aria-live': 'polite' });
   let stop: () => void = () => undefined;
   const parts: (HTMLElement | null)[] = [];
-  const named = (r: NumericError) =>
+  const linked = (r: NumericError) =>
     h(
-      'span',
-      null,
-      h(
-        'button.tc-link',
-        {
-          type: 'button',
-          onclick: () => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics')
-        },
-        [r.name, r.line ? place(r.file, r.line, report.source.file) : ''].filter(Boolean).join(', ')
-      ),
-      t(' (by {0})', exponent(r.rms_vs_float64))
+      'button.tc-link',
+      {
+        type: 'button',
+        onclick: () => r.line && model.selectLine(r.file || report.source.file, r.line, 'numerics')
+      },
+      [r.name, r.line ? place(r.file, r.line, report.source.file) : ''].filter(Boolean).join(', ')
     );
+  const named = (r: NumericError) => h('span', null, linked(r), t(' (by {0})', exponent(r.rms_vs_float64)));
   if (rows.length) {
     const measured = rows.map((row, i) => ({ row, i })).filter(({ row }) => row.rms_vs_float64 !== null);
     const bad = rows.filter(r => r.verdict === 'diverges').length;
@@ -70,6 +66,17 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
       parts.push(
         h('p', null, t('Results first differ from float64 at '), named(first), t(', and most at '), named(most), '.')
       );
+    }
+    const nan = rows.find(r => r.nan);
+    const infinite = rows.find(r => r.inf);
+    const strange = [
+      infinite
+        ? [t('Infinity first at '), linked(infinite), t(' ({0} of {1} values)', infinite.inf, infinite.count)]
+        : null,
+      nan ? [t('NaN first at '), linked(nan), t(' ({0} of {1} values)', nan.nan, nan.count)] : null
+    ].filter(s => s !== null);
+    if (strange.length) {
+      parts.push(h('p', null, strange[0]!, strange[1] ? ['; ', strange[1]] : null, '.'));
     }
     if (measured.length > 1) {
       // Zero has no logarithm: exact values are drawn below the smallest error there is.
@@ -119,7 +126,12 @@ export function numericsView({ model, replace }: ViewContext): NumericsView {
           { title: t('eager’s'), number: true, cell: r => exponent(r.eager_rms_vs_float64) },
           {
             title: t('verdict'),
-            cell: r => [VERDICTS[r.verdict] ?? r.verdict, r.why ? h('span.tc-muted', null, ' ', ...prose(r.why)) : null]
+            cell: r => [
+              VERDICTS[r.verdict] ?? r.verdict,
+              r.nan ? t(', {0} NaN', r.nan) : '',
+              r.inf ? t(', {0} infinite', r.inf) : '',
+              r.why ? h('span.tc-muted', null, ' ', ...prose(r.why)) : null
+            ]
           }
         ],
         rows,

@@ -67,7 +67,7 @@ export function overview(context: ViewContext): View {
           )
         : null,
       answers.element,
-      where,
+      where?.bar,
       h(
         'div.tc-columns',
         null,
@@ -78,8 +78,9 @@ export function overview(context: ViewContext): View {
           findings(report, go),
           changed
         ),
-        h('div', null, timeFigure(report), glanceView(context), compileFigure(report), where ? null : runFigure(report))
+        h('div', null, glanceView(context), timeFigure(report), compileFigure(report), where ? null : runFigure(report))
       ),
+      where?.names,
       decisionsView(report, go)
     ),
     shown: answers.shown,
@@ -91,12 +92,25 @@ export function overview(context: ViewContext): View {
 /** The call that a reader asks about: the whole cell where it was timed, else the longest. Graphs alone stand for nothing. */
 export function mainCall(report: Report): CallTiming | undefined {
   const calls = report.speedups.calls.filter(c => c.measured !== 'graphs' && c.engines.some(e => e.median !== null));
-  const weight = (c: CallTiming) => c.engines.find(e => e.engine === 'eager')?.median ?? 0;
-  return calls.find(c => c.measured === 'cell') ?? [...calls].sort((a, b) => weight(b) - weight(a))[0];
+  return calls.find(c => c.measured === 'cell') ?? [...calls].sort((a, b) => eagerSeconds(b) - eagerSeconds(a))[0];
+}
+
+function eagerSeconds(c: CallTiming): number {
+  return c.engines.find(e => e.engine === 'eager')?.median ?? 0;
 }
 
 function timeFigure(report: Report): HTMLElement {
   const call = mainCall(report);
+  const graphs = report.speedups.calls
+    .filter(c => c.measured === 'graphs' && c.engines.some(e => e.median !== null))
+    .sort((a, b) => eagerSeconds(b) - eagerSeconds(a))[0];
+  if (!call && graphs) {
+    return section(
+      t('Time of the graphs of {0} alone, without the code around them', graphs.name),
+      engineBars(graphs.engines, graphs.speedups),
+      h('p.tc-muted', null, report.speedups.reason)
+    );
+  }
   if (!call) {
     return section(
       t('Time per call'),

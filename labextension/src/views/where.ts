@@ -16,7 +16,7 @@ export const KIND_WORDS: { [kind: string]: string } = words({
   data: 'data loading',
   waiting: 'waiting',
   starved: 'waiting for a core',
-  compiling: 'compiling',
+  compiling: 'in the compiler',
   rest: 'Python and the rest'
 });
 
@@ -37,8 +37,15 @@ const ROWS = 8;
 /** What stands for several small parts, or for what has no name in the program. */
 const JOINED = /^(\d+ others?|importing modules|loading data)$/;
 
+export interface Where {
+  /** Kinds of time, at a glance. */
+  bar: HTMLElement;
+  /** What took it, by name. */
+  names: HTMLElement | null;
+}
+
 /** Null where the wall time is not known: a report of an earlier version, or of a program. */
-export function whereView(report: Report, go: (ref: string) => void): HTMLElement | null {
+export function whereView(report: Report, go: (ref: string) => void): Where | null {
   const { wall } = report;
   if (!wall?.seconds) {
     return null;
@@ -53,41 +60,45 @@ export function whereView(report: Report, go: (ref: string) => void): HTMLElemen
   const share = (p: WallPart) =>
     p.seconds / own >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / own)) : t('< 1 %');
   const rows = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved' && p.kind !== 'rest');
-  return section(
-    t('Where the {0} of the run went', seconds(wall.seconds)),
-    stackedBar(parts, t('Where the wall time went')),
-    rows.length
-      ? table<WallPart>(
-          [
-            {
-              title: t('what'),
-              cell: p => [
-                h('span.tc-swatch', { style: { background: COLOURS[p.kind] } }),
-                p.kind === 'compiled' || JOINED.test(p.name) ? p.name : h('code', null, p.name)
-              ]
-            },
-            { title: t('is'), cell: p => KIND_WORDS[p.kind] ?? p.kind },
-            { title: t('time'), number: true, cell: p => seconds(p.seconds) },
-            {
-              title: own < 0.98 * wall.seconds ? t('share, without compiling') : t('share'),
-              number: true,
-              cell: share
-            },
-            { title: t('calls'), number: true, cell: p => (p.count ? count(p.count) : '') },
-            { title: t('line'), short: true, cell: p => (p.line ? place(p.file, p.line, report.source.file) : '') }
-          ],
-          rows,
-          { label: t('Where the wall time went, by name'), limit: ROWS, onRow: p => p.ref && go(p.ref) }
-        )
-      : null,
-    h(
-      'p.tc-muted',
-      null,
-      wall.how === 'sampled'
-        ? t('From {0} at the program’s stack; compiling by the compiler’s own clock.', plural(wall.samples, 'look'))
-        : t('Too short to be looked at: compiling by the compiler’s clock, kernels by their time and calls.')
-    )
+  const names = rows.length
+    ? table<WallPart>(
+        [
+          {
+            title: t('what'),
+            cell: p => [
+              h('span.tc-swatch', { style: { background: COLOURS[p.kind] } }),
+              p.kind === 'compiled' || JOINED.test(p.name) ? p.name : h('code', null, p.name)
+            ]
+          },
+          { title: t('kind of time'), cell: p => KIND_WORDS[p.kind] ?? p.kind },
+          { title: t('time'), number: true, cell: p => seconds(p.seconds) },
+          {
+            title: own < 0.98 * wall.seconds ? t('share, without compiling') : t('share'),
+            number: true,
+            cell: share
+          },
+          { title: t('calls'), number: true, cell: p => (p.count ? count(p.count) : '') },
+          { title: t('line'), short: true, cell: p => (p.line ? place(p.file, p.line, report.source.file) : '') }
+        ],
+        rows,
+        { label: t('Where the wall time went, by name'), limit: ROWS, onRow: p => p.ref && go(p.ref) }
+      )
+    : null;
+  const how = h(
+    'p.tc-muted',
+    null,
+    wall.how === 'sampled'
+      ? t('From {0} at the program’s stack; compiling by the compiler’s own clock.', plural(wall.samples, 'look'))
+      : t('Too short to be looked at: compiling by the compiler’s clock, kernels by their time and calls.')
   );
+  return {
+    bar: section(
+      t('Where the {0} of the run went', seconds(wall.seconds)),
+      stackedBar(parts, t('Where the wall time went')),
+      names ? null : how
+    ),
+    names: names && section(t('What took it, by name'), names, how)
+  };
 }
 
 const DECISION_WORDS: { [decision: string]: string } = words({
