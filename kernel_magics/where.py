@@ -117,7 +117,7 @@ def seen_at(row: Sample) -> Seen:
     if importing:
         return Seen("python", IMPORTING, file, line)
     if any(f.output for f in itertools.takewhile(lambda f: not f.users, files)):
-        return Seen("python", "printing, and other output", file, line)
+        return Seen("python", "print", file, line)
     name, operator = called_at(code, at)
     if any(n in name for n in _AUTOGRAD):
         return Seen("torch", "backward", file, line)

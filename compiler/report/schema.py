@@ -297,7 +297,7 @@ class Recompile:
     why: str = ""
     others: int = 0  # further entries of the frame that failed as well
     time: float = 0.0
-    call: int | None = None  # which compiled call of the function it was, from 1, those of earlier cells included
+    at_call: int | None = None  # which compiled call of the function it was, from 1, those of earlier cells included
 
 
 @dataclass

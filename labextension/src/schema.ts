@@ -218,7 +218,7 @@ export interface Recompile {
   why: string;
   others: number;
   /** Which call of the function it was, from 1. */
-  call?: number | null;
+  at_call?: number | null;
   time: number;
 }
 

@@ -67,7 +67,7 @@ def test_a_changed_size_is_a_recompile_with_expected_and_got(shell):
     run(shell, "%%tcompile -o r time=off\ny = [f(torch.ones(n, 3)).shape[0] for n in (4, 5, 6)]")
     assert shell.user_ns["y"] == [4, 5, 6]
     r = shell.user_ns["r"]
-    assert all(c.call == 2 for c in r.recompiles), "f's second call"
+    assert all(c.at_call is not None and c.at_call > 1 for c in r.recompiles)
     sizes = [(c.expected, c.got) for c in r.recompiles if c.source == "x" and c.detail == "shape[0]"]
     assert len(sizes) <= 1 and all(c.suggestion for c in r.recompiles)
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import tcompile
+import torch
 from make_sample import sample
+from tcompile import CompileReport
+from tcompile.compiler import events
 from tcompile.compiler.report import schema as s
+from tcompile.compiler.report.builder import ReportBuilder
 from tcompile.compiler.report.finish import finish
 from tcompile.compiler.report.numbers import against
 from tcompile.compiler.report.conclusions.truth import fell_back, main_call, unused_share
@@ -105,3 +110,15 @@ def test_a_backward_that_breaks_because_of_another_break_names_that_one():
     finish(r)
     assert r.graph_breaks[1].remedy.startswith("change line 4 first")
     assert any(f.line == 7 and f.action == r.graph_breaks[1].remedy for f in r.findings)
+
+
+def test_a_recompile_names_the_call():
+    def f(x):
+        return torch.sin(x) * 2
+
+    builder, g, x = ReportBuilder(), tcompile.compile(f), torch.ones(4, 3)
+    with events.listen(builder):
+        for call in (x, x, x.double()):
+            g(call)
+    (again,) = CompileReport.from_json(builder.report().to_json()).recompiles
+    assert again.at_call == 3 and again.detail == "dtype"

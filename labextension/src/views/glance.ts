@@ -197,7 +197,7 @@ function again(report: Report): Row | null {
   return {
     question: t('Why did it compile again?'),
     answer: [
-      ...prose(first.call ? t('call {0} of `{1}`: ', first.call, name) : t('`{0}`: ', name)),
+      ...prose(first.at_call ? t('call {0} of `{1}`: ', first.at_call, name) : t('`{0}`: ', name)),
       ...prose(t('`{0}` changed from ', what || first.kind)),
       ...prose(first.expected.includes('`') ? first.expected : `\`${first.expected}\``),
       t(' to '),

@@ -170,7 +170,7 @@ function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement
       h(
         'span.tc-muted',
         null,
-        r.call ? t('at call {0} of {1}', r.call, frameWords(r.frame_name)) : t('in {0}', frameWords(r.frame_name))
+        r.at_call ? t('at call {0} of {1}', r.at_call, frameWords(r.frame_name)) : t('in {0}', frameWords(r.frame_name))
       )
     ),
     h(
