@@ -133,6 +133,8 @@ def test_norms_are_one_kernel():
     check(lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w, x, w, n_kernels=1)
     img, cw, cb = torch.randn(2, 6, 4, 4), torch.randn(6), torch.randn(6)
     check(lambda x, w, b: F.group_norm(x, 3, w, b), img, cw, cb)
+    check(lambda x, w, b: F.group_norm(x.transpose(2, 3), 3, w, b), img, cw, cb)  # as attention in images does
+    check(lambda x, w, b: F.group_norm(x.flatten(2).permute(2, 1, 0)[:, :, 0], 3, w, b), img, cw, cb)
     check(lambda x, w, b: F.batch_norm(x, w, w.abs(), w, b, False), img, cw, cb, n_kernels=2)
     check(
         lambda x, w, b: F.relu(F.batch_norm(x, w, w.abs(), None, None, False)),
