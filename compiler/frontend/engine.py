@@ -185,6 +185,9 @@ class Engine:
         `break_errors`: whether breaks are errors in it; None: as error_on_graph_break says at this moment."""
         __tracebackhide__ = True
         state = self.state(code)
+        if state.rest:
+            state.rest -= 1
+            return RUN_ORIGINAL
         if (
             state.skip_reason
             or _watched_by_modes()
@@ -612,8 +615,14 @@ class Engine:
         state.last_skip = skip.reason
         if skip.final or state.skips >= self.opts.get("recompile_limit"):
             state.skip_reason = skip.reason
+        elif skip.quiet:
+            state.rest = self._rest(state.skips)
         if not skip.quiet:
             events.emit("skip", frame=state.name, reason=skip.reason)
+
+    def _rest(self, skips: int) -> int:
+        """How many calls of a frame without tensor work pass, after so many looks at it, before the next look."""
+        return 0
 
     def _give_up(self, state: FrameState, e: BaseException) -> None:
         state.skip_reason = f"internal error: {type(e).__name__}: {e}"

@@ -22,6 +22,7 @@ from ..capture.bytecode.memo import CodeMemo
 from ..config import Options
 from ..capture.breaks.failing import call_original
 from ..capture.library.torch_marks import is_stock_compiled
+from .cell_times import CellTimes
 from .cell_work import CellWork
 from .engine import Engine
 from ..guards.guard_program import compile_guards
@@ -35,6 +36,7 @@ from .measured import Timings
 from .optimizer_steps import OptimizerSteps, is_step
 from .policy import Library, is_installed
 from .recompile import looked_at, unmet
+from .set_up import only_sets_up
 from ..runtime import frame_hook as _hook
 from ..runtime.stock_hook import hide
 from ..runtime.dispatch import RUN_ORIGINAL, Entry, disabled, forget_all, forget_code
@@ -112,6 +114,7 @@ class HookEngine(Engine):
         self.library = None if opts.fullgraph else Library()  # fullgraph names what is to be one graph
         self.steps = OptimizerSteps(self)
         self.times = Timings(opts)
+        self.cell_times = CellTimes(self, _CellMemo())
         self.instead_of_stock = InsteadOfStock(self, engine_for)
         self._root: types.CodeType | None = None  # of a library, which the hook asks about
         self._waiting = False  # the call that the hook asks about is to run as it is
@@ -142,6 +145,7 @@ class HookEngine(Engine):
         self.states.clear()
         self.steps.reset()
         self.times.reset()
+        self.cell_times.reset()
         self._defined.clear()
         if self.library is not None:
             self.library.reset()
@@ -230,6 +234,12 @@ class HookEngine(Engine):
         state.waited = self.generation
         self._waiting = True
         return True
+
+    def _rest(self, skips: int) -> int:
+        """Looks become rarer, as a JIT's counters back off: at the 1st, 2nd, 4th, 8th call and so on. A turn of a loop
+        that prints now and then has tensor work in some turns, and none in most.
+        """
+        return 0 if self.library is None or frames.takes_every_frame() else (1 << (skips - 1)) - 1
 
     @staticmethod
     def _is_before_first_step(state: Any, misses: Any) -> bool:
@@ -368,12 +378,25 @@ def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> 
     with engine.run_of_a_cell(), enable(opts):
         if not _hook.available():
             return eval(code, namespace)
-        cache = engine.cache(code)
-        with disabled():
-            entry = engine.entry_for(code, cache, top, ())
-        if entry is RUN_ORIGINAL:
+        engine.cache(code)  # from now on the cell is known again, with what it defines
+        if engine.library is not None and not frames.takes_every_frame() and only_sets_up(code, namespace):
             return eval(code, namespace)
-        return entry.fn(top)
+
+        def plain() -> Any:
+            __tracebackhide__ = True
+            with disabled():
+                return eval(code, namespace)
+
+        return engine.cell_times.run(code, lambda: _run_compiled(engine, code, top, namespace), plain)
+
+
+def _run_compiled(engine: HookEngine, code: types.CodeType, top: types.FunctionType, namespace: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+    with disabled():
+        entry = engine.entry_for(code, engine.cache(code), top, ())
+    if entry is RUN_ORIGINAL:
+        return eval(code, namespace)
+    return entry.fn(top)
 
 
 def reset() -> None:

@@ -55,6 +55,7 @@ class _Known:
     """What is known of one form of call of one code object."""
 
     plain: float | None = None  # the quickest, in seconds
+    gain: float = 0.0  # of a call of an entry that stays, in seconds
     verdict: str = ""  # "off", "on"
     words: str = ""  # why it is off
     said: int = -1  # the run of a cell whose report has it
@@ -139,8 +140,9 @@ class Timings:
         try:
             kept = json.loads(note) if note else {}
             if kept.get("verdict") in ("on", "off"):
-                known.verdict, known.words = (
+                known.verdict, known.gain, known.words = (
                     kept["verdict"],
+                    kept["plain"] - kept["entry"],
                     _words(kept["entry"], kept["plain"], " in an earlier session"),
                 )
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -166,6 +168,7 @@ class Timings:
         off = entry is not None and known.plain is not None and entry > known.plain * MARGIN + LEAST
         verdict = agreed("off" if off else "on", code_digest(code))
         known.verdict, known.words = verdict, _words(entry, known.plain)
+        known.gain = known.plain - entry if known.plain is not None and entry is not None else 0.0
         known.key = known.key or _key(code, form, self.opts)
         if entry is not None and known.plain is not None and not several():
             open_cache(self.opts).put_note(
@@ -210,8 +213,9 @@ class Measured:
         """Time a call of the entry."""
         __tracebackhide__ = True
         form, code = form_of(args), self._code()
-        if code is not None and self._timings.of(code, form).verdict == "on":  # in an earlier session, or for a model
-            self._entry.fn = self._raw  # that is gone
+        known = self._timings.of(code, form) if code is not None else None
+        if known is not None and known.verdict == "on":  # in an earlier session, or for a model that is gone
+            self._stays(known)
         result, seconds = _timed(form, self._raw, func, *args)
         self._calls += 1
         if self._calls > WARM:
@@ -270,9 +274,14 @@ class Measured:
         if self._plain < PLAIN and not clear:
             self._stage = self._run_plain
         elif self._timings.decide(code, self._form, known, best) == "on":
-            self._entry.fn = self._raw
+            self._stays(known)
         else:
             self._switch_off(code, known)
+
+    def _stays(self, known: _Known) -> None:
+        self._entry.fn = self._raw
+        if self._entry.meta is not None:
+            self._entry.meta.gain = known.gain
 
     def _switch_off(self, code: types.CodeType, known: _Known) -> None:
         self._stage = self._off

@@ -313,6 +313,8 @@ static PyObject *evaluate(PyThreadState *ts, _PyInterpreterFrame *frame, int thr
 {
     if (is_deep(ts) || tc_is_watched(ts))
         return pass_without_hook(ts, frame, throwflag);
+    if (tc_disabled && !(frame_code(frame)->co_flags & CO_OPTIMIZED))
+        return pass_without_hook(ts, frame, throwflag); /* a cell that runs plain */
     if (throwflag || tc_disabled || !tc_is_active(ts) || UNLIKELY(tc_recurses_deeply(ts)))
         return previous(ts, frame, throwflag);
     if (_PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(ts)) != evaluate)

@@ -16,6 +16,7 @@ import os
 import re
 import time
 import uuid
+import functools
 import weakref
 from collections import Counter
 from contextlib import contextmanager
@@ -579,7 +580,8 @@ class ReportBuilder:
         e = old.entries[entry]
         same = old.source.text == self.r.source.text
         names = (old.source.file, self.r.source.file) if same and old.source.file else ("", "")
-        f = relabelled(old.frames[e.frame], *names)
+        again_named = functools.partial(relabelled, old=names[0], new=names[1], unnamed=old.unnamed)
+        f = again_named(old.frames[e.frame])
         key = (f.name, f.file, f.line)
         if key not in self._frame_of:
             # (events of this run name the file as Python does)
@@ -594,12 +596,12 @@ class ReportBuilder:
         breaks = []
         for b in (old.graph_breaks[i] for i in e.breaks):
             breaks.append(len(self.r.graph_breaks))
-            self.r.graph_breaks.append(replace(relabelled(b, *names), frame=frame, entry=number))
+            self.r.graph_breaks.append(replace(again_named(b), frame=frame, entry=number))
         graph = None
         if e.graph is not None:
-            g = relabelled(old.graphs[e.graph], *names)
+            g = again_named(old.graphs[e.graph])
             graph, first = len(self.r.graphs), len(self.r.kernels)
-            self.r.kernels += [replace(relabelled(old.kernels[k], *names), graph=graph) for k in g.kernels]
+            self.r.kernels += [replace(again_named(old.kernels[k]), graph=graph) for k in g.kernels]
             moved = {k: first + i for i, k in enumerate(g.kernels)}
             adopted = self._adopted.setdefault(id(old), _Adopted(old, names))
             adopted.graphs[e.graph] = graph
@@ -617,7 +619,7 @@ class ReportBuilder:
             self._captured.append(None)
             self._lowered.append(None)
             externs, memory, partitions = (
-                [relabelled(x, *names) for x in rows if x.graph == e.graph]
+                [again_named(x) for x in rows if x.graph == e.graph]
                 for rows in (old.externs, old.memory, old.partitions)
             )
             self.r.externs += [replace(x, graph=graph) for x in externs]
@@ -626,7 +628,7 @@ class ReportBuilder:
         self.r.entries.append(replace(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
-        self._guards.adopt([relabelled(g, *names) for g in old.guards if g.entry == entry], entry, number)
+        self._guards.adopt([again_named(g) for g in old.guards if g.entry == entry], entry, number)
         self.served += hits
 
     def adopt_profiles(self) -> None:

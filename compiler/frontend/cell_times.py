@@ -1,0 +1,135 @@
+"""Cells that compiling makes slower run plain.
+
+What a cell itself holds is compiled at first sight, so that its plain time is not known. A cell that is run again and
+again tells it: its first run compiles, and the second is timed. The third runs plain, as the cell would without the
+compiler, unless library code in it was measured before and pays. Where the plain run was quicker by a margin, one more
+of each is timed, and the cell is switched off: it runs without the frame hook from then on. No run is slower than plain
+for that, and nothing runs twice.
+
+    between runs     what runs is one thing or the other for a whole run, so training changes between steps alone
+    deterministic    under torch's deterministic algorithms nothing is decided by time
+    process groups   nothing is decided where there are several ranks: each would wait for what others left out
+    other data       a plain run that takes far longer or shorter than those before: all is forgotten
+"""
+
+from __future__ import annotations
+
+import time
+import types
+import weakref
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+import torch
+
+from .. import events
+from ..capture.bytecode.memo import CodeMemo
+from .measured import MARGIN
+from .ranks import several
+
+__all__ = ["CellTimes"]
+
+SETTLED = 4  # the run from which a run counts even though it compiled: the cell does so each time
+MOST_CAPTURED = 2000  # instructions that capture may have interpreted in a run that counts: about 2 ms
+LEAST = 1e-3  # seconds by which a cell has to be slower
+LONGEST = 10.0  # seconds of a run: longer ones are not run plain to find out
+ANOTHER = 3.0  # a plain run that differs by this factor from the quickest
+PAYS = 0.1  # share of a run that library code must have saved by its own measurements: no plain run is needed
+
+
+@dataclass
+class _Cell:
+    runs: int = 0
+    compiled: list[float] = field(default_factory=list)  # seconds of runs
+    plain: list[float] = field(default_factory=list)
+    pays: bool = False
+    off: bool = False
+
+    def forget(self) -> None:
+        self.runs, self.compiled, self.plain, self.pays, self.off = 0, [], [], False, False
+
+    def next_is_plain(self) -> bool:
+        if self.off:
+            return True
+        if self.pays or not self.compiled or max(self.compiled) > LONGEST:
+            return False
+        return len(self.plain) < (1 if len(self.compiled) < 2 else 2)
+
+    def decide(self) -> None:
+        if self.off or self.pays or not self.compiled or not self.plain:
+            return
+        if not self.slower():
+            self.pays = True
+        elif len(self.compiled) > 1 and len(self.plain) > 1:
+            self.off = True
+
+    def slower(self) -> bool:
+        return min(self.compiled) > min(self.plain) * MARGIN + LEAST
+
+
+class CellTimes:
+    """The times of the cells that one engine runs, by their code. `cells` is where they are kept."""
+
+    def __init__(self, engine: Any, cells: CodeMemo[_Cell]) -> None:
+        self._engine, self._cells = weakref.proxy(engine), cells
+
+    def reset(self) -> None:
+        self._cells.clear()
+
+    def run(self, code: types.CodeType, compiled: Callable[[], Any], plain: Callable[[], Any]) -> Any:
+        """Run a cell one way or the other."""
+        __tracebackhide__ = True
+        if not self._engine.times.active() or several():
+            return compiled()
+        cell = self._cells.get(code)
+        if cell is None:
+            cell = self._cells[code] = _Cell()
+        cell.runs += 1
+        if cell.next_is_plain():
+            self._say(cell)
+            began = _now()
+            result = plain()
+            self._saw_plain(cell, _now() - began)
+            return result
+        if cell.pays or cell.runs == 1:
+            return compiled()
+        (served, saved), began = self._served(), _now()
+        result = compiled()
+        seconds, (served_then, saved_then) = _now() - began, self._served()
+        work = self._engine.work
+        if served_then != served and (cell.runs >= SETTLED or work is not None and work.instructions <= MOST_CAPTURED):
+            cell.compiled.append(seconds)
+            cell.pays = saved_then - saved > PAYS * seconds
+            cell.decide()
+        return result
+
+    def _served(self) -> tuple[int, float]:
+        """Calls that all entries have served, and seconds that those saved, as far as that was measured."""
+        entries = [e for cache in self._engine.caches.values() for e in cache.entries]
+        return sum(e.hits for e in entries), sum(e.hits * e.meta.gain for e in entries if e.meta is not None)
+
+    @staticmethod
+    def _saw_plain(cell: _Cell, seconds: float) -> None:
+        best = min(cell.plain, default=seconds)
+        if cell.off and not best / ANOTHER < seconds < best * ANOTHER:
+            cell.forget()
+            return
+        cell.plain = [*cell.plain[-3:], seconds] if cell.off else [*cell.plain, seconds]
+        cell.decide()
+
+    @staticmethod
+    def _say(cell: _Cell) -> None:
+        if cell.off:
+            quick, plain = min(cell.compiled), min(cell.plain)
+            words = (
+                f"switched off: its runs took {quick * 1e3:.3g} ms compiled, and {plain * 1e3:.3g} ms as plain Python"
+            )
+        else:
+            words = "this run is plain, to know whether compiling the cell gains anything; the next ones go by that"
+        events.emit("fallback", what="the cell", reason=words, count=1)
+
+
+def _now() -> float:
+    """This thread's own time: what else the machine does is none of the cell's. Where a GPU works, the time that it is
+    waited for counts, too."""
+    return time.perf_counter() if torch.cuda.is_initialized() else time.thread_time()

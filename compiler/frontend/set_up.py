@@ -1,0 +1,278 @@
+"""Cells that only set up: they import, define, build models and draw data.
+
+Capturing such a cell gains nothing. It breaks at each seed and each constructor, and costs some 20 ms a break. So the
+text of a cell is read first. A cell runs as it is, under the frame hook, where nothing in it can be tensor work of its
+own: no operator of Python on what may be a tensor, no call of what computes. What it calls in libraries, and functions
+that are given tensors, the hook meets as always.
+
+Whatever this does not know counts as work.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import linecache
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+from ..capture.entry.locations import is_library_file
+
+__all__ = ["only_sets_up"]
+
+_MAKES = frozenset(
+    """
+    manual_seed seed initial_seed get_rng_state set_rng_state randn rand randint randperm zeros ones empty full tensor
+    as_tensor from_numpy arange linspace logspace is_tensor is_grad_enabled get_default_dtype set_default_dtype
+    set_num_threads get_num_threads set_printoptions set_float32_matmul_precision use_deterministic_algorithms load save
+    """.split()
+)  # functions of torch that make tensors from plain values, or set something
+_PLACES = (
+    "nn.init",
+    "utils",
+    "random",
+    "serialization",
+    "hub",
+    "cuda",
+    "backends",
+    "_tensor_str",
+    "version",
+    "distributed",
+)
+_COMPUTES = frozenset("sum max min abs pow round sorted divmod eval exec map filter all any __build_class__".split())
+_METHODS = frozenset(
+    """
+    eval train manual_seed to append extend add insert update items keys values parameters named_parameters modules
+    requires_grad_ setLevel format join strip lower upper startswith endswith read write close from_pretrained
+    """.split()
+)  # that set something up, whatever they are called on
+_ALWAYS = (ast.AugAssign, ast.Await, ast.Yield, ast.YieldFrom, ast.Match, ast.Delete)
+
+
+def only_sets_up(code: types.CodeType, namespace: dict[str, Any]) -> bool:
+    """Whether a cell's code has no tensor work of its own, by its text."""
+    tree = _parsed("".join(linecache.getlines(code.co_filename)))
+    return tree is not None and not _Scope(namespace, set()).any_works(tree.body)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text) if text.strip() else None
+    except (SyntaxError, ValueError):
+        return None
+
+
+class _Scope:
+    """The names of a function's body, or of a cell."""
+
+    def __init__(self, namespace: dict[str, Any], running: set[Any], outer: "_Scope | None" = None) -> None:
+        self.namespace, self.running, self.outer = namespace, running, outer
+        self.bound: dict[str, Any] = {}  # name -> the node that binds it, or None: a value that nothing is known of
+
+    def any_works(self, nodes: Iterable[ast.AST]) -> bool:
+        return any(map(self.works, nodes))
+
+    def works(self, node: ast.AST) -> bool:
+        """Whether running a node may be tensor work. Notes what it binds."""
+        if isinstance(node, _ALWAYS):
+            return True
+        rule = _RULES.get(type(node))
+        return self.any_works(ast.iter_child_nodes(node)) if rule is None else rule(self, node)
+
+    def _nothing(self, node: ast.AST) -> bool:
+        return False
+
+    def _import(self, node: Any) -> bool:
+        for a in node.names:
+            self.bound[a.asname or a.name.partition(".")[0]] = (node, a)
+        return False
+
+    def _name(self, node: Any) -> bool:
+        if isinstance(node.ctx, ast.Store):
+            self.bound[node.id] = None
+        return False
+
+    def _assign(self, node: Any) -> bool:
+        if len(node.targets) > 1 or not isinstance(node.targets[0], ast.Name):
+            return self.any_works([node.value, *node.targets])
+        if self.works(node.value):
+            return True
+        made = self._found(node.value.func) if isinstance(node.value, ast.Call) else None
+        self.bound[node.targets[0].id] = _Made(made) if isinstance(made, (type, ast.ClassDef)) else None
+        return False
+
+    def _function(self, node: Any) -> bool:
+        self.bound[node.name] = node
+        return self.any_works(node.args.defaults) or any(map(self._call, node.decorator_list))
+
+    def _class(self, node: Any) -> bool:
+        self.bound[node.name] = None if node.decorator_list else node
+        body = [n for n in node.body if not isinstance(n, ast.FunctionDef)]
+        return bool(node.decorator_list) or _Scope(self.namespace, self.running, self).any_works(body)
+
+    def _called(self, node: Any) -> bool:
+        return self._call(node.func) or self.any_works([*node.args, *(k.value for k in node.keywords)])
+
+    def _operator(self, node: ast.AST) -> bool:
+        parts = [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
+        return not _is_plain(node, parts) or self.any_works(parts)
+
+    def _sign(self, node: Any) -> bool:
+        return not isinstance(node.op, ast.Not) and not _is_number(node.operand) or self.works(node.operand)
+
+    def _item(self, node: Any) -> bool:
+        return not _is_text(node.slice) or self.works(node.value)
+
+    def _attribute(self, node: Any) -> bool:
+        return node.attr in ("T", "mT", "H", "mH") or self.works(node.value)
+
+    def _call(self, func: ast.expr) -> bool:
+        """Whether calling what `func` is may be tensor work."""
+        if isinstance(func, ast.Call):  # a decorator with arguments
+            return self.works(func) or self._call(func.func)
+        found = self._found(func)
+        if found is not _UNKNOWN:
+            return self._is_work(found)
+        return not (isinstance(func, ast.Attribute) and func.attr in _METHODS) or self.works(func.value)
+
+    def _found(self, node: ast.expr) -> Any:
+        """What a name or a dotted name stands for, without running anything."""
+        if isinstance(node, ast.Attribute):
+            owner = self._found(node.value)
+            if isinstance(owner, _Library):
+                return owner
+            if isinstance(owner, types.ModuleType):
+                return inspect.getattr_static(owner, node.attr, _LAZY)
+            if owner is _UNKNOWN or isinstance(owner, (ast.FunctionDef, ast.ClassDef, types.FunctionType)):
+                return _UNKNOWN
+            return _of_class(owner, node.attr)
+        if not isinstance(node, ast.Name):
+            return _UNKNOWN
+        scope: _Scope | None = self
+        while scope is not None:
+            if node.id in scope.bound:
+                return scope._bound(scope.bound[node.id])
+            scope = scope.outer
+        return self.namespace.get(node.id, getattr(builtins, node.id, _UNKNOWN))
+
+    def _bound(self, binding: Any) -> Any:
+        if isinstance(binding, (ast.FunctionDef, ast.ClassDef, _Made)):
+            return binding
+        if binding is None:
+            return _UNKNOWN
+        statement, alias = binding
+        if isinstance(statement, ast.Import):
+            name = alias.name if alias.asname else alias.name.partition(".")[0]
+            return sys.modules.get(name, _LAZY)
+        module = sys.modules.get(statement.module or "") if not statement.level else None
+        return vars(module).get(alias.name, _LAZY) if module is not None else _LAZY
+
+    def _is_work(self, found: Any) -> bool:
+        if isinstance(found, (staticmethod, classmethod)):
+            found = found.__func__
+        if isinstance(found, ast.FunctionDef):
+            return self._runs(found, found, self.namespace, self)
+        if isinstance(found, (_Library, type, ast.ClassDef)):
+            return False
+        module = getattr(found, "__module__", None) or ""
+        if isinstance(found, (types.BuiltinFunctionType, types.FunctionType)):
+            if module == "builtins":
+                return found.__name__ in _COMPUTES
+            if module.partition(".")[0] == "torch" or isinstance(found, types.BuiltinFunctionType) and not module:
+                return found.__name__ not in _MAKES and not module.removeprefix("torch.").startswith(_PLACES)
+            if module.partition(".")[0] == "numpy":
+                return True
+        if not isinstance(found, types.FunctionType):
+            return not isinstance(found, types.BuiltinFunctionType)
+        if is_library_file(found.__code__.co_filename):
+            return False
+        try:
+            tree = _parsed(textwrap.dedent(inspect.getsource(found)))
+        except (OSError, TypeError):
+            return True
+        body = tree.body[0] if tree is not None and tree.body else None
+        return not isinstance(body, ast.FunctionDef) or self._runs(found.__code__, body, found.__globals__, None)
+
+    def _runs(self, key: Any, function: ast.FunctionDef, namespace: dict[str, Any], outer: "_Scope | None") -> bool:
+        """Whether the body of a function of the program's is work; a function that calls itself is."""
+        if key in self.running or len(self.running) > 8:
+            return True
+        inner = _Scope(namespace, {*self.running, key}, outer)
+        parameters = function.args
+        for a in (
+            *parameters.posonlyargs,
+            *parameters.args,
+            *parameters.kwonlyargs,
+            parameters.vararg,
+            parameters.kwarg,
+        ):
+            if a is not None:
+                inner.bound[a.arg] = None
+        return inner.any_works(function.body)
+
+
+_RULES: dict[type, Callable[[_Scope, Any], bool]] = {
+    **dict.fromkeys((ast.Lambda, ast.Pass, ast.Global, ast.Nonlocal, ast.Constant), _Scope._nothing),
+    **dict.fromkeys((ast.Import, ast.ImportFrom), _Scope._import),
+    **dict.fromkeys((ast.BinOp, ast.Compare), _Scope._operator),
+    ast.Name: _Scope._name,
+    ast.Assign: _Scope._assign,
+    ast.FunctionDef: _Scope._function,
+    ast.ClassDef: _Scope._class,
+    ast.Call: _Scope._called,
+    ast.UnaryOp: _Scope._sign,
+    ast.Subscript: _Scope._item,
+    ast.Attribute: _Scope._attribute,
+}
+
+
+class _Library:
+    """A module that is not imported yet, or what it has."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An instance of a class that the text makes."""
+
+    cls: Any  # the class, or the node that defines it
+
+
+_LAZY, _UNKNOWN = _Library(), object()
+
+
+def _of_class(owner: Any, name: str) -> Any:
+    """A class's attribute, or what a method of an object is by its class. Methods whose names say that they set
+    something up are known by their names, unless the program defines them."""
+    cls = owner.cls if isinstance(owner, _Made) else owner if isinstance(owner, (type, ast.ClassDef)) else type(owner)
+    if isinstance(cls, ast.ClassDef):
+        methods = (n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == name)
+        return next(methods, _UNKNOWN)
+    found = inspect.getattr_static(cls, name, _UNKNOWN)
+    inner = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    known = isinstance(inner, types.FunctionType) and not (inner.__module__ or "torch").startswith("torch")
+    return inner if known else _UNKNOWN
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+
+
+def _is_number(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    return isinstance(node, ast.Constant)
+
+
+def _is_plain(node: ast.AST, parts: list[ast.expr]) -> bool:
+    """Whether an operator of Python has nothing to do with tensors: numbers that are written there, texts, `is`."""
+    if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for op in node.ops):
+        return True
+    return any(map(_is_text, parts)) or all(map(_is_number, parts))

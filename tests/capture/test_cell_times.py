@@ -1,0 +1,150 @@
+"""Cells that compiling makes slower run plain (frontend/cell_times.py), and cells that only set up are not captured
+(frontend/set_up.py)."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+import torch
+
+from tcompile.compiler import config, events
+from tcompile.compiler.config import Options
+from tcompile.compiler.frontend import cell_times, hook
+from tcompile.compiler.frontend.set_up import only_sets_up
+from tcompile.compiler.runtime import frame_hook
+
+pytestmark = pytest.mark.skipif(not frame_hook.available(), reason="the C extension is not built")
+
+
+class Cell:
+    """A cell whose runs take what a test says, compiled and plain."""
+
+    def __init__(self, monkeypatch, compiled, plain):
+        self.now, self.seconds, self.names = 0.0, {"compiled": compiled, "plain": plain}, {"torch": torch}
+        self.names["tick"] = self.tick
+        self.code = compile("x = torch.ones(4)\ny = torch.relu(x) * 2 + 1\ntick(y)", "<cell of times>", "exec")
+        self.opts = Options.make(None, "eager", False, None, None)
+        monkeypatch.setattr(cell_times, "_now", lambda: self.now)
+
+    def tick(self, y):
+        self.now += self.seconds[self.kind()]
+
+    @staticmethod
+    def kind():
+        from tcompile.compiler.runtime.dispatch import is_disabled
+
+        return "plain" if is_disabled() else "compiled"
+
+    def run(self):
+        """What the run was, and the fallback that it stated."""
+        seen, fallbacks, before = [], [], self.now
+        tick, self.names["tick"] = self.tick, lambda y: (seen.append(self.kind()), self.tick(y))
+
+        def note(e):
+            if e.kind == "fallback" and e.what == "the cell":
+                fallbacks.append(e.reason)
+
+        with events.listen(note):
+            hook.run_code(self.code, self.names, self.opts)
+        self.names["tick"] = tick
+        assert self.now > before and torch.equal(self.names["y"], torch.full((4,), 3.0))
+        return seen[0], fallbacks
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path):
+    with config.patch(switch_off_slower=True, cache_dir=str(tmp_path)):
+        hook.reset()
+        yield
+        hook.reset()
+
+
+def test_a_cell_that_compiling_makes_slower_runs_plain(monkeypatch):
+    cell = Cell(monkeypatch, compiled=0.2, plain=0.1)
+    runs = [cell.run() for _ in range(8)]
+    assert [kind for kind, _ in runs] == ["compiled", "compiled", "plain", "compiled", "plain", *["plain"] * 3]
+    assert "to know whether" in runs[2][1][0] and not runs[3][1]
+    assert all("took 200 ms compiled, and 100 ms as plain Python" in said[0] for _, said in runs[5:])
+
+
+def test_a_cell_that_gains_is_run_plain_once(monkeypatch):
+    cell = Cell(monkeypatch, compiled=0.1, plain=0.2)
+    kinds = [cell.run()[0] for _ in range(8)]
+    assert kinds == ["compiled", "compiled", "plain", *["compiled"] * 5]
+
+
+def test_other_data_are_another_question(monkeypatch):
+    cell = Cell(monkeypatch, compiled=0.2, plain=0.1)
+    for _ in range(6):
+        cell.run()
+    cell.seconds = {"compiled": 1.0, "plain": 5.0}
+    kinds = [cell.run()[0] for _ in range(5)]
+    assert kinds == ["plain", "compiled", "compiled", "plain", "compiled"]
+
+
+def test_time_decides_nothing_under_deterministic_algorithms(monkeypatch):
+    cell = Cell(monkeypatch, compiled=0.2, plain=0.1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert [cell.run()[0] for _ in range(6)] == ["compiled"] * 6
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_long_runs_are_not_run_plain(monkeypatch):
+    cell = Cell(monkeypatch, compiled=2 * cell_times.LONGEST, plain=0.1)
+    assert [cell.run()[0] for _ in range(5)] == ["compiled"] * 5
+
+
+# ---- cells that only set up
+class Fitter:
+    def train(self):
+        return torch.ones(2) + 1
+
+    def keep(self):
+        self.kept = 1
+
+
+SET_UP = {
+    "draws": "import torch\ntorch.manual_seed(0)\nx = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))",
+    "a model": "net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()).to('cpu')\nnet.eval()",
+    "definitions": "class Net(torch.nn.Module):\n    def forward(self, x): return x + 1\ndef f(x): return x * 2\nn = Net()",
+    "a function that makes": "def make(n):\n    return [torch.nn.Linear(n, n) for _ in range(3)]\nmodels = make(4)",
+    "a closure": "def outer():\n    def run(): return net(x)\n    return run\nrun = outer()",
+    "an optimizer": "o = torch.optim.SGD(net.parameters(), lr=0.1)\nprint('ready')",
+    "an object": "fitter.keep()",
+}
+WORK = {
+    "an operator": "y = x + 1",
+    "a function of torch": "y = torch.relu(x)",
+    "a method": "y = x.sum()",
+    "a model's call": "y = net(x)",
+    "a model that the cell makes": "m = torch.nn.Linear(2, 2)\ny = m(x)",
+    "a function's body": "def f(): return torch.randn(3) * 2\ny = f()",
+    "a method that the program defines": "fitter.train()",
+    "a class of the cell": "class A:\n    def train(self): return x + 1\na = A()\na.train()",
+    "in a loop": "for i in range(3):\n    x = x @ x",
+    "backward": "loss.backward()",
+    "recursion": "def f(n): return f(n)\nf(1)",
+}
+
+
+def read(text):
+    file = "<cell that is read>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    names = {"torch": torch, "net": torch.nn.Linear(2, 2), "x": torch.ones(2, 2), "fitter": Fitter()}
+    try:
+        return only_sets_up(compile(text, file, "exec"), names)
+    finally:
+        del linecache.cache[file]
+
+
+@pytest.mark.parametrize("what", SET_UP)
+def test_cells_that_only_set_up(what):
+    assert read(SET_UP[what])
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_cells_with_work_of_their_own(what):
+    assert not read(WORK[what])
