@@ -134,7 +134,7 @@ def contains_op(m: Machine, f: Frame, ins: Any) -> None:
 @handler("TO_BOOL")
 def to_bool(m: Machine, f: Frame, ins: Any) -> None:
     v = f.stack[-1]
-    varies = type(v) is TraceTensor or is_read(v)
+    varies = type(v) is TraceTensor or is_read(v) or m.env.is_open(v)
     if not varies or f.program[f.pc][1].op not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):  # else the jump asks
         f.stack[-1] = m.truth(v)
 
