@@ -378,13 +378,13 @@ def refused(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
 
 @function(sys.exc_info)
 def exc_info(m: Machine) -> tuple:
-    exc = m.handled
+    exc = m.handling()
     return (None, None, None) if exc is None else (type(exc), exc, None)
 
 
 @function(sys.exception)
 def exception(m: Machine) -> Any:
-    return m.handled
+    return m.handling()
 
 
 @function(functools.reduce)

@@ -69,7 +69,7 @@ class Frame:
         self.function_name = code.co_qualname
         self.result: Any = None
         self.module_path = ""
-        self.handled: Any = None  # exception being handled when a generator was suspended
+        self.handled: Any = None  # what a generator that waits in a handler handles
 
     def position(self) -> Position:
         """Of the instruction being executed."""

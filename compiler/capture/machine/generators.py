@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Callable
 
 from .signals import Break, CaptureBug, Raised
@@ -58,7 +59,8 @@ class InlineGenerator:
             self.finished = True
             raise Raised(exc)
         self.running = True
-        outer = m.handled
+        m.handled_outside.append(m.handled)
+        m.handled = frame.handled
         path = m.module_path
         m.module_path = frame.module_path
         try:
@@ -82,7 +84,8 @@ class InlineGenerator:
                 raise
         finally:
             self.running = False
-            m.handled = outer
+            frame.handled = m.handled
+            m.handled = m.handled_outside.pop()
             m.module_path = path
             if self.finished:
                 self._forget()
@@ -143,16 +146,19 @@ class InlineGenerator:
             )
         return natively(self.machine, self._resume, None, exc)
 
-    def close(self) -> None:
+    def close(self) -> Any:
+        """What the generator returns then is the result, from Python 3.13 on."""
         if self.finished:
-            return
+            return None
         if not self.started:
             self.finished = True
-            return
+            return None
         try:
             natively(self.machine, self._resume, None, GeneratorExit())
-        except (GeneratorExit, StopIteration):
-            return
+        except StopIteration as end:
+            return end.value if sys.version_info >= (3, 13) else None
+        except GeneratorExit:
+            return None
         raise RuntimeError("generator ignored GeneratorExit")
 
 

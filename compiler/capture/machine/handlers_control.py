@@ -407,9 +407,9 @@ def prep_reraise_star(m: Machine, f: Frame, ins: Any) -> None:
 @handler("RAISE_VARARGS")
 def raise_varargs(m: Machine, f: Frame, ins: Any) -> None:
     if ins.arg == 0:
-        if m.handled is None:
+        if (handled := m.handling()) is None:
             raise Raised(RuntimeError("No active exception to reraise"))
-        raise Raised(m.handled)
+        raise Raised(handled)
     cause = f.stack.pop() if ins.arg == 2 else NULL
     exc = f.stack.pop()
     if isinstance(exc, type) and issubclass(exc, BaseException):

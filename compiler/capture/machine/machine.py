@@ -66,7 +66,8 @@ class Machine:
             None  # instruction of the root frame that called the first backward pass, or optimizer's step
         )
         self.frames: list[Frame] = []
-        self.handled: BaseException | None = None
+        self.handled: BaseException | None = None  # by the innermost generator that runs, or outside of them
+        self.handled_outside: list[BaseException | None] = []  # by who resumed the generators that run
         self.stops: dict[int, Any] = {}  # instruction index of the root frame -> reason
         self.opaque: set[types.CodeType] = (
             set()
@@ -303,6 +304,12 @@ class Machine:
             raise Break("long_loop", "too many instructions for one graph")
         self.calls_before, self.limit = self.graph.calls, self.instructions + _IDLE_LIMIT
 
+    def handling(self) -> BaseException | None:
+        """What sys.exception() gives: a generator that handles nothing sees what is handled where it was resumed."""
+        if self.handled is not None:
+            return self.handled
+        return next((exc for exc in reversed(self.handled_outside) if exc is not None), None)
+
     def unwind(self, frame: Frame, ins: Any, exc: BaseException) -> bool:
         """Go to the handler that covers `ins`; False where none does."""
         note_frame(self, frame, ins, exc)
@@ -310,8 +317,9 @@ class Machine:
         if h is None:
             return False
         if not self.world.is_outside(exc):
-            if exc.__context__ is None and self.handled is not None and self.handled is not exc:
-                exc.__context__ = self.handled
+            handled = self.handling()
+            if exc.__context__ is None and handled is not None and handled is not exc:
+                exc.__context__ = handled
             exc.__traceback__ = None  # native code left its own frames there
         del frame.stack[h.depth :]
         if h.lasti:

@@ -1,0 +1,128 @@
+"""Generators and the exception that is being handled: theirs, and that of who resumes them. What close() gives."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+import tcompile
+
+
+def reraised(x):
+    def g():
+        try:
+            raise KeyError("k")
+        except KeyError:
+            yield x
+            raise
+
+    it = g()
+    next(it)
+    try:
+        next(it)
+    except KeyError as e:
+        return x * 2, str(e)
+
+
+def handled_where_it_is_resumed(x):
+    def inner():
+        for _ in range(3):
+            yield repr(sys.exception())
+
+    def outer():
+        try:
+            raise TypeError("t")
+        except TypeError:
+            yield from inner()
+            yield repr(sys.exception())
+
+    found = []
+    try:
+        raise ValueError("v")
+    except ValueError:
+        for said in outer():
+            found.append((said, repr(sys.exception())))
+    return x + 1, found, sys.exception()
+
+
+def thrown_into_a_handler(x):
+    def g():
+        try:
+            raise KeyError("a")
+        except KeyError:
+            yield x
+
+    it = g()
+    next(it)
+    try:
+        it.throw(ValueError("v"))
+    except ValueError as e:
+        return x * 2, repr(e.__context__)
+
+
+def resumed_in_another_handler(x):
+    def g():
+        try:
+            raise KeyError("a")
+        except KeyError:
+            yield repr(sys.exception())
+        yield repr(sys.exc_info()[1])
+
+    try:
+        raise OSError("o")
+    except OSError:
+        it = g()
+        found = [next(it)]
+    try:
+        raise ValueError("v")
+    except ValueError:
+        found.append(next(it))
+    return x, found
+
+
+def nothing_to_raise_again(x):
+    def g():
+        yield x
+        raise  # noqa: PLE0704
+
+    try:
+        raise OSError("outside")
+    except OSError:
+        it = g()
+        next(it)
+    try:
+        next(it)
+    except RuntimeError as e:
+        return x + 1, str(e)
+
+
+def closed(x):
+    def g():
+        try:
+            yield x
+        except GeneratorExit:
+            return 5
+
+    it = g()
+    next(it)
+    return x, it.close(), it.close(), g().close()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        reraised,
+        handled_where_it_is_resumed,
+        thrown_into_a_handler,
+        resumed_in_another_handler,
+        nothing_to_raise_again,
+        closed,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_as_in_eager(f):
+    x = torch.ones(2)
+    got = tcompile.compile(f, backend="eager", fullgraph=True)(x)
+    assert str(got) == str(f(x))
