@@ -425,3 +425,64 @@ def test_writes_that_autograd_refuses(f, backend):
     compiled = tcompile.compile(f, backend=backend)
     assert [outcome(compiled, grad) for grad in (True, False)] == [outcome(f, grad) for grad in (True, False)]
     assert "modified inplace" in outcome(compiled, True)
+
+
+def context_taken_away(x):
+    def fails():
+        error = ValueError("v")
+        try:
+            raise error
+        finally:
+            error.__context__ = None
+
+    try:
+        raise KeyError("k")
+    except KeyError:
+        try:
+            fails()
+        except ValueError as e:
+            return x + 1, repr(e.__context__)
+
+
+def context_exchanged(x):
+    error = ValueError("a")
+    error.__context__ = OSError("o")
+    try:
+        raise KeyError("z")
+    except KeyError:
+        try:
+            raise error
+        except ValueError as e:
+            return x + 1, repr(e.__context__)
+
+
+def contexts_in_a_ring(x):
+    first, second = ValueError("1"), KeyError("2")
+    try:
+        try:
+            raise first
+        except ValueError:
+            raise second
+    except KeyError:
+        try:
+            raise first
+        except ValueError:
+            return x + 1, repr(first.__context__), repr(second.__context__)
+
+
+def a_manager_without_exit(x):
+    class Half:
+        def __enter__(self):
+            return self
+
+    try:
+        with Half():
+            pass
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@pytest.mark.parametrize("f", [context_taken_away, context_exchanged, contexts_in_a_ring, a_manager_without_exit])
+def test_contexts_are_given_where_errors_are_raised(f):
+    x = torch.ones(2)
+    assert str(tcompile.compile(f, backend="eager", fullgraph=True)(x)) == str(f(x))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .frame import Frame
     from .machine import Machine
 
-__all__ = ["note_frame", "traceback_at", "calling_code"]
+__all__ = ["note_frame", "set_context", "traceback_at", "calling_code"]
 
 
 def note_frame(m: Machine, frame: Frame, ins: Any, exc: BaseException) -> None:
@@ -27,6 +27,22 @@ def note_frame(m: Machine, frame: Frame, ins: Any, exc: BaseException) -> None:
         m.world.keep.append(exc)
         _use_eager_names(exc)
     trail.append(frame.position())
+
+
+def set_context(m: Machine, exc: BaseException) -> None:
+    """What is handled where `exc` is raised is its context, whatever was before. A ring of contexts is opened."""
+    handled = m.handling()
+    if handled is None or handled is exc:
+        return
+    seen, at = {id(handled)}, handled
+    while (context := at.__context__) is not None and id(context) not in seen:
+        if context is exc:
+            if not m.world.is_outside(at):
+                at.__context__ = None
+            break
+        seen.add(id(context))
+        at = context
+    exc.__context__ = handled
 
 
 _EAGER_NAMES = (("TraceTensor", "Tensor"), ("SymInt", "int"), ("SymFloat", "float"), ("SymBool", "bool"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
+from .exceptions import set_context
 from .signals import Break, CaptureBug, Raised
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class InlineGenerator:
         try:
             if exc is not None:
                 self._leave_delegate(exc)
+                if not m.world.is_outside(exc):
+                    set_context(m, exc)
                 ins = frame.program[frame.pc - 1][1]
                 if not m.unwind(frame, ins, exc):
                     self.finished = True

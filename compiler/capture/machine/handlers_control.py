@@ -350,7 +350,8 @@ def before_with(m: Machine, f: Frame, ins: Any) -> None:
     manager = f.stack.pop()
     t = m.world.type_of(manager)
     if not hasattr(t, "__enter__") or not hasattr(t, "__exit__"):
-        raise Raised(TypeError(f"'{t.__name__}' object does not support the context manager protocol"))
+        missed = " (missed __exit__ method)" if hasattr(t, "__enter__") else ""
+        raise Raised(TypeError(f"'{t.__name__}' object does not support the context manager protocol{missed}"))
     enter = m.getattr(manager, "__enter__")
     f.stack.append(m.getattr(manager, "__exit__"))
     f.stack.extend((NULL,) * (EXIT_SLOTS - 1))

@@ -14,7 +14,7 @@ from ..kinds import attributes, calls, containers, operators
 from ..kinds.choices import Choice
 from ..library.default_devices import DeviceRegions
 from ..entry.effects import EffectLog
-from .exceptions import note_frame
+from .exceptions import note_frame, set_context
 from .frame import Frame, GlobalScope, Unread
 from .generators import InlineGenerator, natively
 from ..entry.graph_builder import GraphBuilder
@@ -312,14 +312,15 @@ class Machine:
 
     def unwind(self, frame: Frame, ins: Any, exc: BaseException) -> bool:
         """Go to the handler that covers `ins`; False where none does."""
+        outside = self.world.is_outside(exc)
+        raised = ins.arg != 0 if ins.op == "RAISE_VARARGS" else ins.op != "RERAISE" and id(exc) not in self.trails
+        if raised and not outside:  # else it comes from a call, or is raised again
+            set_context(self, exc)
         note_frame(self, frame, ins, exc)
         h = ins.handler
         if h is None:
             return False
-        if not self.world.is_outside(exc):
-            handled = self.handling()
-            if exc.__context__ is None and handled is not None and handled is not exc:
-                exc.__context__ = handled
+        if not outside:
             exc.__traceback__ = None  # native code left its own frames there
         del frame.stack[h.depth :]
         if h.lasti:
