@@ -27,7 +27,7 @@ from ..numbers.late_text import hashed, settled
 from .lookups import class_attribute
 from ..numbers.tensor_reads import is_read
 from .outside_iterators import is_native_iterator, outside_iterator
-from ..machine.signals import Break, Raised
+from ..machine.signals import Break, Plainly, Raised
 from ..machine.generators import InlineGenerator
 from ..tensors.subclass_calls import operate
 from ..tensors.tensor_subclasses import Subclassed, SuperOf
@@ -374,6 +374,21 @@ def id_(m: Machine, value: Any) -> int:
 @function(globals, dir, exec, eval, compile, input, open, breakpoint, __import__)
 def refused(m: Machine, /, *args: Any, **kwargs: Any) -> Any:
     raise Break("unsupported", "a builtin that reads or changes the frame, or does input and output, is called")
+
+
+@function(sys._getframe)
+def frame_of(m: Machine, depth: int = 0) -> Any:
+    """The frame of an entry has not the variables of the program's by name, and of no frame within. So a function that
+    looks for variables runs plainly, and so do those whose variables it may look at."""
+    asking = next((f for f in reversed(m.frames) if not f.scope.trusted), None)
+    if asking is not None and "f_locals" in asking.code.co_names:
+        raise Plainly(
+            "unsupported",
+            "sys._getframe() gives a frame, whose variables are looked at by f_locals",
+            "pass the values by name",
+            calls_compiled=False,
+        )
+    raise Break("unsupported", "sys._getframe() looks at the frame, which is not there while a graph runs")
 
 
 @function(sys.exc_info)

@@ -63,11 +63,11 @@ def _stand_in() -> Any:
 
 
 def _placed(code: types.CodeType, position: Position) -> types.CodeType:
-    """The same code under the file, the line and the function's name of a position."""
+    """The same code under the file, the line and columns, and the function's name of a position."""
     units = len(code.co_code) // 2
-    lines = b""
-    while units:  # line table: no columns, no change of line; at most eight instructions an entry
-        lines += bytes([0x80 | 13 << 3 | min(units, 8) - 1, 0])
+    lines, (kind, where) = b"", _columns(position)
+    while units:  # line table: no change of line; at most eight instructions an entry
+        lines += bytes([0x80 | kind << 3 | min(units, 8) - 1]) + where
         units -= min(units, 8)
     return code.replace(
         co_filename=position.file,
@@ -78,9 +78,27 @@ def _placed(code: types.CodeType, position: Position) -> types.CodeType:
     )
 
 
+def _columns(position: Position) -> tuple[int, bytes]:
+    """The kind of an entry of a line table, and its bytes: on the same line; where that ends, and the columns."""
+    if None in (position.col, position.end_line, position.end_col) or position.end_line < position.line:
+        return 13, b"\0"
+    numbers = (0, position.end_line - position.line, position.col + 1, position.end_col + 1)
+    return 14, b"".join(map(_varint, numbers))
+
+
+def _varint(n: int) -> bytes:
+    """Six bits a byte, the lowest first, with a mark on all but the last."""
+    out = bytearray()
+    while n >= 64:
+        out.append(64 | n & 63)
+        n >>= 6
+    out.append(n)
+    return bytes(out)
+
+
 def traceback_at(trail: Sequence[Position]) -> types.TracebackType | None:
-    """A traceback through these positions, innermost first. Its frames only name the file, the function and the
-    line.
+    """A traceback through these positions, innermost first. Its frames only name the file, the function, the
+    line and its columns.
     """
     made: types.TracebackType | None = None
     for position in trail:
