@@ -31,6 +31,11 @@ def broadcast_of_a_rest_that_is_one(x, y):
     return x[3:] * 2 + y, (x[3:] * 2).expand(5) * y
 
 
+def broadcast_of_every_second_that_is_one(x):
+    v = x[:, 2::2]
+    return v + x, torch.where(v.count_nonzero(0) > x, v, x), v.sum(0) * x
+
+
 def reads_of_nothing(x):
     v = x[:, 5:5].flip(1)
     w = v.diff(dim=0).clone().mul_(2).float().clone()
@@ -55,6 +60,8 @@ PROGRAMS = [
     (rolled_as_far_as_it_is_long, (torch.arange(108.0).sin().view(4, 3, 3, 3),)),
     (broadcast_of_a_quotient_that_is_one, (x4, x5)),
     (broadcast_of_a_rest_that_is_one, (x4, x5)),
+    (broadcast_of_every_second_that_is_one, (torch.arange(12.0).view(4, 3),)),
+    (broadcast_of_every_second_that_is_one, (torch.arange(12.0).view(3, 4),)),
     (reads_of_nothing, (torch.arange(49.0).view(7, 7),)),
     (copied_between_layouts, (torch.arange(10.0).view(1, 10, 1),)),
     (quotient_of_a_constant_under_a_mask, (torch.ones(1, 1, dtype=torch.bfloat16),)),

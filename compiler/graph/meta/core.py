@@ -139,11 +139,18 @@ def same(a: IntLike, b: IntLike) -> bool:
 
 
 def is_one(a: IntLike) -> bool:
-    return a == 1 if isinstance(a, int) else decide(E.eq(a, 1))
+    return a == 1 if isinstance(a, int) else decide(E.eq(a, 1)) and _is_plain(a)
 
 
 def is_zero(a: IntLike) -> bool:
-    return a == 0 if isinstance(a, int) else decide(E.eq(a, 0))
+    return a == 0 if isinstance(a, int) else decide(E.eq(a, 0)) and _is_plain(a)
+
+
+def _is_plain(a: Expr) -> bool:
+    """What is broadcast or empty is plain in the graph's sizes. `(s + 1) // 2 - 1 == 1`, kept as `(s + 1) // 2 == 2`,
+    would leave the size as it is."""
+    state.env.specialize(a)
+    return True
 
 
 def less(a: IntLike, b: IntLike) -> bool:
