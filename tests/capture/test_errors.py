@@ -486,3 +486,27 @@ def a_manager_without_exit(x):
 def test_contexts_are_given_where_errors_are_raised(f):
     x = torch.ones(2)
     assert str(tcompile.compile(f, backend="eager", fullgraph=True)(x)) == str(f(x))
+
+
+def what_an_attribute_error_names(x):
+    x = x + 1
+    try:
+        x.nothing_of_the_kind
+    except AttributeError as e:
+        print("a break")
+        return x, e.name, type(e.obj)
+
+
+def what_a_name_error_names(x):
+    x = x + 1
+    try:
+        nothing_of_the_kind  # noqa: F821
+    except NameError as e:
+        print("a break")
+        return x, e.name
+
+
+@pytest.mark.parametrize("f", [what_an_attribute_error_names, what_a_name_error_names])
+def test_errors_keep_what_they_name(f):
+    x = torch.ones(2)
+    assert str(tcompile.compile(f, backend="eager")(x)) == str(f(x))

@@ -402,6 +402,10 @@ def _exception(w: EntryWriter, v: BaseException) -> str:
     w.line(f"{name}.args = {w.value(v.args)}")
     for key, x in v.__dict__.items():
         w.line(f"{name}.{key} = {w.value(x)}" if is_plain_name(key) else f"setattr({name}, {key!r}, {w.value(x)})")
+    if isinstance(v, (NameError, AttributeError)) and isinstance(v.name, str):
+        w.line(f"{name}.name = {v.name!r}")
+    if isinstance(v, AttributeError) and (type(v.obj) is TraceTensor or w.machine.world.is_outside(v.obj)):
+        w.line(f"{name}.obj = {w.value(v.obj)}")
     if v.__cause__ is not None:
         w.line(f"{name}.__cause__ = {w.value(v.__cause__)}")
     if v.__suppress_context__:

@@ -368,11 +368,11 @@ def _missing(m: Machine, obj: Any, t: type, name: str) -> AttributeError:
     source = m.world.source_of(obj)
     if source is not None and (m.world.pending.get(id(obj)) or {}).get(name) is not MISSING:
         _guard_absent(m, obj, t, source, name)
-    return _no_attribute(t, name)
+    return _no_attribute(t, name, obj)
 
 
-def _no_attribute(t: type, name: str) -> AttributeError:
-    return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=None)
+def _no_attribute(t: type, name: str, obj: Any = None) -> AttributeError:
+    return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=obj)
 
 
 def _call_property(m: Machine, obj: Any, t: type, name: str, raw: property) -> Any:

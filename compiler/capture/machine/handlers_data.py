@@ -150,7 +150,8 @@ def load_deref(m: Machine, f: Frame, ins: Any) -> None:
             raise Raised(
                 NameError(
                     f"cannot access free variable '{ins.arg}' where it is not associated with a value in enclosing"
-                    " scope"
+                    " scope",
+                    name=ins.arg,
                 )
             )
         raise Raised(
@@ -228,7 +229,7 @@ def delete_name(m: Machine, f: Frame, ins: Any) -> None:
         try:
             m.native(operator.delitem, f.names, ins.arg)
         except Raised:
-            raise Raised(NameError(f"name {ins.arg!r} is not defined")) from None
+            raise Raised(NameError(f"name {ins.arg!r} is not defined", name=ins.arg)) from None
     else:
         delete_global(m, f, ins)
 

@@ -466,7 +466,7 @@ class Machine:
             self._guard_no_global(scope, name, value)
             return value
         self._guard_no_name(scope, name)
-        raise Raised(NameError(f"name '{name}' is not defined"))
+        raise Raised(NameError(f"name '{name}' is not defined", name=name))
 
     def _guard_no_name(self, scope: GlobalScope, name: str) -> None:
         """Rely on there being neither a global nor a builtin of that name."""

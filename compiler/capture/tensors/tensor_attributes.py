@@ -97,7 +97,7 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
         if name in real.__dict__:
             return world.load(real.__dict__[name], S.attr(source, name), "attribute of a tensor")
         world.guard(source, "HASATTR", (name, False), "missing attribute")
-    raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'"))
+    raise Raised(AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=t))
 
 
 def _grad(m: Machine, t: TraceTensor, real: Any, source: Any) -> Any:
