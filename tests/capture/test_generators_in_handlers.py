@@ -62,6 +62,26 @@ def thrown_into_a_handler(x):
         return x * 2, repr(e.__context__)
 
 
+def thrown_with_a_context(x):
+    def g():
+        try:
+            yield x
+        finally:
+            x.abs()
+
+    it = g()
+    next(it)
+    error = ValueError("v")
+    error.__context__ = OSError("o")
+    try:
+        raise KeyError("k")
+    except KeyError:
+        try:
+            it.throw(error)
+        except ValueError as e:
+            return x * 2, repr(e.__context__)
+
+
 def resumed_in_another_handler(x):
     def g():
         try:
@@ -116,6 +136,7 @@ def closed(x):
         reraised,
         handled_where_it_is_resumed,
         thrown_into_a_handler,
+        thrown_with_a_context,
         resumed_in_another_handler,
         nothing_to_raise_again,
         closed,

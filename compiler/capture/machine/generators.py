@@ -67,10 +67,10 @@ class InlineGenerator:
         try:
             if exc is not None:
                 self._leave_delegate(exc)
-                if not m.world.is_outside(exc):
+                if m.handled is not None and not m.world.is_outside(exc):  # the generator's own: else it stays
                     set_context(m, exc)
                 ins = frame.program[frame.pc - 1][1]
-                if not m.unwind(frame, ins, exc):
+                if not m.unwind(frame, ins, exc, True):
                     self.finished = True
                     raise Raised(exc)
             else:

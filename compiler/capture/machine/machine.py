@@ -310,11 +310,11 @@ class Machine:
             return self.handled
         return next((exc for exc in reversed(self.handled_outside) if exc is not None), None)
 
-    def unwind(self, frame: Frame, ins: Any, exc: BaseException) -> bool:
-        """Go to the handler that covers `ins`; False where none does."""
+    def unwind(self, frame: Frame, ins: Any, exc: BaseException, thrown: bool = False) -> bool:
+        """Go to the handler that covers `ins`; False where none does. `thrown`: into a generator, by its throw()."""
         outside = self.world.is_outside(exc)
         raised = ins.arg != 0 if ins.op == "RAISE_VARARGS" else ins.op != "RERAISE" and id(exc) not in self.trails
-        if raised and not outside:  # else it comes from a call, or is raised again
+        if raised and not outside and not thrown:  # else it comes from a call, or is raised again
             set_context(self, exc)
         note_frame(self, frame, ins, exc)
         h = ins.handler
