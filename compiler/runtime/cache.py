@@ -108,6 +108,14 @@ def content_key(source: str, flags: tuple[str, ...], compiler: str) -> str:
     return h.hexdigest()[:40]
 
 
+def _read(path: Path) -> bytes:
+    """What a file holds. Raises OSError also of what is no file: a pipe in its place would be waited for."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as f:
+        if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+            raise OSError(f"{path} is not a file")
+        return f.read()
+
+
 class KernelCache:
     """One folder of compiled kernels. `limit_bytes`: past it the files used longest ago go. `behind`: a folder to read
     what is not here from.
@@ -126,8 +134,8 @@ class KernelCache:
         """The library, if it is there and whole."""
         path = self._path(key)
         try:
-            data = path.read_bytes()
-            wanted = self._path(key, ".sum").read_text().strip()
+            data = _read(path)
+            wanted = _read(self._path(key, ".sum")).decode(errors="replace").strip()
         except OSError:
             return self.behind.get(key) if self.behind is not None else None
         if hashlib.sha256(data).hexdigest() != wanted:
@@ -144,7 +152,7 @@ class KernelCache:
     def source(self, key: str) -> str | None:
         """The source of a kernel, if it is there."""
         try:
-            return self._path(key, ".cpp").read_text(encoding="utf-8")
+            return _read(self._path(key, ".cpp")).decode()
         except (OSError, UnicodeDecodeError):
             return self.behind.source(key) if self.behind is not None else None
 
@@ -192,7 +200,7 @@ class KernelCache:
     # ---- notes
     def get_note(self, name: str) -> str | None:
         try:
-            text = (self.folder / "notes" / name).read_text()
+            text = _read(self.folder / "notes" / name).decode()
         except (OSError, UnicodeDecodeError):
             return self.behind.get_note(name) if self.behind is not None else None
         digest, _, body = text.partition("\n")

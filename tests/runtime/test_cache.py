@@ -255,6 +255,21 @@ def test_notes_are_verified(tmp_path):
     assert cache.get_note("name") is None
 
 
+def test_pipes_in_the_place_of_files_are_not_waited_for(tmp_path):
+    store = KernelCache(tmp_path, 1 << 20)
+    library = tmp_path / "made.so"
+    library.write_bytes(b"code")
+    key = content_key("int one() { return 1; }", ("-O3",), "g++ 12")
+    path = store.put(key, library, "int one() { return 1; }")
+    store.put_note("compiler-one", "12.2")
+    for place in (path, path.with_suffix(".sum"), path.with_suffix(".cpp"), tmp_path / "v1" / "notes" / "compiler-one"):
+        place.unlink()
+        os.mkfifo(place)
+    assert store.get(key) is None and store.source(key) is None and store.get_note("compiler-one") is None
+    store.put_note("compiler-one", "12.3")
+    assert store.get_note("compiler-one") == "12.3" and store.get(store.put(key, library, "x").stem) == path
+
+
 def test_what_killed_processes_left_goes_after_a_day(tmp_path):
     cache = KernelCache(tmp_path, 1 << 20)
     cache.put_note("note", "text")
