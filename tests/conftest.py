@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 from typing import Any, Iterator
 
@@ -22,6 +23,9 @@ os.environ.setdefault("TCOMPILE_SWITCH_OFF_SLOWER", "0")
 os.environ.setdefault("TCOMPILE_AUTOTUNE_SECONDS", "0.2")
 os.environ.setdefault("TCOMPILE_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"tcompile-tests-{os.getuid()}"))
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs begin: Ctrl-C would not be heard
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FILES_A_LOOK = 32  # files between two collections that go over everything
 _files = 0

@@ -39,7 +39,6 @@ def test_a_long_graph_hears_an_interrupt():
         sent.append(time.perf_counter())
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # (a shell in the background has it ignored)
     timer = threading.Timer(whole / 8, send)
     timer.start()
     try:
@@ -48,6 +47,5 @@ def test_a_long_graph_hears_an_interrupt():
                 fast(x, w)
     finally:
         timer.join()
-        signal.signal(signal.SIGINT, before)
     assert time.perf_counter() - sent[0] < max(whole / 3, 0.05)
     torch.testing.assert_close(fast(x, w), chain(x, w))
