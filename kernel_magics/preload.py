@@ -30,6 +30,7 @@ _MODULES = (
     "kernel_magics.again",
     "kernel_magics.render.html",
     "kernel_magics.render.svg",
+    "kernel_magics.where",
 )
 
 
@@ -59,3 +60,8 @@ def load() -> None:
     stages.load()
     for module in _MODULES:
         importlib.import_module(f"{package}.{module}")
+    from ..compiler.capture.tensors.exchanged import special_method_exchanged
+    from ..compiler.native import autograd_node
+
+    autograd_node()
+    special_method_exchanged()  # (a table that is made once)

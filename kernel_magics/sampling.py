@@ -12,10 +12,9 @@ import threading
 import time
 from dataclasses import dataclass
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..compiler.base import forks
-from ..compiler.native import native
 
 __all__ = ["Sample", "Sampler", "Samples"]
 
@@ -46,6 +45,9 @@ class Sampler:
     """Looks at the thread that makes it, from `start` to `stop`."""
 
     def __init__(self) -> None:
+        from ..compiler.native import native  # here: it imports torch, which loading the magics does not
+
+        self._native: Any = native
         self._thread = threading.get_ident()
         self._done = False
         self._rows: list[Sample] = []
@@ -59,7 +61,7 @@ class Sampler:
         # Without the C extension a stack can't be read safely (native/stack.c); no cell is compiled then, either.
         # From Python 3.12 on a fork beside a second thread warns: a program without one keeps to itself.
         self._begin = time.perf_counter()
-        if native is not None and (sys.version_info < (3, 12) or threading.active_count() > 1):
+        if self._native is not None and (sys.version_info < (3, 12) or threading.active_count() > 1):
             forks.start_thread(self._run, "tcompile-sampler")
         elif self._stat >= 0:
             os.close(self._stat)
@@ -95,5 +97,4 @@ class Sampler:
         return int(used) * 1e-9, int(queued) * 1e-9
 
     def _stack(self) -> tuple[tuple[CodeType, int], ...]:
-        assert native is not None
-        return native.stack_of(self._thread, _DEEPEST)
+        return self._native.stack_of(self._thread, _DEEPEST)

@@ -72,7 +72,7 @@ class Stacks:
         """Where a function stands: "kernel_magics.cell", and modules of the compiler without its name."""
         if code not in self._modules:
             path = Path(os.path.realpath(code.co_filename))
-            ours = code.co_filename[0] != "<" and path.is_relative_to(ROOT) and path != Path(__file__).resolve()
+            ours = any(path.is_relative_to(ROOT / folder) for folder in ("compiler", "kernel_magics", "extension"))
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts) if ours else None
             self._modules[code] = name.removeprefix("compiler.") if name is not None else None
         return self._modules[code]

@@ -18,7 +18,7 @@ import time
 import types
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
@@ -76,40 +76,25 @@ class CellTimes:
     def reset(self) -> None:
         self._cells.clear()
 
-    def run(self, code: types.CodeType, compiled: Callable[[], Any], plain: Callable[[], Any]) -> Any:
-        """Run a cell one way or the other."""
-        __tracebackhide__ = True
+    def run_of(self, code: types.CodeType) -> "CellRun":
+        """The next run of a cell, to be run in `with`: plain, or compiled."""
         if not self._engine.times.active() or several():
-            return compiled()
+            return CellRun(self, None)
         cell = self._cells.get(code)
         if cell is None:
             cell = self._cells[code] = _Cell()
         cell.runs += 1
-        if cell.next_is_plain():
-            self._say(cell)
-            began = _now()
-            result = plain()
-            self._saw_plain(cell, _now() - began)
-            return result
-        if cell.pays or cell.runs == 1:
-            return compiled()
-        (served, saved), began = self._served(), _now()
-        result = compiled()
-        seconds, (served_then, saved_then) = _now() - began, self._served()
-        work = self._engine.work
-        if served_then != served and (cell.runs >= SETTLED or work is not None and work.instructions <= MOST_CAPTURED):
-            cell.compiled.append(seconds)
-            cell.pays = saved_then - saved > PAYS * seconds
-            cell.decide()
-        return result
+        return CellRun(self, cell)
 
-    def _served(self) -> tuple[int, float]:
-        """Calls that all entries have served, and seconds that those saved, as far as that was measured."""
-        entries = [e for cache in self._engine.caches.values() for e in cache.entries]
-        return sum(e.hits for e in entries), sum(e.hits * e.meta.gain for e in entries if e.meta is not None)
+    def saw_compiled(self, cell: _Cell, seconds: float, served: int, saved: float) -> None:
+        work = self._engine.work
+        if served and (cell.runs >= SETTLED or work is not None and work.instructions <= MOST_CAPTURED):
+            cell.compiled.append(seconds)
+            cell.pays = saved > PAYS * seconds
+            cell.decide()
 
     @staticmethod
-    def _saw_plain(cell: _Cell, seconds: float) -> None:
+    def saw_plain(cell: _Cell, seconds: float) -> None:
         best = min(cell.plain, default=seconds)
         if cell.off and not best / ANOTHER < seconds < best * ANOTHER:
             cell.forget()
@@ -117,16 +102,46 @@ class CellTimes:
         cell.plain = [*cell.plain[-3:], seconds] if cell.off else [*cell.plain, seconds]
         cell.decide()
 
-    @staticmethod
-    def _say(cell: _Cell) -> None:
-        if cell.off:
-            quick, plain = min(cell.compiled), min(cell.plain)
-            words = (
-                f"switched off: its runs took {quick * 1e3:.3g} ms compiled, and {plain * 1e3:.3g} ms as plain Python"
-            )
+    def served(self) -> tuple[int, float]:
+        """Calls that all entries have served, and seconds that those saved, as far as that was measured."""
+        entries = [e for cache in self._engine.caches.values() for e in cache.entries]
+        return sum(e.hits for e in entries), sum(e.hits * e.meta.gain for e in entries if e.meta is not None)
+
+
+class CellRun:
+    """One run of a cell. `plain`: whether it runs without the compiler. `cell`: None where time decides nothing."""
+
+    def __init__(self, times: CellTimes, cell: _Cell | None) -> None:
+        self._times, self._cell = times, cell
+        self.plain = cell is not None and cell.next_is_plain()
+        self._timed = cell is not None and (self.plain or not cell.pays and cell.runs > 1)
+        self._served, self._began = (0, 0.0), 0.0
+
+    def __enter__(self) -> "CellRun":
+        if self._cell is not None and self.plain:
+            _say(self._cell)
+        if self._timed:
+            self._served, self._began = self._times.served(), _now()
+        return self
+
+    def __exit__(self, kind: type | None, *rest: Any) -> None:
+        if kind is not None or self._cell is None or not self._timed:
+            return
+        seconds = _now() - self._began
+        if self.plain:
+            self._times.saw_plain(self._cell, seconds)
         else:
-            words = "this run is plain, to know whether compiling the cell gains anything; the next ones go by that"
-        events.emit("fallback", what="the cell", reason=words, count=1)
+            served, saved = (now - before for now, before in zip(self._times.served(), self._served))
+            self._times.saw_compiled(self._cell, seconds, int(served), saved)
+
+
+def _say(cell: _Cell) -> None:
+    if cell.off:
+        quick, plain = min(cell.compiled), min(cell.plain)
+        words = f"switched off: its runs took {quick * 1e3:.3g} ms compiled, and {plain * 1e3:.3g} ms as plain Python"
+    else:
+        words = "this run is plain, to know whether compiling the cell gains anything; the next ones go by that"
+    events.emit("fallback", what="the cell", reason=words, count=1)
 
 
 def _now() -> float:

@@ -381,13 +381,11 @@ def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> 
         engine.cache(code)  # from now on the cell is known again, with what it defines
         if engine.library is not None and not frames.takes_every_frame() and only_sets_up(code, namespace):
             return eval(code, namespace)
-
-        def plain() -> Any:
-            __tracebackhide__ = True
-            with disabled():
-                return eval(code, namespace)
-
-        return engine.cell_times.run(code, lambda: _run_compiled(engine, code, top, namespace), plain)
+        with engine.cell_times.run_of(code) as run:
+            if run.plain:
+                with disabled():
+                    return eval(code, namespace)
+            return _run_compiled(engine, code, top, namespace)
 
 
 def _run_compiled(engine: HookEngine, code: types.CodeType, top: types.FunctionType, namespace: dict[str, Any]) -> Any:

@@ -42,7 +42,6 @@ _PLACES = (
     "hub",
     "cuda",
     "backends",
-    "_tensor_str",
     "version",
     "distributed",
 )

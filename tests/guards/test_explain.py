@@ -78,7 +78,7 @@ def test_sizes_and_predicates():
             "has no attribute 'bias'",
             "before the first",
         ),
-        (Guard(X, "CODE", (lambda: 0).__code__), func, "as captured", "another", "once"),
+        (Guard(X, "CODE", (lambda: 0).__code__), func, "as captured", "has changed", "once"),
         (Guard(S.item(X, 2), "EQUALS", 1), [1], "is there", "not there", "keys and length"),
     ],
 )

@@ -480,7 +480,7 @@ def test_where_compiling_is_short_a_bound_is_measured_unasked(shell, monkeypatch
 
     limits = {"copy_bytes_per_second": 1e10, "matmul_flops_per_second": 1e10, "bfloat16_flops_per_second": 1e11}
     monkeypatch.setattr(kernels, "machine_limits", lambda device, busy: limits)
-    run(shell, "import torch\ntorch.manual_seed(0)\nx, w = torch.randn(200, 200), torch.randn(200, 200)")
+    run(shell, "import torch\ntorch.manual_seed(0)\nx, w = torch.randn(600, 600), torch.randn(600, 600)")
     cell = "%%tcompile -o r time=20s\ndef f(x):\n    for i in range(30):\n        x = torch.tanh(x @ w)\n    return x\ny = f(x)"
     monkeypatch.setattr("tcompile.kernel_magics.timing._MAX_ROUNDS", 6)
     run(shell, cell)

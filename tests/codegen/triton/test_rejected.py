@@ -53,7 +53,8 @@ def test_the_next_way_to_print_it_is_taken_and_counted(refuses, tmp_path, monkey
     with tcompile.record() as r:
         (printed,) = in_other_ways([k], CUDA[2], Options())
     assert len(asked) == 3 and asked[2] != asked[0]
-    assert printed.source.text == asked[2]["text"]
+    code = printed.source.text.partition("@triton.jit")[2]  # (comments and the kernel's number are not compiled)
+    assert code.replace(k.name, "k_add_mul_sub_exp") == asked[2]["text"].partition("@triton.jit")[2]
     (said,) = [f.reason for f in r.report().fallbacks]
     assert k.name in said and "PassManager" in said and "To see it alone" in said
 
