@@ -79,6 +79,7 @@ def test_guards_of_one_kind_are_one_row_with_their_cost(browser: Any, tmp_path: 
         assert kind.count() == 1 and "40 guards · 400 ns a call" in kind.inner_text()
         assert panel.locator("[data-guard]").count() == len(failed) + 1
         kind.locator("summary").click()
+        kind.locator("[data-guard]").last.wait_for()  # (drawn in a task of its own)
         assert kind.locator("[data-guard]").count() == 40
         panel.locator("input[type=search]").fill("x17")
         assert panel.locator("[data-guard]").count() == 1
