@@ -19,6 +19,7 @@ class Holder:
 
 def run_cell(source, namespace, run):
     code = compile(source, "<cell>", "exec")
+    namespace.setdefault("__builtins__", __builtins__)  # as `exec` does: torch may import something on the way
     holder = Holder(namespace)
     try:
         result = capture_frame(code, holder, (), globals=namespace, opts=CaptureOptions(dispatch=run.run))
