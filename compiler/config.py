@@ -80,8 +80,8 @@ OPTIONS: dict[str, Option] = {
             "switch_off_slower",
             bool,
             True,
-            "library code in a cell: an entry whose calls measure slower than plain calls is switched off, in later"
-            " sessions too; never under deterministic algorithms",
+            "what compiling makes slower runs plain: entries of library code in a cell, in later sessions too, and a"
+            " cell that is run again; never under deterministic algorithms",
             "TCOMPILE_SWITCH_OFF_SLOWER",
         ),
         _o(

@@ -185,7 +185,7 @@ function waited(report: Report): Row {
 }
 
 function again(report: Report): Row | null {
-  // What follows a break is a function of its own, and is compiled again for the same reason: the first one is to be known.
+  // What follows a break is a function of its own. It is compiled again for the same reason, so the first one is told.
   const told = report.recompiles.findIndex(r => !/^no change is needed/.test(r.suggestion));
   const first = report.recompiles[Math.max(0, told)];
   if (!first) {

@@ -1,4 +1,4 @@
-/** What forward leaves for backward, where both are one graph: no tensor goes out of it, but memory is held meanwhile. */
+/** What forward leaves for backward, where both are one graph: no tensor leaves it, but memory is held meanwhile. */
 
 import { partOf } from '../graph/parts';
 import { nodeBytes, shortOp } from '../format';
