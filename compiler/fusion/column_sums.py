@@ -16,7 +16,7 @@ from ..lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from .domain import Factor, factor_symbol
 
-__all__ = ["column_sums", "count", "in_space_of", "row_major", "same_elements"]
+__all__ = ["added_up", "column_sums", "count", "in_space_of", "row_major", "same_elements"]
 
 RUNS = 256  # programs: about two for each multiprocessor
 FEWEST_RUNS, MOST_RUNS = 128, 512
@@ -55,25 +55,24 @@ def column_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) ->
         return None
     n, width = (int(count(part).value) for part in (runs, columns))
     column = row_major(nest.axes)
-    parts = Buffer(
-        nest.buffer.name + "_parts",
-        nest.buffer.dtype,
-        (n, width),
-        contiguous_strides((n, width)),
-        "global",
-        nest.buffer.device,
-        "temp",
-        nest.buffer.origin,
-    )
+    parts, second = added_up(nest, nest.buffer.dtype, n, width, column)
     value = Rewriter(on_index=lambda e: tidy(e.subs(m), ranges))(nest.value)
     index = tidy(row_major(runs) * width + column.subs(m), ranges)
     if not is_affine(index):
         return None
     first = LoopNest(parts, axes, index, value, domain=axes, mode="rows", origins=nest.origins, lines=nest.lines)
-    run = Axis(symbol("run"), n)
-    kept = tuple(a for a in nest.domain if a in nest.axes)
-    second = replace(nest, value=load(parts, run.symbol * width + column), reduce_axes=(run,), domain=(run, *kept))
     return first, second
+
+
+def added_up(nest: LoopNest, dtype: torch.dtype, rows: int, width: int, at: Expr) -> tuple[Buffer, LoopNest]:
+    """(a buffer of `rows` partial results, `width` elements each; the nest that adds those up to what `nest` computes).
+    at: where an element stands in its row."""
+    shape, whole = (rows, width), nest.buffer
+    name, strides = f"{whole.name}_parts", contiguous_strides(shape)
+    parts = Buffer(name, dtype, shape, strides, "global", whole.device, "temp", whole.origin)
+    run = Axis(symbol("run"), rows)
+    domain = (run, *(a for a in nest.domain if a in nest.axes))
+    return parts, replace(nest, value=load(parts, run.symbol * width + at), reduce_axes=(run,), domain=domain)
 
 
 def in_space_of(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> LoopNest | None:

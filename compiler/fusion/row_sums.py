@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Sequence
 
-from ..lowering.ir import Axis, Buffer, LoopNest, load
-from ..lowering.ref import contiguous_strides
+from ..lowering.ir import Axis, Buffer, LoopNest
 from ..lowering.rewrite import Rewriter, is_affine, tidy
 from ..symbolic.expr import Expr, symbol
-from .column_sums import count, row_major, same_elements
+from .column_sums import added_up, count, row_major, same_elements
 from .domain import factor_symbol
 
 __all__ = ["row_sums"]
@@ -47,16 +46,7 @@ def row_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tu
         return None
     rows, width = int(count(rest).value), int(count(kept).value)
     row = row_major(nest.axes)
-    parts = Buffer(
-        nest.buffer.name + "_parts",
-        nest.value.dtype,
-        (rows, width),
-        contiguous_strides((rows, width)),
-        "global",
-        nest.buffer.device,
-        "temp",
-        nest.buffer.origin,
-    )
+    parts, second = added_up(nest, nest.value.dtype, rows, width, row)
     index = tidy(row_major(rest) * width + row.subs(m), ranges)
     if not is_affine(index):
         return None
@@ -64,9 +54,4 @@ def row_sums(g: Any, nest: LoopNest, loads: Sequence[tuple[Buffer, Expr]]) -> tu
     first = LoopNest(
         parts, outer, index, value, inner, "sum", axes, origins=nest.origins, lines=nest.lines
     )  # (of each row)
-    run = Axis(symbol("run"), rows)
-    own = tuple(a for a in nest.domain if a in nest.axes)
-    second = replace(
-        nest, value=load(parts, run.symbol * width + row), reduce_axes=(run,), domain=(run, *own), mode="set"
-    )
-    return first, second
+    return first, replace(second, mode="set")
