@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import socket
+import tempfile
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -22,21 +21,18 @@ def start(module: str, backend: str, *names: str) -> None:
     """The CASES of a module by its `compare(case, device)`, which gives a row whose "same" has to hold in both
     processes. `names`: no other cases.
     """
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    torch.multiprocessing.spawn(_process, (port, module, backend, names), nprocs=WORLD)
+    with tempfile.TemporaryDirectory() as folder:  # a free port may be another's before the group binds it
+        torch.multiprocessing.spawn(_process, (folder, module, backend, names), nprocs=WORLD)
 
 
-def _process(rank: int, port: int, module: str, backend: str, names: Sequence[str]) -> None:
+def _process(rank: int, folder: str, module: str, backend: str, names: Sequence[str]) -> None:
     warnings.simplefilter("ignore")
     runs = importlib.import_module(module)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, rank=rank, world_size=WORLD)
+    dist.init_process_group(backend, init_method=f"file://{folder}/group", rank=rank, world_size=WORLD)
     for case in runs.CASES:
         if names and case.__name__ not in names:
             continue

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -73,20 +73,17 @@ class Server:
             target = home / "settings" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(json.dumps(value))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
         folders = {
             "JUPYTER_CONFIG_DIR": "config",
             "JUPYTER_DATA_DIR": "data",
-            "JUPYTER_RUNTIME_DIR": "runtime",
             "IPYTHONDIR": "ipython",
             "JUPYTERLAB_SETTINGS_DIR": "settings",
             "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
             "TCOMPILE_CACHE_DIR": "tcompile-cache",
         }
         env = {**os.environ, **{name: str(home / folder) for name, folder in folders.items()}}
+        self.runtime = tempfile.TemporaryDirectory(prefix="lab-")  # sockets of kernels: a path of at most 107 bytes
+        env["JUPYTER_RUNTIME_DIR"] = self.runtime.name
         env["JUPYTER_PREFER_ENV_PATH"] = "0"  # this checkout's labextension, not one that the environment has installed
         self.log = (home / "server.log").open("w+")
         self.process = subprocess.Popen(
@@ -97,8 +94,8 @@ class Server:
                 "--no-browser",
                 "--allow-root",
                 "--ip=127.0.0.1",
-                f"--port={port}",
-                "--ServerApp.port_retries=0",
+                "--ServerApp.port_retries=1000",
+                "--KernelManager.transport=ipc",  # a free TCP port may be another's before the kernel binds it
                 "--IdentityProvider.token=",
                 f"--ServerApp.root_dir={self.root}",
                 "--expose-app-in-browser",
@@ -112,13 +109,15 @@ class Server:
         self._wait()
 
     def _wait(self) -> None:
+        said = Path(self.runtime.name, f"jpserver-{self.process.pid}.json")  # the server tells the port that it got
         for _ in range(300):
             if self.process.poll() is not None:
                 break
             try:
+                self.url = json.loads(said.read_text())["url"].rstrip("/")
                 with urllib.request.urlopen(f"{self.url}/api", timeout=2):
                     return
-            except (urllib.error.URLError, OSError):
+            except (urllib.error.URLError, OSError, ValueError):
                 time.sleep(0.2)
         self.log.seek(0)
         raise RuntimeError(f"JupyterLab did not start:\n{self.log.read()[-3000:]}")
@@ -134,6 +133,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
         self.log.close()
+        self.runtime.cleanup()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from tests.kernels import STARTUP_SECONDS, kernel_manager
+
 pytest.importorskip("IPython")
 
 CELL = """
@@ -57,14 +59,14 @@ while True:
 @pytest.mark.parametrize("seconds", [0.4, 1.2])
 def test_interrupted(seconds, tmp_path):
     """While it compiles, or after, while it runs: KeyboardInterrupt, no compiler process left, the kernel goes on."""
-    jupyter_client = pytest.importorskip("jupyter_client")
+    pytest.importorskip("jupyter_client")
     pytest.importorskip("ipykernel")
-    manager = jupyter_client.KernelManager(kernel_name="python3")
+    manager = kernel_manager()
     manager.start_kernel(env={**os.environ, "TCOMPILE_CACHE_DIR": str(tmp_path)})
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=90)
+        client.wait_for_ready(timeout=STARTUP_SECONDS)
 
         def run(code):
             return client.execute_interactive(code, timeout=120, output_hook=lambda message: said.append(message))[

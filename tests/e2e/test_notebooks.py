@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels import notebook_client
+
 nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("nbclient")
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(p for p in FOLDER.glob("*.ipynb") if not p.name.startswith("00_"))
@@ -23,10 +25,9 @@ def test_notebook(path: Path) -> None:
         cell.source = cell.source.replace("compare=eager,torch", "compare=eager time=200ms")
         cell.source = cell.source.replace('    "torch.compile": torch.compile(rms_norm),\n', "")
         cell.source = cell.source.replace("seconds=4.0", "seconds=0.3")
-    client = nbclient.NotebookClient(
+    client = notebook_client(
         notebook,
         timeout=120,
-        kernel_name="python3",
         store_widget_state=False,
         resources={"metadata": {"path": str(FOLDER)}},
     )

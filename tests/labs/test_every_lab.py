@@ -9,6 +9,7 @@ import pytest
 
 from tcompile.labs.grader import grade
 from tcompile.labs.library import labs
+from tests.kernels import notebook_client
 
 LABS = labs()
 # `make test` takes one lab; `make labs` sets this and takes them all.
@@ -46,11 +47,9 @@ def test_labs_are_numbered_in_order() -> None:
 @each
 def test_the_solution_s_notebook_runs_and_shows_pictures(lab, tmp_path: Path) -> None:
     """Every cell, in a kernel, in under three minutes; the checks in it pass."""
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    nbformat, _ = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(lab.instructor / "solution.zh.ipynb", as_version=4)
-    nbclient.NotebookClient(
-        notebook, timeout=180, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    notebook_client(notebook, timeout=180, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = {
         c["id"]: "".join(o.get("data", {}).get("text/html", "") for o in c.outputs)
         for c in notebook.cells

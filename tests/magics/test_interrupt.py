@@ -5,7 +5,9 @@ import time
 
 import pytest
 
-jupyter_client = pytest.importorskip("jupyter_client")
+from tests.kernels import STARTUP_SECONDS, kernel_manager
+
+pytest.importorskip("jupyter_client")
 pytest.importorskip("ipykernel")
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -20,11 +22,11 @@ def f(x):
 
 @pytest.fixture(scope="module")
 def kernel():
-    manager = jupyter_client.KernelManager(kernel_name="python3")
+    manager = kernel_manager()
     manager.start_kernel()
     client = manager.client()
     client.start_channels()
-    client.wait_for_ready(timeout=60)
+    client.wait_for_ready(timeout=STARTUP_SECONDS)
     assert run(client, SETUP)["status"] == "ok"
     yield manager, client
     client.stop_channels()

@@ -6,6 +6,7 @@ import pytest
 
 from tcompile.compiler.report import MIME, CompileReport
 from tcompile.kernel_magics.render.html import render_html
+from tests.kernels import notebook_client
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,7 @@ def notebook_of(*cells):
 
 
 def client_of(nb):
-    return nbclient.NotebookClient(nb, timeout=60, store_widget_state=False, kernel_name="python3")
+    return notebook_client(nb, timeout=60, store_widget_state=False)
 
 
 def execute(*cells):

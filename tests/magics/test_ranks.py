@@ -12,6 +12,8 @@ import time
 import pytest
 import torch
 
+from tests.kernels import STARTUP_SECONDS, kernel_manager
+
 pytest.importorskip("IPython")
 pytestmark = [
     pytest.mark.slow,
@@ -305,15 +307,15 @@ def test_nothing_is_left_of_a_kernel_that_is_killed():
 
 def test_in_a_kernel():
     """Ctrl-C as a notebook sends it, the report as a notebook gets it, and the kernel's end."""
-    jupyter_client = pytest.importorskip("jupyter_client")
+    pytest.importorskip("jupyter_client")
     from tcompile.compiler.report import MIME
 
-    manager = jupyter_client.KernelManager(kernel_name="python3")
+    manager = kernel_manager()
     manager.start_kernel()
     client = manager.client()
     try:
         client.start_channels()
-        client.wait_for_ready(timeout=120)
+        client.wait_for_ready(timeout=STARTUP_SECONDS)
 
         def execute(code, interrupt=False):
             request, seen = client.execute(code), []
