@@ -19,6 +19,7 @@ __all__ = ["KINDS", "MULTIPLE", "opened", "is_number", "own_sizes", "with_argume
 KINDS = ("pointwise", "tiled", "split")  # of layouts whose numbers are left open
 MULTIPLE = 16
 _MOST = 2**31
+ARGUMENTS = 64  # that stand for numbers: a launch carries 4 KB of arguments, buffers among them
 _MARK = "_open_"  # and a number: it stands in the text until all of it is there
 _MARKED = re.compile(rf"\b{_MARK}(\d+)\b")
 
@@ -43,10 +44,14 @@ def own_sizes(sizes: Sequence[Any]) -> list[Any]:
 
 
 def with_arguments(texts: Sequence[str]) -> tuple[list[str], tuple[int, ...]]:
-    """The texts with names of arguments for the marks, and the numbers, in the order in which they are first met."""
+    """The texts with names of arguments for the marks, and the numbers, in the order in which they are first met.
+    The numbers beyond ARGUMENTS stay in the texts.
+    """
     numbers: dict[str, str] = {}
 
     def name(m: re.Match[str]) -> str:
+        if m[1] not in numbers and len(numbers) == ARGUMENTS:
+            return m[1]
         return numbers.setdefault(m[1], f"{NUMBER}{len(numbers)}")
 
     done = [_MARKED.sub(name, text) for text in texts]

@@ -6,6 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
+from tcompile.compiler.codegen.triton.open_numbers import ARGUMENTS  # noqa: E402
 from tcompile.compiler.fusion.schedule import Launch  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job  # noqa: E402
 
@@ -51,3 +52,11 @@ def test_what_is_divided_by_stays_a_number():
 def test_sizes_that_vary_leave_nothing_open():
     g = as_gpu(lambda x: torch.relu(x) * 3, torch.randn(64, 48), dynamic=True)
     assert not any(k.source.numbers for k in g.kernels)
+
+
+def test_a_launch_carries_so_many():
+    def f(x):
+        return torch.cat([x[:, i * 16 : i * 16 + 16] * 2 for i in range(0, 200, 2)], 1)
+
+    numbers = [len(k.source.numbers) for k in check_as_gpu(f, torch.randn(3, 3200)).kernels]
+    assert max(numbers) <= ARGUMENTS, numbers
