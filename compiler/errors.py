@@ -14,6 +14,7 @@ __all__ = [
     "ToolchainError",
     "NoToolchainError",
     "InternalError",
+    "OutdatedCapture",
     "VerifyError",
 ]
 
@@ -80,3 +81,12 @@ class VerifyError(TCompileError, AssertionError):
 
 class InternalError(TCompileError, RuntimeError):
     """A bug of tcompile's own. Users get the eager result and a note in the report; tests fail."""
+
+
+class OutdatedCapture(InternalError):
+    """What a capture relied on changed while it compiled, as `failure` says: an import registered with an abstract
+    class, or another thread wrote a global. Once is no bug."""
+
+    def __init__(self, text: str, failure: object):
+        super().__init__(text)
+        self.failure = failure

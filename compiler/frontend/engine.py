@@ -37,7 +37,7 @@ from ..capture.entry.result import CaptureResult, SkipFrame
 from ..capture.library.torch_marks import made_by_stock
 from ..capture.machine.signals import StateMade
 from ..config import Options
-from ..errors import BackendError, FullGraphError, InternalError, TCompileError, ToolchainError
+from ..errors import BackendError, FullGraphError, InternalError, OutdatedCapture, TCompileError, ToolchainError
 from ..guards.explain import explain_failure
 from ..guards.guard import Guard, GuardFailure
 from ..guards.guard_program import compile_guards
@@ -327,7 +327,12 @@ class Engine:
         reasons = failures()
         try:
             try:
-                return self._make_entry(cache, state, func, args, reasons, break_errors, small)
+                try:
+                    return self._make_entry(cache, state, func, args, reasons, break_errors, small)
+                except OutdatedCapture as outdated:
+                    small.clear()
+                    events.emit("recompile", frame=name, failures=[outdated.failure], call=1)
+                    return self._make_entry(cache, state, func, args, reasons, break_errors, small)
             except (SkipFrame, TCompileError, *_THE_MACHINE):
                 raise
             except Exception as e:
@@ -462,9 +467,10 @@ class Engine:
         if bad >= 0:
             g = result.guards[bad]
             why = explain_failure(g, func, args, guards=program.guards)
-            raise InternalError(
+            raise OutdatedCapture(
                 f"the guard {g.kind} on {g.source.name() if g.source else 'state'} does not hold for the call that it "
-                f"was made for: expected {why.expected_text}, got {why.got_text}"
+                f"was made for: expected {why.expected_text}, got {why.got_text}",
+                why,
             )
         result.break_errors = break_errors
         placed, result.placed = result.placed, []

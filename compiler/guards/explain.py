@@ -16,7 +16,7 @@ from ..symbolic.expr import is_signed
 from .guard import Guard, GuardFailure
 from .python_program import PythonGuardProgram, evaluate_source
 from .source import Source
-from .state import read_field
+from .state import SubclassAnswers, read_field
 from .tensors import is_symbol, tensor_mismatch
 from .source_values import Unreachable, class_holds, const_equal, float_holds, dict_keys, length, same_code
 from .weak import present
@@ -40,6 +40,7 @@ _STATE_WORDS = {
     "saved_tensor_hooks": "hooks for saved tensors",
     "decimal": "the context of decimal arithmetic",
     "break_errors": "error_on_graph_break",
+    "abstract_classes": "which classes abstract classes count as their own",
 }
 _STATE_ADVICE = {
     "grad_mode": "call it under the same grad mode each time (torch.no_grad(), or not); each mode has its own entry",
@@ -48,6 +49,7 @@ _STATE_ADVICE = {
     "default_dtype": "set the default dtype before the first call",
     "default_device": "set the default device before the first call",
     "num_threads": "set the number of threads before the first call",
+    "abstract_classes": "register classes with abstract ones before the first call",
 }
 
 
@@ -437,6 +439,12 @@ def _first_pair(kind: str, sources: tuple, func: Callable, args: Sequence[Any]) 
 def _state(guard: Guard) -> GuardFailure:
     for name, wanted in guard.expected.items():
         got = read_field(name)
+        if isinstance(wanted, SubclassAnswers) and (changed := wanted.changed()) is not None:
+            cls, abstract, answer = changed
+            words = f"issubclass({cls.__name__}, {abstract.__name__})"
+            return GuardFailure(
+                guard, not answer, name, f"{words} was {answer}", f"{words} is {not answer}", _STATE_ADVICE[name]
+            )
         if got != wanted and not const_equal(got, wanted):
             words = _STATE_WORDS.get(name) or f"{name.partition(':')[0]}({name.partition(':')[2]!r})".replace(
                 "('')", "()"

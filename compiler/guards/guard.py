@@ -84,6 +84,7 @@ STATE_FIELDS = (
     "saved_tensor_hooks",
     "decimal",
     "break_errors",
+    "abstract_classes",
 )
 
 

@@ -20,6 +20,7 @@ anomaly           (anomaly mode, check_nan)
 saved_tensor_hooks  bool
 decimal           this thread's context of arithmetic on decimal.Decimal
 break_errors      whether graph breaks are errors (error_on_graph_break), which the program puts back later
+abstract_classes  abc's token, which each register() moves; guards hold SubclassAnswers, which equal it while they hold
 a dotted name     what that C function of torch (or sys) gives, such as torch._C._get_cudnn_enabled: flags that the
                   program read.
                   With an argument behind a colon: torch.get_autocast_dtype:cpu
@@ -27,10 +28,12 @@ a dotted name     what that C function of torch (or sys) gives, such as torch._C
 
 from __future__ import annotations
 
+import abc
 import decimal
 import sys
 import threading
 import types
+import weakref
 from typing import Any, Callable, Iterable
 
 import torch
@@ -47,6 +50,7 @@ __all__ = [
     "DEFAULT_FIELDS",
     "AUTOCAST_DEVICES",
     "hidden_hooks",
+    "SubclassAnswers",
 ]
 
 # What any capture may have relied on. Not among them: matmul_precision (190 ns to read), which matters to code that
@@ -170,6 +174,7 @@ _READERS: dict[str, Callable[[], Any]] = {
     "saved_tensor_hooks": _saved_tensor_hooks,
     "decimal": _decimal,
     "break_errors": are_errors,
+    "abstract_classes": abc.get_cache_token,
 }
 assert set(_READERS) == set(STATE_FIELDS)
 
@@ -211,3 +216,51 @@ def flag_name(fn: Any, args: Iterable[Any]) -> str | None:
 def read_state(fields: Iterable[str] = DEFAULT_FIELDS) -> dict[str, Any]:
     """The present values, as a STATE guard's `expected` holds them."""
     return {f: _READERS[f]() for f in fields}
+
+
+class SubclassAnswers:
+    """What isinstance and issubclass said of abstract classes of the program's: what the field `abstract_classes` has
+    to be.
+
+    Python counts all registrations of a process in one token. Imports move it, too (numpy and sympy register their
+    numbers), so that this equals any token under which the answers are what they were.
+    """
+
+    def __init__(self) -> None:
+        self._token = abc.get_cache_token()
+        self._answers: list[tuple[weakref.ref[type], weakref.ref[type], bool]] = []
+        self._any_change = False  # whether any registration may matter
+
+    def note(self, cls: Any, abstract: type) -> None:
+        if not isinstance(cls, type) or _says_its_class(cls):
+            self._any_change = True
+        else:
+            self._answers.append((weakref.ref(cls), weakref.ref(abstract), issubclass(cls, abstract)))
+
+    def hold(self) -> bool:
+        token = abc.get_cache_token()
+        if token == self._token:
+            return True
+        if self._any_change or self.changed() is not None:
+            return False
+        self._token = token
+        return True
+
+    def changed(self) -> tuple[type, type, bool] | None:
+        """The first question whose answer is another one, with the old answer. Classes that are gone ask nothing."""
+        for cls_, abstract_, answer in self._answers:
+            cls, abstract = cls_(), abstract_()
+            if cls is not None and abstract is not None and issubclass(cls, abstract) is not answer:
+                return cls, abstract, answer
+        return None
+
+    def __eq__(self, token: Any) -> bool:
+        return self is token or type(token) is int and self.hold()
+
+    __hash__ = object.__hash__
+
+
+def _says_its_class(cls: type) -> bool:
+    """Whether objects of a class answer themselves what their class is, as mocks do."""
+    found = next(vars(c)["__class__"] for c in cls.__mro__ if "__class__" in vars(c))
+    return found is not vars(object)["__class__"]

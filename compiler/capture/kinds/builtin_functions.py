@@ -119,7 +119,7 @@ def issubclass_(m: Machine, value: Any, classes: Any) -> bool:
     classes = m.deep_plain(classes)
     if (answer := _asked_class(m, "__subclasscheck__", value, value, classes)) is not None:
         return answer
-    m.world.rely_on_subclasses(classes)
+    m.world.rely_on_subclasses(value, classes)
     if isinstance(value, type):
         m.world.rely_on_bases(value)
     return m.native(issubclass, value, classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import copyreg
 import dataclasses
 import functools
 import inspect
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
+_HEAP_TYPE = 1 << 9
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # numbers, to the program
 
 
@@ -120,7 +122,7 @@ def _deep_copy(m: Machine, value: Any, memo: dict[int, tuple[Any, Any]]) -> Any:
     """As copy.deepcopy does it: what stands twice in a value stands twice in its copy, and a tuple in which nothing is
     copied is its own copy."""
     t = type(value)
-    if t in ATOMS or isinstance(value, _SYMBOLS):
+    if t in ATOMS or isinstance(value, (*_SYMBOLS, types.FunctionType, types.BuiltinFunctionType, type)):
         return value
     if id(value) in memo:
         return memo[id(value)][1]
@@ -138,6 +140,10 @@ def _deep_copy(m: Machine, value: Any, memo: dict[int, tuple[Any, Any]]) -> Any:
         if id(value) in memo:  # it holds itself, by a list
             return memo[id(value)][1]
         memo[id(value)] = value, (copied := parts if any(a is not b for a, b in zip(parts, before)) else value)
+    elif _copied_by_attributes(t) and not hasattr(t, "__deepcopy__"):
+        memo[id(value)] = value, (copied := m.world.create(m.native(object.__new__, t)))
+        for name, v in _attributes(m, value):
+            object.__setattr__(copied, name, _deep_copy(m, v, memo))
     else:
         plain = m.deep_plain(value)
         if not constant_only(plain) or not _same_types(m, value):
@@ -168,21 +174,36 @@ def copy_(m: Machine, value: Any) -> Any:
         return plain.copy()
     if type(plain) in ATOMS or type(plain) in (tuple, frozenset):
         return value  # its own copy
-    if (
-        type(value).__reduce_ex__ is not object.__reduce_ex__
-        or hasattr(type(value), "__copy__")
-        or hasattr(type(value), "__getstate__")
-        and type(value).__getstate__ is not object.__getstate__
-        or isinstance(value, torch.nn.Module)
-    ):
-        raise Break("unsupported", f"copy.copy of a {type(value).__name__}")
     cls_ = type(value)
-    if not cls_.__flags__ & (1 << 9) or not hasattr(value, "__dict__"):
+    if not _copied_by_attributes(cls_) or hasattr(cls_, "__copy__"):
         raise Break("unsupported", f"copy.copy of a {cls_.__name__}")
     made = m.world.create(m.native(object.__new__, cls_))
-    for name in list(m.iterate(m.getattr(value, "__dict__"))):
-        object.__setattr__(made, name, m.getattr(value, name))
+    for name, v in _attributes(m, value):
+        object.__setattr__(made, name, v)
     return made
+
+
+def _copied_by_attributes(cls_: type) -> bool:
+    """Whether a copy of an object is a new object with the same `__dict__`: a class of Python's that has no say."""
+    return (
+        cls_.__flags__ & _HEAP_TYPE != 0
+        and cls_.__reduce_ex__ is object.__reduce_ex__
+        and cls_.__reduce__ is object.__reduce__
+        and getattr(cls_, "__getstate__", None) is getattr(object, "__getstate__", None)
+        and not hasattr(cls_, "__setstate__")
+        and cls_.__new__ is object.__new__
+        and not hasattr(cls_, "__getnewargs__")
+        and not hasattr(cls_, "__getnewargs_ex__")
+        and cls_ not in copyreg.dispatch_table
+        and cls_.__dictoffset__ != 0
+        and not issubclass(cls_, torch.nn.Module)
+        and not any("__slots__" in vars(c) and vars(c)["__slots__"] for c in cls_.__mro__)
+    )
+
+
+def _attributes(m: Machine, value: Any) -> list[tuple[Any, Any]]:
+    """Names and values of an object's own `__dict__`, which properties do not stand before."""
+    return list(m.plain(m.getattr(value, "__dict__")).items())
 
 
 @python_function(("dataclasses", "dataclass"))

@@ -25,7 +25,7 @@ import torch
 from ...guards import source as S
 from ...guards.guard import FunctionSpec, Guard, TensorSpec
 from ...guards.source import Source
-from ...guards.state import read_field
+from ...guards.state import SubclassAnswers, read_field
 from ...marks import demanded_dims, dynamic_dims, static_dims, unbacked_dims
 from ...symbolic.expr import ge
 from ...graph.history import is_refused
@@ -483,11 +483,13 @@ class World:
         ):
             self.guard(S.attr(self.anchor(cls), "__mro__"), "EQUALS", cls.__mro__, "the class's bases")
 
-    def rely_on_subclasses(self, classes: Any) -> None:
-        """isinstance and issubclass of an abstract class of the user's: register() makes other classes its
-        subclasses.
+    def rely_on_subclasses(self, asked: Any, classes: Any) -> None:
+        """Rely on whether a class is a subclass of abstract classes of the user's: register() makes other classes
+        theirs.
         """
         for cls in classes if isinstance(classes, tuple) else (classes,):
+            if isinstance(cls, tuple):
+                self.rely_on_subclasses(asked, cls)
             if getattr(cls, "_is_protocol", False):
                 raise Break(
                     "unsupported",
@@ -495,11 +497,11 @@ class World:
                     "ask for a class, or use hasattr",
                 )
             if isinstance(cls, abc.ABCMeta) and not is_trusted_module(getattr(cls, "__module__", None) or ""):
-                self.state("_abc.get_cache_token", abc.get_cache_token())
+                self.state_relied.setdefault("abstract_classes", SubclassAnswers()).note(asked, cls)
 
     def is_instance(self, value: Any, classes: Any) -> bool:
         """`isinstance(value, classes)`; native for all but the stand-ins."""
-        self.rely_on_subclasses(classes)
+        self.rely_on_subclasses(self.type_of(value), classes)
         self.rely_on_bases(self.type_of(value))
         if isinstance(value, TraceTensor):
             real = self.reals.get(id(value))
