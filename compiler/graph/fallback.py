@@ -1,7 +1,8 @@
 """Metadata of operators without a rule: run them on meta tensors.
 
 This is the slow path: some of torch's meta functions are Python and import a good part of torch when they first run.
-Symbolic sizes are fixed to their hints first, by guards. Each operator met is said once per process (event "fallback").
+Symbolic sizes are fixed to their hints first, by guards. Each operator of torch's that is met is said once per process
+(event "fallback").
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .. import events
+from ..ops.closed_set import CUSTOM, extern_reason
 from ..symbolic.expr import Expr
 from .meta.core import DataDependentError, TensorMeta, fix
 
@@ -37,7 +39,7 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
     name = str(op)
     if op.namespace not in ("aten", "prims") and all(str(r.type) == "NoneType" for r in op._schema.returns):
         return None  # of the program's, for its effect: nothing is to be known of it
-    if name not in _said and op not in taken_apart:
+    if name not in _said and op not in taken_apart and extern_reason(op) != CUSTOM:  # (theirs are run on purpose)
         _said.add(name)
         events.emit("fallback", what=name, reason="no metadata rule: run on meta tensors", count=1)
     if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:

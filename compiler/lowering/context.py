@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from ..ops import philox
-from ..ops.closed_set import LIBRARY, NO_RULE
+from ..ops.closed_set import NO_RULE, extern_reason
 from ..ops.functional_forms import Form, form_of
 from ..symbolic.expr import Expr, as_expr, ceildiv, maybe_int
 from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, load, param, prim
@@ -205,12 +205,10 @@ class Lowering:
         kwargs = {k: self.arg(a) for k, a in node.kwargs.items()}
         f = RULES.get(target) if form_of(target) is None else RULES[Form]
         if f is None:
-            packet = target._schema.name.split("::")[-1] if isinstance(target, torch._ops.OpOverload) else str(target)
-            reason = LIBRARY.get(packet)
-            if reason is None:
-                if not isinstance(target, torch._ops.OpOverload):
-                    return self.scalar_call(target, args, kwargs)
-                reason = NO_RULE
+            if not isinstance(target, torch._ops.OpOverload):
+                return self.scalar_call(target, args, kwargs)
+            reason = extern_reason(target)
+            if reason == NO_RULE:
                 self.fallbacks[str(target)] += 1
             return self.extern(node, args, kwargs, reason)
         mark = len(self.steps)
@@ -220,7 +218,7 @@ class Lowering:
             return f(self, node, *args, **kwargs)
         except NoRule as e:
             del self.steps[mark:]
-            if target._schema.name.split("::")[-1] not in LIBRARY:  # (those are called by choice)
+            if extern_reason(target) == NO_RULE:  # (others are called by choice)
                 self.fallbacks[str(target)] += 1
             return self.extern(node, args, kwargs, str(e))
 

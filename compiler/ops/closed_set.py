@@ -22,6 +22,7 @@ __all__ = [
     "VIEWS",
     "DATA_MOVEMENT",
     "FACTORIES",
+    "CUSTOM",
     "LIBRARY",
     "OPSET",
     "is_extern",
@@ -153,8 +154,22 @@ LIBRARY: dict[str, str] = {
     ),
     **dict.fromkeys(
         """upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d
-        upsample_bicubic2d upsample_trilinear3d grid_sampler_2d im2col""".split(),
+        upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d im2col
+        upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+        _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
+        upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward
+        upsample_trilinear3d_backward _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward
+        grid_sampler_2d_backward grid_sampler_3d_backward col2im""".split(),
         "resampling",
+    ),
+    **dict.fromkeys("histc bincount".split(), "counting"),
+    **dict.fromkeys("_fft_r2c _fft_c2c _fft_c2r".split(), "Fourier transform"),
+    **dict.fromkeys(
+        """_linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex _linalg_svd cholesky cholesky_inverse
+        cholesky_solve geqrf linalg_cholesky_ex linalg_eig linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex
+        linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_qr
+        linalg_solve_triangular lu_unpack ormqr triangular_solve""".split(),
+        "linear algebra",
     ),
     **dict.fromkeys(
         """all_reduce all_reduce_ all_reduce_coalesced all_gather_into_tensor all_gather_into_tensor_coalesced
@@ -164,6 +179,8 @@ LIBRARY: dict[str, str] = {
     ),
 }
 NO_RULE = "no lowering rule"
+CUSTOM = "custom operator"  # of the program's or of its libraries': called as it is, which is what it is for
+_OURS = ("aten", "prims", "mkldnn", "quantized", "_c10d_functional", "c10d", "_c10d_functional_autograd", "tcompile")
 # Of LIBRARY, those that are no part of torch's public interface, or may go on to such.
 _PRIVATE = frozenset("linear _int_mm _linear_pointwise mkldnn_convolution scaled_dot_product_attention".split())
 
@@ -178,15 +195,14 @@ def is_extern(node: torch.fx.Node) -> bool:
 
 
 def extern_reason(op: Any) -> str:
-    """Why an operator is extern: "matrix product", ...; NO_RULE for what nobody expected."""
-    return LIBRARY.get(_name(op), NO_RULE)
+    """Why an operator is extern: "matrix product", ...; CUSTOM for those of other packages, NO_RULE for what nobody
+    expected.
+    """
+    namespace, _, name = op._schema.name.partition("::")
+    return LIBRARY.get(name, NO_RULE) if namespace in _OURS else CUSTOM
 
 
 def takes_any_layout(op: Any) -> bool:
     """Whether an extern operator is known to read its operands wherever they lie. Those that are no part of torch's
     public interface may take contiguous operands for granted (mkldnn_rnn_layer does)."""
-    return _name(op) in LIBRARY and _name(op) not in _PRIVATE
-
-
-def _name(op: Any) -> str:
-    return op._schema.name.partition("::")[2]
+    return extern_reason(op) not in (CUSTOM, NO_RULE) and op._schema.name.partition("::")[2] not in _PRIVATE

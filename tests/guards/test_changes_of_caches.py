@@ -190,3 +190,36 @@ def test_a_cache_counts_what_the_program_asks(result: str, backend: str) -> None
         return [*ran, f(x, 2), tuple(given.cache_info())]
 
     eq(observed(lambda f: tcompile.compile(f, backend=backend)), observed(lambda f: f))
+
+
+@pytest.mark.parametrize("reads", ["nothing", "what is changed"])
+def test_asked_after_effects(reads: str) -> None:
+    """One that gives the same without them is in the graph; another is called where it stands, and cached then."""
+    kept: list = []
+
+    @functools.cache
+    def half(n: int) -> float:
+        return n / 2
+
+    @functools.cache
+    def scaled(n: int) -> float:
+        return n * 2 + (len(kept) if reads == "what is changed" else half(n))
+
+    def program(x: torch.Tensor) -> Any:
+        kept.append(0)
+        return x * scaled(3), scaled(3)
+
+    with tcompile.record() as record:
+        f = tcompile.compile(program, backend="eager")
+        for cleared in (False, True, False):
+            if cleared:
+                scaled.cache_clear()
+            before = len(kept)
+            got, size = f(x), scaled.cache_info().currsize
+            after = list(kept)
+            del kept[before:]
+            if cleared:
+                scaled.cache_clear()
+            eq(got, program(x))
+            assert after == kept and size == 1
+    assert bool(record.report().graph_breaks) == (reads == "what is changed")

@@ -53,9 +53,10 @@ def call_cached(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
 def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
     """The value that the cache has, or gets now."""
     given = [_key(m, a) for a in args], {k: _key(m, v) for k, v in kwargs.items()}
-    if m.effects or len(m.graph.scopes) > 1 or m.graph.written:
+    late = bool(m.effects or m.graph.written)
+    if len(m.graph.scopes) > 1 or late and not constant_only((*given[0], *given[1].values())):
         raise Break("c_call", f"the cached function {name} is called after effects that it may see")
-    before = len(m.effects.entries)
+    before, calls = len(m.effects.entries), m.graph.calls
     try:
         result = m.call(
             fn.__wrapped__, args, kwargs
@@ -63,14 +64,17 @@ def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
     except Raised:
         raise Break("c_call", f"the cached function {name} raises") from None
     new = [e for e in m.effects.entries[before:] if e is not None]
-    if new and result is None and all(e.kind == "call" for e in new) and not m.graph.written:
+    may_write = bool(m.graph.written) and m.graph.calls > calls
+    if new and result is None and all(e.kind == "call" for e in new) and not may_write:
         del m.effects.entries[before:]  # it only prints or logs: the cache decides, when the entry runs
         return builtin_calls.log_effect(m, fn, args, kwargs)
-    if new or m.graph.written:
+    if new or may_write:
         raise Break("c_call", f"the cached function {name} has side effects: whether they happen depends on its cache")
     if fn.cache_parameters()["maxsize"] == 0:
         raise Break("c_call", f"the cached function {name} caches nothing")
     value = specialize(result)
+    if late and not const_equal(value, _without_effects(fn, name, args, kwargs)):
+        raise Break("c_call", f"the cached function {name} is called after effects that it sees")
     if type(value) not in ATOMS and not isinstance(value, _SHARED):
         # It is told by its identity: the cache is asked now. An atom waits for the entry, which asks as often as the
         # program does: cache_info() counts that.
@@ -88,6 +92,16 @@ def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
     if isinstance(value, (tuple, type, enum.Enum, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
         m.world.anchor(value)
     return value
+
+
+def _without_effects(fn: Any, name: str, args: list, kwargs: dict) -> Any:
+    """What a function of constants gives now, while effects of the program wait for the entry's end: the entry asks the
+    cache before them.
+    """
+    try:
+        return fn.__wrapped__(*args, **kwargs)
+    except Exception:
+        raise Break("c_call", f"the cached function {name} raises without effects that come before it") from None
 
 
 def _key(m: Machine, value: Any) -> Any:

@@ -551,6 +551,37 @@ for _n, _names in {
     rule(*_names.split())(_resample(_n))
 
 
+def _resample_backward(channels_last: bool) -> Any:
+    """Gradients of resampling have the shape of what was resampled, and may lie as the gradient does."""
+
+    def f(g: TensorMeta, output_size: Any, input_size: Sequence[IntLike], *_: Any) -> TensorMeta:
+        if g.ndim != len(input_size) or not all(map(same, g.shape, (*input_size[:2], *output_size))):
+            raise RuntimeError(f"Expected grad_output to have the shape of output; got {list(g.shape)}")
+        fmt = suggest_format(g) if channels_last else torch.contiguous_format
+        return new(input_size, g.dtype, g.device, strides_for(input_size, fmt))
+
+    return f
+
+
+for _keeps, _names in {
+    True: (
+        "upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d"
+    ),
+    False: (
+        "upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d upsample_bicubic2d _upsample_bicubic2d_aa "
+        "upsample_nearest3d _upsample_nearest_exact3d"
+    ),
+}.items():
+    rule(*(f"{_name}_backward" for _name in _names.split()))(_resample_backward(_keeps))
+
+
+@rule("grid_sampler_2d_backward", "grid_sampler_3d_backward")
+def grid_sampler_backward(
+    g: TensorMeta, x: TensorMeta, grid: TensorMeta, mode: int, padding: int, align: bool, mask: Sequence[bool]
+) -> tuple[TensorMeta | None, TensorMeta]:
+    return new(x.shape, x.dtype, x.device) if mask[0] else None, new(grid.shape, grid.dtype, grid.device)
+
+
 @rule("grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(x: TensorMeta, grid: TensorMeta, *_: Any) -> TensorMeta:
     shape = (*x.shape[:2], *grid.shape[1:-1])
@@ -573,6 +604,17 @@ def im2col(x: TensorMeta, kernel: Any, dilation: Any, padding: Any, stride: Any)
             " must be at least one"
         )
     return new((n, fold(c * k[0] * k[1]), numel(blocks)), x.dtype, x.device)
+
+
+@rule("col2im")
+def col2im(x: TensorMeta, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
+    k, d, p, s = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
+    if x.ndim not in (2, 3) or not all(v > 0 for v in (*k, *d, *s)) or not all(v >= 0 for v in p):
+        raise RuntimeError("col2im: kernel, dilation and stride are greater than zero, padding is not negative")
+    blocks = [fold((size[i] + 2 * p[i] - d[i] * (k[i] - 1) - 1) // s[i] + 1) for i in range(2)]
+    if not same(x.shape[-1], fold(blocks[0] * blocks[1])) or not same(fix(x.shape[-2]) % (k[0] * k[1]), 0):
+        raise RuntimeError(f"col2im: {list(x.shape)} does not hold {blocks} blocks of {list(k)}")
+    return new((*x.shape[:-2], fold(x.shape[-2] // (k[0] * k[1])), *size), x.dtype, x.device)
 
 
 # ---- embedding bags
