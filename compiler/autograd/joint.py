@@ -18,7 +18,7 @@ from ..graph.captured import CapturedGraph, GraphInput
 from ..graph.aten import AtenGraph
 from ..graph.functionalize import Functionalizer, NewValue
 from ..graph.higher_order import has_backward
-from ..graph.history import BACKWARD
+from ..graph.history import BACKWARD, gradients
 from ..graph.meta.core import contiguous_strides
 from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, holds_outer, recording, tensor_meta
@@ -140,7 +140,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
             raise CannotTrace("a result depends on no input that requires grad, but on a tensor made inside that does")
         with _backward_modes():
             try:
-                grads = torch.autograd.grad(plan.tensors, leaves_of, tangents, allow_unused=True)
+                grads = gradients(plan.tensors, leaves_of, tangents)
             except RuntimeError as e:
                 if "NYI SymInt equality" in str(e):  # autograd's formula of pow looks at the exponent
                     raise CannotTrace("an exponent is a size or an int that changes") from None

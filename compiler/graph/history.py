@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 import torch
+from torch.autograd.graph import _engine_run_backward
 
-__all__ = ["BACKWARD", "backward_module", "history", "is_refused", "node_of", "remember_module", "saves_tensors"]
+__all__ = [
+    "BACKWARD",
+    "backward_module",
+    "gradients",
+    "history",
+    "is_refused",
+    "node_of",
+    "remember_module",
+    "saves_tensors",
+]
 
 BACKWARD = "backward"  # the module that nodes of backward passes are in
 _MODULE = "tcompile_module"  # in the metadata of autograd's nodes
@@ -27,6 +37,20 @@ def is_refused(t: torch.Tensor) -> bool:
 def node_of(t: torch.Tensor) -> Any:
     """`t.grad_fn`; None also for a view that eager refuses to use."""
     return None if is_refused(t) else t.grad_fn
+
+
+def gradients(
+    roots: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    retain_graph: bool = False,
+) -> tuple[torch.Tensor | None, ...]:
+    """torch.autograd.grad(roots, inputs, tangents, allow_unused=True) of tangents that fit. torch compares their sizes
+    with its own algebra, for which it imports sympy: a third of a second in the first step of a process.
+    """
+    return _engine_run_backward(
+        tuple(roots), tuple(tangents), retain_graph, False, tuple(inputs), True, accumulate_grad=False
+    )
 
 
 def history(*tensors: torch.Tensor) -> set[Any]:

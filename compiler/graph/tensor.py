@@ -17,7 +17,7 @@ import torch
 from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, maybe_int
 from ..symbolic.node import wrap
-from ..ops import cudnn, grad_scaling, lstm
+from ..ops import conjugates, cudnn, grad_scaling, lstm
 from . import known_values
 from .fallback import meta_by_running
 from .known_values import Storage, Traced
@@ -40,7 +40,7 @@ __all__ = [
     "is_torchs_own",
 ]
 
-_INSTEAD = {**cudnn.INSTEAD, **grad_scaling.INSTEAD, **lstm.INSTEAD}
+_INSTEAD = {**conjugates.INSTEAD, **cudnn.INSTEAD, **grad_scaling.INSTEAD, **lstm.INSTEAD}
 
 
 class Recorder(Protocol):

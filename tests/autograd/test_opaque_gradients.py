@@ -59,7 +59,7 @@ def test_only_the_operator_itself_runs_opaque():
             ends = torch.tensor([1, 5, 7])  # values alone: the same graph
     report = r.report()
     assert not report.graph_breaks and not report.recompiles
-    assert {f.what.partition(".")[0] for f in report.fallbacks} == {"tcompile_tests", "tcompile_gradients"}
+    assert not report.fallbacks, "operators of other packages are called as they are"
     assert len(report.kernels) >= 3  # before it and behind it, in both passes
     assert by_groups._backward_fn is backward and by_groups._setup_context_fn is setup
 

@@ -110,3 +110,16 @@ def test_a_change_while_it_compiles():
     report = record.report()
     assert len(seen) == 2 and not report.fallbacks and len(report.recompiles) == 1
     assert torch.equal(compiled(x, Late()), x * 2) and len(seen) == 2
+
+
+def test_gradients_import_no_algebra():
+    """torch's algebra of sizes needs sympy, whose import takes longer than a small step's compilation."""
+    program = (
+        "import sys, torch, tcompile\n"
+        "step = tcompile.compile(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))\n"
+        "for n in (3, 5, 6):\n"
+        "    step(torch.randn(n, 4)).sum().backward()\n"
+        "print('sympy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "False\n", done.stdout + done.stderr

@@ -311,6 +311,7 @@ ROWS = (
     Row("torch._dynamo.utils", "counters get_compilation_metrics", "the report beside stock's"),
     Row("torch._dynamo.utils", "_get_error_on_graph_break _set_error_on_graph_break", "error_on_graph_break"),
     Row("torch.autograd", "_is_checkpoint_valid", "reentrant checkpoints"),
+    Row("torch.autograd.graph", "_engine_run_backward", "gradients of tangents that fit"),
     Row("torch._dynamo.trace_rules", "_allowed_callable_ids", "torch.compiler.allow_in_graph"),
     Row("torch.distributed.distributed_c10d", "_get_default_store", "ranks take rank 0's decision"),
     Row("torch.distributed.distributed_c10d", "_world _world.pg_names.items", "the process groups of a rank"),

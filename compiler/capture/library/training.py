@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 import torch
 
 from ...graph.higher_order import BackwardCall, in_this_thread
-from ...graph.history import BACKWARD, history, node_of, saves_tensors
+from ...graph.history import BACKWARD, gradients, history, node_of, saves_tensors
 from ...graph.tensor import TraceTensor
 from ...guards import source as S
 from ...guards.state import read_field
@@ -64,7 +64,7 @@ class BackwardPasses:
         leaves = [v for n in history(t) if (v := getattr(n, "variable", None)) is not None]
         try:
             with in_this_thread():
-                torch.autograd.grad([t], leaves, [torch.ones_like(t)], retain_graph=True, allow_unused=True)
+                gradients([t], leaves, [torch.ones_like(t)], retain_graph=True)
         except RuntimeError as e:
             if "modified by an inplace operation" in str(e):
                 return str(e)
