@@ -7,23 +7,19 @@ read of them: the logarithm of the sum, which training keeps and programs ask fo
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Sequence
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, const, load, prim, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
 from ...lowering.lowered import View
 from ...lowering.rewrite import Rewriter, tidy
 from ...symbolic.expr import Expr, as_expr
 from .producers import Finder, NoMatch, inverse
+from .row_patterns import number_of_row
 
 __all__ = ["RowResult", "row_results"]
-
-F32 = torch.float32
-TOP, TOTAL = acc("top", F32), acc("total", F32)
-INFINITE, NAN = const(math.inf, F32), const(math.nan, F32)
 
 
 @dataclass
@@ -58,7 +54,7 @@ def row_results(
             continue
         try:
             in_its_symbols = Rewriter(lambda e, m=m: tidy(e.subs(m), mine))  # type: ignore[misc]
-            made = _of_row(finder, nest, in_its_symbols(nest.value), scores, mine)
+            made = number_of_row(finder, nest.reduce_op, in_its_symbols(nest.value), scores, mine)
         except NoMatch:
             continue
         if made is not None:
@@ -91,43 +87,14 @@ def _reductions(finder: Finder, product: Buffer) -> list[LoopNest]:
             seen.add(b)
             if isinstance(s, View) or s.reduce_op is None and finder.leads(b):
                 todo.append(b)
-            elif s.reduce_op in ("max", "sum") and not s.scan and len(s.reduce_axes) == 1 and s.value.dtype == F32:
+            elif (
+                s.reduce_op in ("max", "sum")
+                and not s.scan
+                and len(s.reduce_axes) == 1
+                and s.value.dtype == torch.float32
+            ):
                 out.append(s)
     return out
-
-
-def _of_row(finder: Finder, nest: LoopNest, value: Value, scores: Value, ranges: dict[str, tuple]) -> Value | None:
-    """What a reduction of `value` over the keys gives, NaN and infinities included."""
-    if nest.reduce_op == "max":
-        unknown = prim("logical_and", prim("isnan", TOTAL), prim("ne", TOP, INFINITE))
-        return prim("where", unknown, NAN, TOP) if finder.same(value, scores, ranges) else None
-    power = finder.peeled(value, ranges)
-    less = finder.peeled(power.args[0], ranges) if power.op == "exp" else power
-    if less.op != "sub" or not finder.same(less.args[0], scores, ranges):
-        return None
-    top = finder.peeled(less.args[1], ranges)
-    if top.op == "where" and top.args[1].op == "const" and top.args[1].attr == 0:  # (as logsumexp has it)
-        infinite, top = finder.peeled(top.args[0], ranges), top.args[2]
-        if infinite.op != "eq" or infinite.args[1].op != "const" or infinite.args[1].attr != math.inf:
-            return None
-        size = finder.peeled(infinite.args[0], ranges)
-        if (
-            size.op != "abs"
-            or not _is_top(finder, size.args[0], scores, ranges)
-            or not _is_top(finder, top, scores, ranges)
-        ):
-            return None
-        return prim("where", prim("eq", TOP, INFINITE), INFINITE, TOTAL)
-    if not _is_top(finder, top, scores, ranges):
-        return None
-    return prim("where", prim("eq", prim("abs", TOP), INFINITE), NAN, TOTAL)
-
-
-def _is_top(finder: Finder, v: Value, scores: Value, ranges: dict[str, tuple]) -> bool:
-    try:
-        return finder.same(finder.row(v, "max", ranges), scores, ranges)
-    except NoMatch:
-        return False
 
 
 def _follows(nest: LoopNest, b: Buffer, known: dict[Buffer, RowResult], ranges: dict[str, tuple]) -> RowResult | None:

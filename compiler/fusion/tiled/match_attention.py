@@ -56,6 +56,7 @@ from .producers import (
     position,
     replaced,
 )
+from .row_patterns import softmax_of
 from .tile_kernel import ATTENTION_KERNEL, TileNames, tile_kernel
 from ..schedule import Template
 
@@ -168,7 +169,7 @@ class _Attentions(Finder):
     def _softmax(self, nest: LoopNest, ranges: dict[str, tuple]) -> tuple[Value, float, Value | None]:
         """(scores over the nest's axes, what a row gives that is masked as a whole, what its numbers are multiplied
         with), where the nest makes the softmax of something."""
-        p, empty, weight = self.peeled(load(nest.buffer, nest.index), ranges), math.nan, None
+        p, weight = self.peeled(load(nest.buffer, nest.index), ranges), None
         while p.op == "mul" and self.peeled(p.args[1], ranges).op != "reciprocal":
             other = next(
                 (
@@ -182,77 +183,7 @@ class _Attentions(Finder):
                 raise NoMatch
             weight = cast(other, torch.float32) if weight is None else prim("mul", weight, cast(other, torch.float32))
             p = self.peeled(next(x for x in p.args if x is not other), ranges)
-        if p.op == "where" and p.args[1].op == "const" and p.args[1].attr == 0:
-            none = self.row(p.args[0], "all", ranges)
-            p, empty = self.peeled(p.args[2], ranges), 0.0
-        else:
-            none = None
-        if p.op == "exp" and none is None:
-            return *self._by_logarithm(p, ranges), weight
-        if p.op == "div":
-            e, total = p.args
-        elif p.op == "mul" and self.peeled(p.args[1], ranges).op == "reciprocal":
-            e, total = p.args[0], self.peeled(p.args[1], ranges).args[0]
-        else:
-            raise NoMatch
-        power = self.peeled(e, ranges)
-        less = self.peeled(power.args[0], ranges) if power.op == "exp" else power
-        if less.op != "sub":
-            raise NoMatch
-        x, top = less.args
-        if not self.same(self.row(top, "max", ranges), x, ranges) or not self.same(
-            self.row(total, "sum", ranges), e, ranges
-        ):
-            raise NoMatch
-        if none is not None:
-            low = self.peeled(none, ranges)
-            if (
-                low.op != "eq"
-                or low.args[1].op != "const"
-                or low.args[1].attr != -math.inf
-                or not self.same(low.args[0], x, ranges)
-            ):
-                raise NoMatch
-        return x, empty, weight
-
-    def _by_logarithm(self, p: Value, ranges: dict[str, tuple]) -> tuple[Value, float]:
-        """(scores, what a row gives that is masked as a whole) of exp(score - logarithm of the sum of exponentials)."""
-        less, empty = self.peeled(p.args[0], ranges), math.nan
-        if less.op != "sub":
-            raise NoMatch
-        x, total = less.args[0], self.peeled(less.args[1], ranges)
-        if total.op == "where" and total.args[1].op == "const" and total.args[1].attr == 0:  # (0 where there is none)
-            none, total, empty = self.peeled(total.args[0], ranges), self.peeled(total.args[2], ranges), 0.0
-            if (
-                none.op != "eq"
-                or none.args[1].op != "const"
-                or none.args[1].attr != -math.inf
-                or self.peeled(none.args[0], ranges) is not total
-            ):
-                raise NoMatch
-        if total.op != "add":
-            raise NoMatch
-        for log, shift in (total.args, total.args[::-1]):
-            log, shift = self.peeled(log, ranges), self.peeled(shift, ranges)
-            power = self.peeled(self.row(log.args[0], "sum", ranges), ranges) if log.op == "log" else log
-            e = self.peeled(power.args[0], ranges) if power.op == "exp" else power
-            if (
-                e.op == "sub"
-                and self.same(e.args[0], x, ranges)
-                and self.peeled(e.args[1], ranges) is shift
-                and self._names(shift) <= self._names(self.peeled(log.args[0], ranges))
-            ):
-                return x, empty
-        raise NoMatch
-
-    def _names(self, v: Value) -> set[str]:
-        """The axes that a value is another along."""
-        return {
-            n
-            for x in walk([v])
-            if x.op in ("load", "index")
-            for n in (x.attr[1] if x.op == "load" else x.attr).symbol_names()
-        }
+        return *softmax_of(self, p, ranges), weight
 
     def _between(
         self,

@@ -204,6 +204,29 @@ def test_what_is_subtracted_of_each_score_is_a_part_of_it():
     torch.testing.assert_close(got.double(), f(*(x.double() for x in (q, k, v, c))).double(), rtol=4e-3, atol=4e-3)
 
 
+def test_what_lacks_exponentials_is_no_softmax():
+    """Scores less their greatest, divided by the sum of these or summed up, are attention but for one operator."""
+
+    def linear(q, k, v):
+        s = (q @ k.mT) * 0.2
+        less = s - s.amax(-1, keepdim=True)
+        return (less / less.sum(-1, keepdim=True)) @ v
+
+    def beside(q, k, v):
+        s = (q @ k.mT) * 0.2
+        return torch.softmax(s, -1) @ v, (s - s.amax(-1, keepdim=True)).sum(-1)
+
+    args = qkv(2, 40, 32, keys=50, dtype=f32)
+    for f in (linear, beside):
+        g = as_gpu(f, *args)
+        named = dict(zip("qkv", args))
+        out = f(*args)
+        for a, b in zip(
+            run(g, [named[b.name] for b in g.schedule.inputs]), out if f is beside else (out,), strict=True
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
 def test_infinities_and_nans_of_rows():
     """As torch.logsumexp and torch.amax have them: of nothing, of infinities, of NaN."""
     q, k, v = qkv(1, 40, 32, keys=50, dtype=f32)
