@@ -8,10 +8,9 @@ from typing import Any
 
 from ..lowering.ir import Buffer, LoopNest, walk
 from ..lowering.lowered import LoweredGraph
-from .tiled.match_attention import attention
+from .tiled.contractions import contractions
 from .build_kernel import build_kernel
 from .product_casts import without_casts
-from .tiled.match_chains import chains
 from .memory.placed_copies import without_copies
 from .value_cost import is_function
 from .tiled.match_dropout_attention import dropout_attention
@@ -40,7 +39,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     needed = output_buffers(lowered)
     steps, updated = updated_inputs(lowered)
     if fuse:
-        steps = chains(attention(steps, needed, hints, opts), needed, hints, opts)
+        steps = contractions(steps, needed, hints, opts)
         steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
         steps = dropout_attention(without_copies(steps, needed), needed, hints)
         if drop_rounding and opts.get("epilogue_fusion", True):

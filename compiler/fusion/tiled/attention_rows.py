@@ -8,15 +8,16 @@ read of them: the logarithm of the sum, which training keeps and programs ask fo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
+from ...lowering.ir import Buffer, LoopNest, Value, load, walk
 from ...lowering.lowered import View
 from ...lowering.rewrite import Rewriter, tidy
 from ...symbolic.expr import Expr, as_expr
-from .producers import Finder, NoMatch, inverse
+from .match import RowNumbers
+from .producers import KEY, Finder, NoMatch, inverse
 from .row_patterns import number_of_row
 
 __all__ = ["RowResult", "row_results"]
@@ -31,20 +32,13 @@ class RowResult:
     value: Value
 
 
-def row_results(
-    finder: Finder,
-    product: Buffer,
-    scores: Value,
-    domain: Sequence[Axis],
-    names: dict[str, Expr],
-    key: str,
-    ranges: dict[str, tuple],
-) -> dict[Buffer, RowResult]:
-    """Nests that are such, by what they store. `scores`: the softmax's, made from `product`, over `domain`, whose keys
-    are axis `key`; `names`: the kernel's axes for those; `ranges`: of these."""
+def row_results(finder: Finder, numbers: RowNumbers, ranges: dict[str, tuple]) -> dict[Buffer, RowResult]:
+    """Nests that are such, by what they store. `ranges`: of the kernel's axes."""
+    scores, domain, names = numbers.scores, numbers.domain, numbers.names
+    key = next(n for n, e in names.items() if e is KEY)
     mine = {a.symbol.name: (0, a.size) for a in domain}
     out: dict[Buffer, RowResult] = {}
-    for nest in _reductions(finder, product):
+    for nest in _reductions(finder, numbers.product):
         if len(nest.domain) != len(domain) or not all(
             as_expr(a.size) is as_expr(b.size) for a, b in zip(nest.domain, domain)
         ):

@@ -1,5 +1,5 @@
 """Who makes and who reads each buffer among the lowered steps, and what elements are computed by: for passes that put
-one kernel in the place of products and what lies around them (match_attention.py, match_chains.py)."""
+one kernel in the place of products and what lies around them (contractions.py)."""
 
 from __future__ import annotations
 
@@ -63,12 +63,10 @@ class Result(Protocol):
     """What a kernel makes: over `batch`, `rows` and `columns`, as the first output of `step`, at `index`."""
 
     batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
     columns: Any
     step: Extern
     index: Expr
-
-    @property
-    def rows(self) -> tuple[Axis, ...]: ...
 
 
 def is_product(s: Extern) -> bool:

@@ -1,0 +1,325 @@
+"""Contractions in tiles as kernels (templates.Contraction): attention, its gradients, chains of products.
+
+One engine for the patterns of `PATTERNS`: a matcher finds a sum over the keys of a row, the engine takes in what is
+done with each element of the result, makes the kernel, and puts it in the place of its steps. A kernel is taken only
+where it makes its inner products superfluous: what is never in memory is the point of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, NamedTuple, Sequence
+
+import torch
+
+from ...lowering.ir import Axis, Buffer, LoopNest, Stage, Value, acc, cast, load, round_to, walk
+from ...lowering.lowered import Extern, LoweredStep, View
+from ...lowering.rewrite import Rewriter, mapped, tidy, with_operands
+from ...lowering.templates import Contraction, InnerProduct, Softmax, WeightedSum
+from ...ops.tile_sizes import DTYPES
+from ...symbolic.expr import as_expr
+from ..inline import does_more
+from ..schedule import Template
+from .attention_rows import RowResult, row_results
+from .mask_conditions import normal_form
+from .match import Match, Product
+from .match_attention import CALLS, match_attention
+from .match_chains import match_chain
+from .producers import COLUMN, INNER, Finder, NoMatch, is_product, made_by, on_gpu, read_by, replaced
+from .tile_kernel import ATTENTION_KERNEL, CHAIN_KERNEL, Kind, TileNames, tile_kernel
+
+__all__ = ["contractions"]
+
+
+class Pattern(NamedTuple):
+    kind: Kind
+    match: Callable[[Finder, Extern, bool], Match]  # (steps, one of them, whether a library's kernel is no choice)
+    settle: Callable[[Finder, "Pattern", Sequence[Extern], bool], list[LoweredStep]]
+
+
+@dataclass
+class Bundle:
+    """Matches that are one kernel."""
+
+    matches: list[Match]
+    products: dict[Value, Product]
+    template: Template | None = None
+    gone: list[Any] = field(default_factory=list)  # the steps that it stands for, the last one that makes a result
+    place: Any = None  # the last of them
+
+
+def contractions(
+    steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], opts: Any
+) -> list[LoweredStep]:
+    """The steps with contractions of GPU tensors as Template steps, where these are the better choice (option
+    `attention`)."""
+    steps, wanted = list(steps), opts.get("attention", "auto")
+    if wanted == "library" or opts.get("emulate_precision", False):
+        return steps
+    for pattern in PATTERNS:
+        calls = [s for s in steps if isinstance(s, Extern) and (str(s.op) in CALLS or is_product(s)) and on_gpu(s)]
+        if calls:
+            steps = pattern.settle(Finder(steps, needed, hints), pattern, calls, wanted == "generated")
+    return steps
+
+
+def _each(finder: Finder, pattern: Pattern, calls: Sequence[Extern], always: bool) -> list[LoweredStep]:
+    """A kernel for each match, in the order of the steps: the next may read what this one makes."""
+    for s in calls:
+        try:
+            found = pattern.match(finder, s, always)
+            bundle = _built(finder, pattern.kind, Bundle([found], found.products), set())
+            dead = finder.superfluous(bundle.gone, bundle.template)
+            if not _saved(finder, found, dead):
+                continue
+            finder.put(bundle.template, _place(finder, bundle.template, bundle.place, dead), dead)
+        except NoMatch:
+            continue
+    return finder.steps()
+
+
+def _together(finder: Finder, pattern: Pattern, calls: Sequence[Extern], always: bool) -> list[LoweredStep]:
+    """Matches that go through the same products are one kernel, and a product is superfluous where all that read it are
+    such kernels: which ones are taken is known of all together."""
+    found = []
+    for s in calls:
+        try:
+            found.append(pattern.match(finder, s, always))
+        except NoMatch:
+            continue
+    while found:
+        results = {c.step.outputs[0] for c in found}
+        bundles = [_built(finder, pattern.kind, b, results) for b in _bundles(found)]
+        gone = [x for b in bundles for x in b.gone]
+        dead = finder.superfluous(gone, *[b.template for b in bundles])
+        kept = [c for c in found if _saved(finder, c, dead)]
+        if len(kept) == len(found):
+            return _placed(finder, bundles, {id(s) for s in dead}) or finder.first
+        found = kept  # (without those whose products are made in any case)
+    return finder.first
+
+
+# kind of kernel, how its sum is found, how it is settled which matches are taken
+PATTERNS = (
+    Pattern(ATTENTION_KERNEL, match_attention, _each),
+    Pattern(CHAIN_KERNEL, match_chain, _together),
+)
+
+
+def _saved(finder: Finder, found: Match, dead: Sequence[Any]) -> bool:
+    """Whether nothing makes the products of a match any more. (The products of a library's call are nowhere.)"""
+    return all(any(s is finder.made[w.attr[0]] for s in dead) for w in found.products if w.op == "load")
+
+
+def _bundles(found: Sequence[Match]) -> list[Bundle]:
+    """Chains over the same space, the products of one among those of the other."""
+    out: list[Bundle] = []
+    for c in sorted(found, key=lambda c: -len(c.products)):
+        for b in out:
+            if (
+                b.matches[0].space == c.space
+                and c.products.keys() <= b.products.keys()
+                and all(b.products[w] == x for w, x in c.products.items())
+            ):
+                b.matches.append(c)
+                break
+        else:
+            out.append(Bundle([c], dict(c.products)))
+    for b in out:
+        b.matches.sort(
+            key=lambda c: len(c.products)
+        )  # (a tile that needs fewer products comes first, and its numbers are gone early)
+    return out
+
+
+# ---- the kernel
+def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | None]) -> Bundle:
+    """The bundle with its kernel, a Template step. `results`: of all matches that are tried together."""
+    first = bundle.matches[0]
+    axes = (*first.batch, *first.rows, first.keys)
+    names = TileNames((*axes, Axis(INNER, 1), Axis(COLUMN, 1)))
+    batch, rows, (keys,) = names.sized(first.batch), names.sized(first.rows), names.sized((first.keys,))
+    with_softmax = first.score is not None  # (such a match is a bundle of its own)
+    elements: dict[Value, Value] = {}
+    products = []
+    for k, (w, p) in enumerate(bundle.products.items()):
+        name = "product" if with_softmax else f"product{k}"
+        elements[w] = p.element(acc(name, torch.float32))
+        products.append(InnerProduct(name, Axis(INNER, p.inner), names.value(p.a), names.value(p.b)))
+    softmax, read = None, [x for p in bundle.products.values() for x in (p.a, p.b)]
+    if first.score is not None:
+        names.value(first.c)  # (an operand of the kernel comes before what its score reads)
+        score = _computed(finder, first, first.score, elements)
+        softmax = Softmax(names.value(score), first.empty)
+        read.append(score)
+    sums, stages, more, buffers = [], [], [], []
+    for j, found in enumerate(bundle.matches):
+        name = "mixed" if with_softmax else f"sum{j}"
+        factor = None
+        if found.factor is not None:
+            factor = _computed(finder, found, found.factor, elements)
+        out = found.step.outputs[0]
+        assert out is not None
+        buffer, at, value, bundle.place, followers = finder.followers(found, out, found.ranges(), name)
+        if any(v.op == "load" and _memory(finder, v.attr[0]) in results for v in walk([value])):
+            # what follows two chains would be in both, and each wait for the other
+            buffer, at, followers = out, tidy(found.index, found.ranges()), []
+            value = round_to(acc(name, torch.float32), out.dtype)
+        columns = Axis(COLUMN, found.columns)
+        sums.append(WeightedSum(name, columns, None if factor is None else names.value(factor), names.value(found.c)))
+        stages.append(Stage((columns,), [], [names.store(buffer, at, value)]))
+        read += [found.c, value, *([] if factor is None else [factor])]
+        buffers.append(buffer)
+        more += followers
+    gone = [*(c.step for c in bundle.matches), *more]
+    numbers = _numbers_of_rows(finder, first, gone, read, buffers) if first.numbers is not None else []
+    if numbers:
+        stages.append(Stage((), [], [names.store(r.nest.buffer, r.index, r.value) for r in numbers]))
+    nests = [r.nest for r in numbers]
+    bundle.template = tile_kernel(
+        kind,
+        Contraction(batch, rows, keys, tuple(products), tuple(sums), softmax),
+        stages,
+        names,
+        finder.hints,
+        bundle.matches[-1].step,
+        (o for x in (*bundle.matches, *more, *nests) for o in x.origins),
+        (x for c in bundle.matches for x in c.lines),
+    )
+    bundle.gone = [*gone, *nests]
+    return bundle
+
+
+def _computed(finder: Finder, found: Match, v: Value, elements: dict[Value, Value]) -> Value:
+    """A score or a factor as a tile computes it: masks as conditions, and what is cheap made instead of read."""
+    for w, element in elements.items():
+        v = replaced(v, w, element)
+    v = _read_where_drawn(finder, found, finder.expanded(v, found.ranges(), finder.cheap))
+    v = cast(v, torch.float32)
+    return normal_form(v if found.score is not None else _unrounded(v))  # (scores are rounded where eager's are)
+
+
+def _unrounded(root: Value) -> Value:
+    """The value without roundings to 16 bits on the way: a tile's numbers are in registers, and rounded where they are
+    multiplied.
+    """
+
+    def rule(v: Value, args: tuple[Value, ...]) -> Value:
+        x = args[0] if args else v
+        widened = v.op == "cast" and v.dtype == torch.float32 and x.op == "cast" and x.dtype in DTYPES
+        return x.args[0] if widened and x.args[0].dtype == torch.float32 else with_operands(v, args)
+
+    return mapped(root, rule)
+
+
+def _read_where_drawn(finder: Finder, found: Match, v: Value) -> Value:
+    """A dropout's mask as it is in memory, where something else needs it there: each element drawn alone takes four
+    times as long as neighbours together.
+    """
+    known: dict[int, Value] = {}
+    ranges = found.ranges()
+    conditions = [c for c in walk([v]) if c.dtype == torch.bool and any(x.op == "philox" for x in c.args)]
+    for nest in finder.first if conditions else ():
+        if (
+            not isinstance(nest, LoopNest)
+            or nest.value.dtype != torch.bool
+            or nest.buffer.dtype != torch.bool
+            or not any(x.op == "philox" for x in nest.value.args)
+        ):
+            continue
+        axes = [a.symbol.name for a in nest.domain]
+        if [as_expr(a.size) for a in nest.domain] == [as_expr(a.size) for a in (*found.batch, *found.rows, found.keys)]:
+            m = dict(zip(axes, (a.symbol for a in (*found.batch, *found.rows, found.keys))))
+            same = Rewriter(on_index=lambda e, m=m: tidy(e.subs(m), ranges))(nest.value)  # type: ignore[misc]
+            known |= {c.id: load(nest.buffer, tidy(nest.index.subs(m), ranges)) for c in conditions if c is same}
+    return Rewriter(known=known)(v) if known else v
+
+
+def _numbers_of_rows(
+    finder: Finder, found: Match, gone: Sequence[Any], values: Sequence[Value], results: list[Buffer]
+) -> list[RowResult]:
+    """What the kernel stores besides `results`: numbers of rows that steps read which stay when `gone` are not there.
+    `values`: what it computes.
+    """
+    assert found.numbers is not None
+    rows = row_results(finder, found.numbers, found.ranges())
+    reads = tuple(dict.fromkeys(v.attr[0] for v in walk(values) if v.op == "load"))
+    tried = Template(found.step.op, reads, {}, results, reason="attention")
+    dead = {id(s) for s in finder.superfluous([*gone, *(r.nest for r in rows.values())], tried)}
+    return [
+        r for b, r in rows.items() if b in finder.needed or any(id(s) not in dead for s in finder.readers.get(b, ()))
+    ]
+
+
+def _memory(finder: Finder, b: Buffer) -> Buffer:
+    """What a buffer is a view of."""
+    while isinstance(v := finder.made.get(b), View):
+        b = v.base
+    return b
+
+
+# ---- its place
+def _place(finder: Finder, step: Template, place: Any, dead: Sequence[Any]) -> Any:
+    """Which of the steps that go the kernel runs in the place of: after what makes all that it reads, before all
+    that reads what it makes.
+    """
+    gone = {id(s) for s in dead}
+    after = max((finder.ends[b] for b in step.args if b in finder.ends), default=-1)
+    before = min(
+        (finder.order[id(s)] for b in made_by(step) for s in finder.readers.get(b, ()) if id(s) not in gone),
+        default=len(finder.first),
+    )
+    if after < finder.order[id(place)] < before:
+        return place
+    fits = [s for s in dead if after < finder.order[id(s)] < before]
+    if not fits:
+        raise NoMatch
+    return max(fits, key=lambda s: finder.order[id(s)])
+
+
+def _placed(finder: Finder, bundles: Sequence[Bundle], dead: set[int]) -> list[LoweredStep] | None:
+    """The steps with the bundles' kernels: each where the first of its results was made, behind what it reads and was
+    made later. None where that does not go: one of its results leads to another, or what has to come earlier has
+    effects."""
+    at = {id(s): i for i, s in enumerate(finder.first)}
+    kernels = [(min(at[id(s)] for s in b.gone), b.template) for b in bundles if b.template is not None]
+    new = {id(t) for _, t in kernels}
+    order: list[Any] = [
+        t
+        for _, t in sorted(
+            [*((i + 0.5, s) for i, s in enumerate(finder.first) if id(s) not in dead), *kernels], key=lambda x: x[0]
+        )
+    ]
+    at |= {id(b.template): max(at[id(s)] for s in b.gone) for b in bundles}
+    makers: dict[Buffer, list[Any]] = {}
+    for s in order:
+        for b in made_by(s):
+            makers.setdefault(b, []).append(s)
+    done: dict[int, Any] = {}
+
+    def missing(x: Any) -> Any:
+        """Something that x reads and that is not there yet. (Of several that write one buffer, those that come before
+        x.)
+        """
+        return next(
+            (
+                y
+                for b in read_by(x)
+                for y in makers.get(b, ())
+                if y is not x and id(y) not in done and (len(makers[b]) == 1 or at[id(y)] < at[id(x)])
+            ),
+            None,
+        )
+
+    for s in order:
+        path = [s]  # each step waits for the next
+        while path:
+            x = path[-1]
+            before = missing(x) if id(x) not in done else None
+            if before is not None and (any(y is before for y in path) or does_more(before) and id(before) not in new):
+                return None
+            if before is not None:
+                path.append(before)
+            else:
+                done.setdefault(id(x), path.pop())
+    return list(done.values())
