@@ -1,4 +1,4 @@
-"""What rules write with: `Lowering`, the walk over one graph, with the steps made so far.
+"""What rules write with: `Lowering`, with the steps made so far. lower.py walks over the graph.
 
 Rules (rules/) take it as `lo`. It stores values to buffers, reduces, views, and calls what has no rule.
 """
@@ -6,18 +6,16 @@ Rules (rules/) take it as `lo`. It stores values to buffers, reduces, views, and
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import torch
 import torch.fx
 
 from ..ops import philox
-from ..ops.closed_set import NO_RULE, extern_reason
-from ..ops.functional_forms import Form, form_of
-from ..symbolic.expr import Expr, as_expr, ceildiv, maybe_int
-from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, load, param, prim
-from .lowered import Extern, LoweredGraph, LoweredStep, OutputSpec, Param, View
-from .rule_table import RULES, VIEWS, NoRule
+from ..symbolic.expr import as_expr, ceildiv, maybe_int
+from .ir import Axis, Buffer, LoopNest, Value, cast, const, index, load, prim
+from .lowered import Extern, LoweredStep, Param, View
+from .rule_table import NoRule
 from .buffer_strides import (
     aligned_rows,
     matrix_in_place,
@@ -36,7 +34,9 @@ from .ref import (
     dim_symbol,
     flat_index,
     is_one,
+    is_tensor,
     numel,
+    plain_size,
     ref_of_buffer,
     remap,
     same,
@@ -114,12 +114,9 @@ class Lowering:
         self._view_base: dict[Buffer, Buffer] = {}
         self._realised: dict[tuple, Buffer] = {}
         self.foreign: set[Buffer] = set()  # made by library calls that allocate for themselves
-        self._results: dict[torch.fx.Node, Buffer] = {}
-        self._result_memory: set[Buffer] = set()
         self.drawing: Extern | None = None  # what draws for rules (rules/random.py), until torch's kernels draw
         self.drawing_at = 0  # where that stands: before whatever may be computed of it
 
-    # ---- the walk
     @property
     def node(self) -> torch.fx.Node | None:
         """The node that is lowered now: values that are made meanwhile are for it."""
@@ -129,128 +126,6 @@ class Lowering:
     def node(self, node: torch.fx.Node | None) -> None:
         self._node = node
         Value.making_for = node.name if node is not None else ""
-
-    def run(self) -> LoweredGraph:
-        n_input = 0
-        for node in self.aten.graph.nodes:
-            self.node = node
-            if node.op == "placeholder":
-                self.refs[node] = self.input(node, n_input)
-                n_input += 1
-            elif node.op == "get_attr":
-                self.refs[node] = self.constant(node)
-            elif node.op == "call_function":
-                self.refs[node] = self.call(node)
-        self.node = None
-        outputs = [self.output(o) for o in self.aten.outputs]
-        mutations = [(i, self.result(n)) for i, n in self.aten.mutations]
-        env = self.aten.env
-        return LoweredGraph(
-            self.steps,
-            self.inputs,
-            outputs,
-            mutations,
-            self.constants,
-            self._symbols(),
-            dict(getattr(env, "hints", None) or {}),
-            dict(self.fallbacks),
-            getattr(self.aten, "writes", {}),
-        )
-
-    def input(self, node: torch.fx.Node, i: int) -> Any:
-        val = node.meta["val"]
-        if _is_tensor(val):
-            b = self._buffer(node.name, shape_of(val.shape), val.dtype, strides_of(val), val.device, "input")
-            off = getattr(val, "storage_offset", 0)
-            b.storage_offset = _size(off() if callable(off) else off)
-            self.inputs.append(b)
-            return ref_of_buffer(b)
-        if isinstance(val, float) or getattr(self._graph_input(i), "kind", "") == "float":
-            name = node.name
-            self.inputs.append(("param", name, torch.float64))
-            return Scalar(name, param(name, torch.float64))
-        e = as_expr(val)
-        self.inputs.append(e)
-        return _size(e)
-
-    def _graph_input(self, i: int) -> Any:
-        inputs = getattr(self.aten, "inputs", None) or []
-        return inputs[i] if i < len(inputs) else None
-
-    def constant(self, node: torch.fx.Node) -> Ref:
-        owner: Any = getattr(self.aten, "constants", None)
-        if isinstance(owner, dict) and node.target in owner:
-            t = owner[node.target]
-        else:
-            t = self.aten.graph.owning_module if owner is None else owner
-            for part in str(node.target).split("."):
-                t = getattr(t, part)
-        if t._is_zerotensor():  # (which has no memory)
-            if t.dtype in DTYPES:
-                return Ref(tuple(t.shape), t.dtype, const(0, t.dtype))
-            t = torch.zeros(t.shape, dtype=t.dtype, device=t.device)
-        t = t.resolve_conj().resolve_neg()
-        if t.numel() == 1 and not t.dtype.is_complex and t.device.type == "cpu":
-            return Ref(tuple(t.shape), t.dtype, const(t.item(), t.dtype))
-        b = self._buffer(node.name, tuple(t.shape), t.dtype, tuple(t.stride()), t.device, "constant")
-        self.constants[b.name] = t
-        return ref_of_buffer(b)
-
-    def call(self, node: torch.fx.Node) -> Any:
-        target = node.target
-        if getattr(target, "__name__", "") == "getitem" and not isinstance(target, torch._ops.OpOverload):
-            seq, i = node.args
-            return self.arg(seq)[i]
-        args = tuple(self.arg(a) for a in node.args)
-        kwargs = {k: self.arg(a) for k, a in node.kwargs.items()}
-        f = RULES.get(target) if form_of(target) is None else RULES[Form]
-        if f is None:
-            if not isinstance(target, torch._ops.OpOverload):
-                return self.scalar_call(target, args, kwargs)
-            reason = extern_reason(target)
-            if reason == NO_RULE:
-                self.fallbacks[str(target)] += 1
-            return self.extern(node, args, kwargs, reason)
-        mark = len(self.steps)
-        try:
-            if target not in VIEWS:
-                self._known_dtypes(node, args)
-            return f(self, node, *args, **kwargs)
-        except NoRule as e:
-            del self.steps[mark:]
-            if extern_reason(target) == NO_RULE:  # (others are called by choice)
-                self.fallbacks[str(target)] += 1
-            return self.extern(node, args, kwargs, str(e))
-
-    def _known_dtypes(self, node: torch.fx.Node, args: tuple) -> None:
-        """Nests have no floats of eight bits on a CPU and none of the rarer types anywhere; of complex numbers rules
-        say themselves what they can do.
-        """
-        val = node.meta.get("val")
-        for x in (
-            *(val if isinstance(val, (tuple, list)) else (val,)),
-            *(a for b in args for a in (b if isinstance(b, (tuple, list)) else (b,))),
-        ):
-            dtype = getattr(x, "dtype", None)
-            if dtype is not None and dtype not in DTYPES and not dtype.is_complex and dtype not in self.dtypes():
-                raise NoRule(f"values of {dtype}")
-
-    def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
-        """Python arithmetic on sizes (operator.add, ...) inside the graph."""
-        return _size(
-            target(*(as_expr(a) if isinstance(a, int) and not isinstance(a, bool) else a for a in args), **kwargs)
-        )
-
-    def arg(self, a: Any) -> Any:
-        if isinstance(a, torch.fx.Node):
-            return self.refs[a]
-        if type(a) in (list, tuple) or isinstance(a, (list, tuple)):
-            return type(a)(self.arg(x) for x in a) if type(a) in (list, tuple) else [self.arg(x) for x in a]
-        if isinstance(a, slice):
-            return slice(self.arg(a.start), self.arg(a.stop), self.arg(a.step))
-        if isinstance(a, torch.SymInt):
-            return _size(a)
-        return a
 
     # ---- what rules use
     def meta(self, node: torch.fx.Node | None = None, k: int | None = None) -> Any:
@@ -421,7 +296,7 @@ class Lowering:
         extent = as_expr(1)
         for n, st in zip(base.shape, base.stride):
             extent = extent + (as_expr(n) - 1) * st
-        memory = self.view(base, (_size(extent),), (1,), 0)
+        memory = self.view(base, (plain_size(extent),), (1,), 0)
         at = self.store(index(e), ref.shape, torch.int64, stride, suffix="_at").value.attr[0]
         out = self._buffer(self._node_name() + "_copy", ref.shape, ref.dtype, stride)
         take = torch.ops.aten.take.default
@@ -470,7 +345,7 @@ class Lowering:
     def _device(self) -> Any:
         v = self.node.meta.get("val") if self.node is not None else None
         if isinstance(v, (tuple, list)):
-            v = next((x for x in v if _is_tensor(x)), None)
+            v = next((x for x in v if is_tensor(x)), None)
         return getattr(v, "device", None) or torch.device("cpu")
 
     def dtypes(self) -> frozenset[torch.dtype]:
@@ -494,7 +369,7 @@ class Lowering:
         outs: list[Buffer | None] = []
         result: list[Any] = []
         for k, m in enumerate(vals):
-            if _is_tensor(m):
+            if is_tensor(m):
                 b = self._buffer(
                     name if len(vals) == 1 else f"{name}_{k}",
                     shape_of(m.shape),
@@ -506,7 +381,7 @@ class Lowering:
                 result.append(ref_of_buffer(b))
             else:
                 outs.append(None)
-                result.append(m if m is None or isinstance(m, (bool, float)) else _size(m))
+                result.append(m if m is None or isinstance(m, (bool, float)) else plain_size(m))
         return outs, result
 
     def _operand(self, a: Any, m: Any, call: _Call) -> Any:
@@ -522,7 +397,7 @@ class Lowering:
 
     def _operand_in_memory(self, a: Ref, m: Any, call: _Call) -> Buffer:
         """A value in the layout that the call reads right, or fastest."""
-        strides = strides_of(m) if _is_tensor(m) else None
+        strides = strides_of(m) if is_tensor(m) else None
         if call.own_memory:
             return self.realise(a, strides, fresh=True)
         if call.mask is not None and a is call.mask:
@@ -599,7 +474,7 @@ class Lowering:
         else None.
         """
         v = strided(a)
-        if v is not None and v[0].kind != "temp" or not _is_tensor(m) or len(m.shape) != 2:
+        if v is not None and v[0].kind != "temp" or not is_tensor(m) or len(m.shape) != 2:
             return None
         if strides_of(m)[1] == 1:
             st = aligned_rows(m.dtype, m.shape, strides_of(m))
@@ -611,54 +486,6 @@ class Lowering:
         b = self.realise(remap(a, turned, {0: dim_symbol(2, 1), 1: dim_symbol(2, 0)}), st)
         return self.view(b, a.shape, st[::-1], 0)
 
-    # ---- the end
-    def result(self, node: torch.fx.Node) -> Buffer:
-        """The buffer of a result of the graph: memory of its own, laid out as the node's metadata says."""
-        b = self._results.get(node)
-        if b is None:
-            self.node = node
-            ref = self.refs[node]
-            b = self.realise(ref, strides_of(node.meta["val"]), fresh=True)
-            memory = self._view_base.get(b, b)
-            if memory in self._result_memory:  # two results are never one tensor
-                b = memory = self.copy(ref, strides_of(node.meta["val"]))
-            self._result_memory.add(memory)
-            self._results[node] = b
-            self.node = None
-        return b
-
-    def output(self, s: Any) -> OutputSpec:
-        """One of AtenGraph.outputs with buffers in the place of nodes."""
-        kind, value = s.kind, s.value
-        if kind == "buffer":
-            return OutputSpec("buffer", self.result(value), changes=s.changes)
-        if kind == "view":
-            base, shape, stride, offset = value
-            base = self.result(base) if isinstance(base, torch.fx.Node) else base
-            memory = base if isinstance(base, Buffer) else self.inputs[base]
-            meta = getattr(s, "meta", None)
-            dtype = meta.dtype if meta is not None and meta.dtype != memory.dtype else None
-            seen = (base, shape_of(shape), shape_of(stride), _size(offset))
-            return OutputSpec("view", seen, dtype, s.changes, s.detached)
-        if kind == "int":
-            r = self.refs[value] if isinstance(value, torch.fx.Node) else value
-            return OutputSpec("int", _size(r))
-        return OutputSpec(kind, value)
-
-    def _symbols(self) -> dict[str, tuple[int, str, int]]:
-        """Where the host finds each size symbol's value: the first input that shows it bare."""
-        out: dict[str, tuple[int, str, int]] = {}
-        for i, b in enumerate(self.inputs):
-            if isinstance(b, Expr):
-                if b.op == "sym":
-                    out.setdefault(b.name, (i, "value", 0))
-            elif isinstance(b, Buffer):
-                for what, sizes in (("size", b.shape), ("stride", b.stride)):
-                    for d, s in enumerate(sizes):
-                        if isinstance(s, Expr) and s.op == "sym":
-                            out.setdefault(s.name, (i, what, d))
-        return out
-
 
 class _Call(NamedTuple):
     """What decides in which layout a library call reads its operands."""
@@ -667,17 +494,6 @@ class _Call(NamedTuple):
     attention: bool
     mask: Any  # the operand that is added to the scores of an attention
     rows: bool  # those of a matrix begin where the library reads fastest
-
-
-def _is_tensor(v: Any) -> bool:
-    return hasattr(v, "dtype") and hasattr(v, "shape")
-
-
-def _size(x: Any) -> Any:
-    if type(x) is int or isinstance(x, (bool, float)) or x is None:
-        return x
-    e = as_expr(x)
-    return e.value if e.is_const else e
 
 
 def _tensor_metas(args: tuple, kwargs: dict) -> tuple[list, dict]:

@@ -7,14 +7,22 @@ and is counted. Fusion then decides which buffers exist at all.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
+
+import torch
+import torch.fx
 
 from .. import events
-from ..ops.closed_set import NO_RULE
+from ..ops.closed_set import NO_RULE, extern_reason
+from ..ops.functional_forms import Form, form_of
+from ..symbolic.expr import Expr, as_expr
 from . import rules  # noqa: F401  (registers the rules)
-from .context import Lowering
-from .ir import clear
-from .lowered import Extern, LoweredGraph
+from .buffer_strides import strides_of
+from .context import DTYPES, Lowering
+from .ir import Buffer, clear, const, param
+from .lowered import Extern, LoweredGraph, OutputSpec
+from .ref import Ref, Scalar, is_tensor, plain_size, ref_of_buffer, shape_of
+from .rule_table import RULES, VIEWS, NoRule
 
 __all__ = ["lower"]
 
@@ -24,9 +32,188 @@ def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
     fallback but in a `trial`.
     """
     clear()
-    lowered = Lowering(aten, opts).run()
+    lowered = Walk(aten, opts).run()
     if not trial:
         reasons = {str(s.op): s.reason for s in lowered.steps if isinstance(s, Extern)}
         for op, n in lowered.fallbacks.items():
             events.emit("fallback", what=op, reason=f"eager kernel: {reasons.get(op, NO_RULE)}", count=n)
     return lowered
+
+
+class Walk(Lowering):
+    """The walk over one graph, node by node."""
+
+    def __init__(self, aten: Any, opts: Any):
+        super().__init__(aten, opts)
+        self._results: dict[torch.fx.Node, Buffer] = {}
+        self._result_memory: set[Buffer] = set()
+
+    def run(self) -> LoweredGraph:
+        n_input = 0
+        for node in self.aten.graph.nodes:
+            self.node = node
+            if node.op == "placeholder":
+                self.refs[node] = self.input(node, n_input)
+                n_input += 1
+            elif node.op == "get_attr":
+                self.refs[node] = self.constant(node)
+            elif node.op == "call_function":
+                self.refs[node] = self.call(node)
+        self.node = None
+        outputs = [self.output(o) for o in self.aten.outputs]
+        mutations = [(i, self.result(n)) for i, n in self.aten.mutations]
+        env = self.aten.env
+        return LoweredGraph(
+            self.steps,
+            self.inputs,
+            outputs,
+            mutations,
+            self.constants,
+            self._symbols(),
+            dict(getattr(env, "hints", None) or {}),
+            dict(self.fallbacks),
+            getattr(self.aten, "writes", {}),
+        )
+
+    def input(self, node: torch.fx.Node, i: int) -> Any:
+        val = node.meta["val"]
+        if is_tensor(val):
+            b = self._buffer(node.name, shape_of(val.shape), val.dtype, strides_of(val), val.device, "input")
+            off = getattr(val, "storage_offset", 0)
+            b.storage_offset = plain_size(off() if callable(off) else off)
+            self.inputs.append(b)
+            return ref_of_buffer(b)
+        if isinstance(val, float) or getattr(self._graph_input(i), "kind", "") == "float":
+            name = node.name
+            self.inputs.append(("param", name, torch.float64))
+            return Scalar(name, param(name, torch.float64))
+        e = as_expr(val)
+        self.inputs.append(e)
+        return plain_size(e)
+
+    def _graph_input(self, i: int) -> Any:
+        inputs = getattr(self.aten, "inputs", None) or []
+        return inputs[i] if i < len(inputs) else None
+
+    def constant(self, node: torch.fx.Node) -> Ref:
+        owner: Any = getattr(self.aten, "constants", None)
+        if isinstance(owner, dict) and node.target in owner:
+            t = owner[node.target]
+        else:
+            t = self.aten.graph.owning_module if owner is None else owner
+            for part in str(node.target).split("."):
+                t = getattr(t, part)
+        if t._is_zerotensor():  # (which has no memory)
+            if t.dtype in DTYPES:
+                return Ref(tuple(t.shape), t.dtype, const(0, t.dtype))
+            t = torch.zeros(t.shape, dtype=t.dtype, device=t.device)
+        t = t.resolve_conj().resolve_neg()
+        if t.numel() == 1 and not t.dtype.is_complex and t.device.type == "cpu":
+            return Ref(tuple(t.shape), t.dtype, const(t.item(), t.dtype))
+        b = self._buffer(node.name, tuple(t.shape), t.dtype, tuple(t.stride()), t.device, "constant")
+        self.constants[b.name] = t
+        return ref_of_buffer(b)
+
+    def call(self, node: torch.fx.Node) -> Any:
+        target = node.target
+        if getattr(target, "__name__", "") == "getitem" and not isinstance(target, torch._ops.OpOverload):
+            seq, i = node.args
+            return self.arg(seq)[i]
+        args = tuple(self.arg(a) for a in node.args)
+        kwargs = {k: self.arg(a) for k, a in node.kwargs.items()}
+        f = RULES.get(target) if form_of(target) is None else RULES[Form]
+        if f is None:
+            if not isinstance(target, torch._ops.OpOverload):
+                return self.scalar_call(target, args, kwargs)
+            reason = extern_reason(target)
+            if reason == NO_RULE:
+                self.fallbacks[str(target)] += 1
+            return self.extern(node, args, kwargs, reason)
+        mark = len(self.steps)
+        try:
+            if target not in VIEWS:
+                self._known_dtypes(node, args)
+            return f(self, node, *args, **kwargs)
+        except NoRule as e:
+            del self.steps[mark:]
+            if extern_reason(target) == NO_RULE:  # (others are called by choice)
+                self.fallbacks[str(target)] += 1
+            return self.extern(node, args, kwargs, str(e))
+
+    def _known_dtypes(self, node: torch.fx.Node, args: tuple) -> None:
+        """Nests have no floats of eight bits on a CPU and none of the rarer types anywhere; of complex numbers rules
+        say themselves what they can do.
+        """
+        val = node.meta.get("val")
+        for x in (
+            *(val if isinstance(val, (tuple, list)) else (val,)),
+            *(a for b in args for a in (b if isinstance(b, (tuple, list)) else (b,))),
+        ):
+            dtype = getattr(x, "dtype", None)
+            if dtype is not None and dtype not in DTYPES and not dtype.is_complex and dtype not in self.dtypes():
+                raise NoRule(f"values of {dtype}")
+
+    def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
+        """Python arithmetic on sizes (operator.add, ...) inside the graph."""
+        return plain_size(
+            target(*(as_expr(a) if isinstance(a, int) and not isinstance(a, bool) else a for a in args), **kwargs)
+        )
+
+    def arg(self, a: Any) -> Any:
+        if isinstance(a, torch.fx.Node):
+            return self.refs[a]
+        if type(a) in (list, tuple) or isinstance(a, (list, tuple)):
+            return type(a)(self.arg(x) for x in a) if type(a) in (list, tuple) else [self.arg(x) for x in a]
+        if isinstance(a, slice):
+            return slice(self.arg(a.start), self.arg(a.stop), self.arg(a.step))
+        if isinstance(a, torch.SymInt):
+            return plain_size(a)
+        return a
+
+    # ---- the end
+    def result(self, node: torch.fx.Node) -> Buffer:
+        """The buffer of a result of the graph: memory of its own, laid out as the node's metadata says."""
+        b = self._results.get(node)
+        if b is None:
+            self.node = node
+            ref = self.refs[node]
+            b = self.realise(ref, strides_of(node.meta["val"]), fresh=True)
+            memory = self._view_base.get(b, b)
+            if memory in self._result_memory:  # two results are never one tensor
+                b = memory = self.copy(ref, strides_of(node.meta["val"]))
+            self._result_memory.add(memory)
+            self._results[node] = b
+            self.node = None
+        return b
+
+    def output(self, s: Any) -> OutputSpec:
+        """One of AtenGraph.outputs with buffers in the place of nodes."""
+        kind, value = s.kind, s.value
+        if kind == "buffer":
+            return OutputSpec("buffer", self.result(value), changes=s.changes)
+        if kind == "view":
+            base, shape, stride, offset = value
+            base = self.result(base) if isinstance(base, torch.fx.Node) else base
+            memory = base if isinstance(base, Buffer) else self.inputs[base]
+            meta = getattr(s, "meta", None)
+            dtype = meta.dtype if meta is not None and meta.dtype != memory.dtype else None
+            seen = (base, shape_of(shape), shape_of(stride), plain_size(offset))
+            return OutputSpec("view", seen, dtype, s.changes, s.detached)
+        if kind == "int":
+            r = self.refs[value] if isinstance(value, torch.fx.Node) else value
+            return OutputSpec("int", plain_size(r))
+        return OutputSpec(kind, value)
+
+    def _symbols(self) -> dict[str, tuple[int, str, int]]:
+        """Where the host finds each size symbol's value: the first input that shows it bare."""
+        out: dict[str, tuple[int, str, int]] = {}
+        for i, b in enumerate(self.inputs):
+            if isinstance(b, Expr):
+                if b.op == "sym":
+                    out.setdefault(b.name, (i, "value", 0))
+            elif isinstance(b, Buffer):
+                for what, sizes in (("size", b.shape), ("stride", b.stride)):
+                    for d, s in enumerate(sizes):
+                        if isinstance(s, Expr) and s.op == "sym":
+                            out.setdefault(s.name, (i, what, d))
+        return out

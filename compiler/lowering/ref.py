@@ -22,6 +22,8 @@ __all__ = [
     "shape_of",
     "same",
     "is_one",
+    "is_tensor",
+    "plain_size",
     "ref_of_buffer",
     "strided",
     "remap",
@@ -277,3 +279,14 @@ def _smaller(a: Expr, b: Expr) -> bool | None:
 
 def numel(shape: Sequence[Any]) -> Any:
     return maybe_int(mul_all(shape))
+
+
+def is_tensor(v: Any) -> bool:
+    return hasattr(v, "dtype") and hasattr(v, "shape")
+
+
+def plain_size(x: Any) -> Any:
+    if type(x) is int or isinstance(x, (bool, float)) or x is None:
+        return x
+    e = as_expr(x)
+    return e.value if e.is_const else e
