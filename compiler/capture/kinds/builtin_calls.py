@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import functools
-import inspect
 import itertools
 import logging
 import math
@@ -23,34 +22,33 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ...guards.state import AUTOCAST_DEVICES, flag_name, read_field
-from ...guards.source_values import is_constant
 from .callables import FUNCTIONS, KEEPS_TEXTS, function, own_class_method, python_function, run_handler
-from ..tensors import tensor_calls, tensor_factories
+from ..tensors import tensor_calls
 from ..machine.generators import InlineGenerator
-from .native.native_methods import call_native_method, settled_arguments
+from .native.native_methods import call_native_method
 from .identity import subclasses
 from ..numbers.late_text import LateText, join_texts
 from ..machine.signals import Break, Raised
-from ..tensors.tensor_subclasses import answers_calls
 from ..library.watched_warnings import keeps_warnings
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import ATOMS, is_placement
+from ..machine.stack_values import ATOMS
 from .builtin_types import python_method
 from .elements import as_index, as_number, settle_keys
 from .classes import new_object
-from .inline_policy import is_of_torch
 from .objects.texts import to_text
 from .operators import get_item, native_operation
-from ..arrays.numpy_arrays import call_numpy
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
 __all__ = [
-    "made_by_native",
-    "call_native",
+    "call_class_function",
     "is_logging",
+    "is_pure",
     "log_effect",
+    "made_by_native",
+    "pure",
+    "take_parts",
 ]
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -87,94 +85,12 @@ _OF_INTEGERS = frozenset(
 )
 
 
-def _is_pure(fn: Any) -> bool:
+def is_pure(fn: Any) -> bool:
     """Whether `fn` is in PURE; foreign callables (a ctypes function) may not even be hashable."""
     try:
         return fn in PURE
     except TypeError:
         return False
-
-
-_QUERY_PREFIXES = (
-    "_get_",
-    "get_",
-    "is_",
-    "_is_",
-    "_has",
-    "has_",
-    "_len_",
-    "are_",
-    "_are_",
-    "__set_forward",
-    "promote_types",
-    "can_cast",
-    "result_type",
-    "_jit_",
-    "_cuda_is",
-    "_cuda_getDevice",
-    "_log_api_usage_once",
-    "_dispatch",
-    "_show_config",
-    "_mps_is",
-    "_parse_to",
-)
-
-
-def call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
-    """A builtin function, or a builtin method bound to `owner`."""
-    try:
-        handler = FUNCTIONS.get(fn)
-    except TypeError:
-        handler = None
-    if m.late_texts and handler not in KEEPS_TEXTS:
-        args, kwargs = settled_arguments(fn, owner, args, kwargs)
-    if is_of_torch(fn, owner) and (m.devices.entered or m.devices.left):
-        kwargs = m.devices.named(fn, kwargs)
-    if handler is not None:
-        return run_handler(handler, m, args, kwargs)
-    if isinstance(owner, (types.ModuleType, type(None))) or isinstance(owner, type):
-        if isinstance(owner, type) and (own_class_method(fn, owner) or not is_of_torch(fn, owner)):
-            return _class_function(m, fn, owner, args, kwargs)
-        if is_of_torch(fn, owner):
-            return call_torch_function(m, fn, args, kwargs)
-        if _is_pure(fn):
-            return pure(m, fn, args, kwargs)
-        if type(fn) in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
-            return _getter(m, fn, args)
-        module = getattr(fn, "__module__", None) or getattr(owner, "__name__", "") or ""
-        kind = {
-            "time": "time",
-            "random": "random_python",
-            "_random": "random_python",
-            "io": "io",
-            "_io": "io",
-            "posix": "io",
-            "numpy": "numpy",
-            "ctypes": "c_call",
-            "_ctypes": "c_call",
-        }.get(module.partition(".")[0], "c_call")
-        if kind == "numpy" or type(fn).__module__ == "numpy":
-            return call_numpy(m, fn, args, kwargs)
-        name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
-        where = f"the native function {module + '.' if module else ''}{name} is called"
-        raise Break(
-            kind,
-            where + ", which capture knows nothing about" if kind == "c_call" else where if kind == "numpy" else "",
-        )
-    return call_native_method(m, fn, owner, args, kwargs)
-
-
-def lacks_arguments(fn: Any, args: list, kwargs: dict) -> bool:
-    """Whether native code refuses a call for the number and the names of its arguments."""
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):
-        return not args and not kwargs
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        return True
-    return False
 
 
 def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
@@ -203,7 +119,7 @@ def pure(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     return native_operation(m, functools.partial(fn, **kwargs) if kwargs else fn, *args)
 
 
-def _getter(m: Machine, fn: Any, args: list) -> Any:
+def take_parts(m: Machine, fn: Any, args: list) -> Any:
     if (source := m.world.source_of(fn)) is not None:
         m.world.guard(source, "ID", fn, "which items or attributes are taken")
     _, parts = fn.__reduce__()[:2]
@@ -229,7 +145,7 @@ def _call_named(m: Machine, fn: Any, args: list) -> Any:
     return m.call(m.getattr(args[0], name), given, dict(named))
 
 
-def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) -> Any:
+def call_class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) -> Any:
     """Static and class methods of native classes: dict.fromkeys, str.maketrans, chain.from_iterable, object.__new__,
     ...
     """
@@ -276,44 +192,7 @@ def _class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: dict) 
     return call_native_method(m, fn, owner, args, kwargs)
 
 
-# --- torch
-def call_torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
-    if any(is_placement(type(a)) for a in args) and all(type(a) in ATOMS or is_placement(type(a)) for a in args):
-        return m.native(fn, *args, **kwargs)
-    try:
-        if fn in tensor_factories.FACTORIES:
-            return tensor_factories.call_factory(m, fn, args, kwargs)
-    except TypeError as exc:
-        raise Break("unknown_object") from exc
-    name = getattr(fn, "__name__", "")
-    if (made := tensor_factories.of_numbers(m, fn, args, kwargs)) is not NotImplemented:
-        return made
-    if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
-        return tensor_calls.call_function(m, fn, args, kwargs)
-    if name.startswith(_QUERY_PREFIXES):
-        args = [m.deep_plain(a) for a in args]
-        value = m.native(fn, *args, **kwargs)
-        flag = flag_name(fn, args) if not kwargs else None
-        if flag is not None and is_constant(value):
-            m.world.state(flag, m.flags_before.get(flag, value))
-        return value
-    if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"):
-        raise Break("rng_state")
-    args = [m.deep_plain(a) for a in args]
-    if (
-        any(tensor_calls.holds_tensor(a) for a in args)
-        or not name.startswith("_")
-        and (answers_calls(args) or answers_calls(kwargs.values()))
-    ):
-        return tensor_calls.call_function(m, fn, args, kwargs)
-    if any(type(v) is torch._C._InferenceMode for v in (getattr(fn, "__self__", None), *args)):
-        raise Break("inference_mode")
-    raise Break(
-        "setting" if name.startswith(("_set_", "set_")) else "c_call",
-        f"the function torch.{name} is called, which changes or reads state that capture does not follow",
-    )
-
-
+# --- what torch is set to
 def _initial(m: Machine, field: str, present: Any) -> Any:
     if m.backward_of and field == "grad_mode" and not m.frames[-1].library:
         raise Break(

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import itertools
+import operator
 import reprlib
 import types
 import weakref
@@ -15,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 import torch
 
 from ...guards import source as S
+from ...guards.source_values import is_constant
+from ...guards.state import flag_name
 from ...runtime.dispatch import Dispatcher
 from . import builtin_calls, callables, classes, modules, operators
 from ..library import optimizers
 from ..tensors import subclass_calls, tensor_calls, tensor_factories
 from ..library.backward_reads import refuse_operator
-from .native.native_methods import call_native_method
+from .native.native_methods import call_native_method, settled_arguments
 from .caches import call_cached
 from ..tensors.exchanged import relies_on_parts
 from ..library.functional_transforms import Transformed, call_object, jacobian_wrapper
@@ -29,6 +33,7 @@ from .inline_policy import (
     CONSTANT_BY_NAME,
     is_disabled,
     is_leaf_function,
+    is_of_torch,
     is_trusted_function,
     is_trusted_module,
     known_constant_functions,
@@ -39,7 +44,8 @@ from ..machine.signals import Break, Plainly, Raised
 from ..library.torch_marks import is_allowed_in_graph, marked_call
 from ..library.watched_warnings import Warned, unless_it_warns
 from ...graph.tensor import TraceTensor
-from ..machine.stack_values import BOUND_NATIVE, MISSING, native_owner
+from ..tensors.tensor_subclasses import answers_calls
+from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, is_placement, native_owner
 from ..arrays.numpy_arrays import call_numpy
 from .lookups import class_attribute
 from .objects.class_attributes import guarded_function
@@ -48,7 +54,7 @@ from .parameters import bind
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["call", "call_python"]
+__all__ = ["call", "call_python", "call_torch_function"]
 
 _TRANSFORMS = torch.func.jacrev.__code__.co_filename
 _LRU = type(functools.lru_cache(lambda: None))
@@ -63,6 +69,30 @@ _RECURSIVE_REPRS = frozenset(
 )
 _LEGACY_TYPE = type(torch.FloatTensor)
 _OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+# functions of torch that only answer begin so
+_QUERY_PREFIXES = (
+    "_get_",
+    "get_",
+    "is_",
+    "_is_",
+    "_has",
+    "has_",
+    "_len_",
+    "are_",
+    "_are_",
+    "__set_forward",
+    "promote_types",
+    "can_cast",
+    "result_type",
+    "_jit_",
+    "_cuda_is",
+    "_cuda_getDevice",
+    "_log_api_usage_once",
+    "_dispatch",
+    "_show_config",
+    "_mps_is",
+    "_parse_to",
+)
 
 
 @passes_on
@@ -102,10 +132,10 @@ def call(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         raise Raised(TypeError(f"'{t.__name__}' object is not callable"))
     if method is not MISSING and isinstance(method, torch.nn.Module):
         return call(m, method, args, kwargs)
-    return builtin_calls.call_native(m, fn, None, args, kwargs)
+    return _call_native(m, fn, None, args, kwargs)
 
 
-def _call_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+def _call_bound_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """A native function, or a native method that is bound to its owner."""
     constant = known_constant_functions().get(id(fn))
     if constant is not None:
@@ -114,15 +144,109 @@ def _call_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     if type(owner) is TraceTensor:
         return tensor_calls.call_method(m, owner, fn.__name__, args, kwargs)
     try:
-        return builtin_calls.call_native(m, fn, owner, args, kwargs)
+        return _call_native(m, fn, owner, args, kwargs)
     except IndexError as error:  # an argument that is not there
-        if error is m.escaped or not builtin_calls.lacks_arguments(fn, args, kwargs):
+        if error is m.escaped or not _lacks_arguments(fn, args, kwargs):
             raise
         return m.native(fn, *args, **kwargs)  # raises the TypeError
 
 
+def _call_native(m: Machine, fn: Any, owner: Any, args: list, kwargs: dict) -> Any:
+    """A builtin function, or a builtin method bound to `owner`."""
+    try:
+        handler = callables.FUNCTIONS.get(fn)
+    except TypeError:
+        handler = None
+    if m.late_texts and handler not in callables.KEEPS_TEXTS:
+        args, kwargs = settled_arguments(fn, owner, args, kwargs)
+    if is_of_torch(fn, owner) and (m.devices.entered or m.devices.left):
+        kwargs = m.devices.named(fn, kwargs)
+    if handler is not None:
+        return callables.run_handler(handler, m, args, kwargs)
+    if isinstance(owner, (types.ModuleType, type(None))) or isinstance(owner, type):
+        if isinstance(owner, type) and (callables.own_class_method(fn, owner) or not is_of_torch(fn, owner)):
+            return builtin_calls.call_class_function(m, fn, owner, args, kwargs)
+        if is_of_torch(fn, owner):
+            return call_torch_function(m, fn, args, kwargs)
+        if builtin_calls.is_pure(fn):
+            return builtin_calls.pure(m, fn, args, kwargs)
+        if type(fn) in (operator.itemgetter, operator.attrgetter, operator.methodcaller):
+            return builtin_calls.take_parts(m, fn, args)
+        module = getattr(fn, "__module__", None) or getattr(owner, "__name__", "") or ""
+        kind = {
+            "time": "time",
+            "random": "random_python",
+            "_random": "random_python",
+            "io": "io",
+            "_io": "io",
+            "posix": "io",
+            "numpy": "numpy",
+            "ctypes": "c_call",
+            "_ctypes": "c_call",
+        }.get(module.partition(".")[0], "c_call")
+        if kind == "numpy" or type(fn).__module__ == "numpy":
+            return call_numpy(m, fn, args, kwargs)
+        name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__
+        where = f"the native function {module + '.' if module else ''}{name} is called"
+        raise Break(
+            kind,
+            where + ", which capture knows nothing about" if kind == "c_call" else where if kind == "numpy" else "",
+        )
+    return call_native_method(m, fn, owner, args, kwargs)
+
+
+def _lacks_arguments(fn: Any, args: list, kwargs: dict) -> bool:
+    """Whether native code refuses a call for the number and the names of its arguments."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return not args and not kwargs
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False
+
+
+def call_torch_function(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
+    if any(is_placement(type(a)) for a in args) and all(type(a) in ATOMS or is_placement(type(a)) for a in args):
+        return m.native(fn, *args, **kwargs)
+    try:
+        if fn in tensor_factories.FACTORIES:
+            return tensor_factories.call_factory(m, fn, args, kwargs)
+    except TypeError as exc:
+        raise Break("unknown_object") from exc
+    name = getattr(fn, "__name__", "")
+    if (made := tensor_factories.of_numbers(m, fn, args, kwargs)) is not NotImplemented:
+        return made
+    if tensor_calls.holds_tensor(args) or tensor_calls.holds_tensor(kwargs):
+        return tensor_calls.call_function(m, fn, args, kwargs)
+    if name.startswith(_QUERY_PREFIXES):
+        args = [m.deep_plain(a) for a in args]
+        value = m.native(fn, *args, **kwargs)
+        flag = flag_name(fn, args) if not kwargs else None
+        if flag is not None and is_constant(value):
+            m.world.state(flag, m.flags_before.get(flag, value))
+        return value
+    if name in ("manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"):
+        raise Break("rng_state")
+    args = [m.deep_plain(a) for a in args]
+    if (
+        any(tensor_calls.holds_tensor(a) for a in args)
+        or not name.startswith("_")
+        and (answers_calls(args) or answers_calls(kwargs.values()))
+    ):
+        return tensor_calls.call_function(m, fn, args, kwargs)
+    if any(type(v) is torch._C._InferenceMode for v in (getattr(fn, "__self__", None), *args)):
+        raise Break("inference_mode")
+    raise Break(
+        "setting" if name.startswith(("_set_", "set_")) else "c_call",
+        f"the function torch.{name} is called, which changes or reads state that capture does not follow",
+    )
+
+
 def _call_unbound_native(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
-    return builtin_calls.call_native(m, fn, None, args, kwargs)
+    return _call_native(m, fn, None, args, kwargs)
 
 
 def _call_operator(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
@@ -326,7 +450,7 @@ def _has_tensor(values: Iterable[Any]) -> bool:
 # marked by passes_on. Methods and objects with __call__ are done in call() itself, which costs no frame.
 _OF_TYPE: dict[type, Callable[[Machine, Any, list, dict], Any]] = {
     types.FunctionType: _call_function,
-    **dict.fromkeys(BOUND_NATIVE, _call_native),
+    **dict.fromkeys(BOUND_NATIVE, _call_bound_native),
     types.MethodDescriptorType: _call_descriptor,
     types.WrapperDescriptorType: _call_descriptor,
     types.ClassMethodDescriptorType: _call_unbound_native,

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...guards import source as S
 from . import exception_groups
-from ..kinds import operators
+from ..kinds import calls, operators
 from ..breaks.asserts import asserted
 from ..bytecode.opset import EXIT_SLOTS
 from ..bytecode.version import NULL_FIRST
@@ -233,7 +233,7 @@ def call(m: Machine, f: Frame, ins: Any) -> None:
         k = len(ins.kwnames)
         kwargs = dict(zip(ins.kwnames, args[-k:]))
         del args[-k:]
-    s.append(m.call(fn, args, kwargs))
+    s.append(calls.call(m, fn, args, kwargs))
 
 
 @handler("CALL_FUNCTION_EX")
@@ -255,7 +255,7 @@ def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
     for k in kwargs:
         if not isinstance(k, str):
             raise Raised(TypeError("keywords must be strings"))
-    f.stack.append(m.call(fn, args, kwargs))
+    f.stack.append(calls.call(m, fn, args, kwargs))
 
 
 @handler("MAKE_FUNCTION")

@@ -19,7 +19,7 @@ import torch
 from ...graph.tensor import TraceTensor
 from . import scalars
 from ..tensors import tensor_calls
-from ..kinds.builtin_calls import call_torch_function
+from ..kinds.calls import call_torch_function
 from ..kinds.callables import FUNCTIONS
 from ..kinds.parameters import interpret
 from .tensor_reads import is_read
