@@ -18,7 +18,7 @@ _AFTER_REPLY = 0.05  # seconds
 _MODULES = (
     "compiler.frontend.hook",
     "compiler.autograd.bridge",
-    "compiler.codegen.triton.generate_gpu",
+    "compiler.codegen.triton.print_kernel",
     "compiler.graph.aten_interpreter",
     "compiler.guards.probe",
     "compiler.guards.watch_probe",

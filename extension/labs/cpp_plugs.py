@@ -28,7 +28,7 @@ from ..compiler.codegen.cpp.layout import merge_axes, numel
 from ..compiler.codegen.cpp.prims import Operand, expression
 from ..compiler.codegen.cpp.printer import KernelSource
 from ..compiler.codegen.cpp.support import SIGNATURE, Support, Target
-from ..compiler.codegen.distinct_kernels import generate_kernels
+from ..compiler.codegen.generate import cuda_index, generate_kernels
 from ..compiler.codegen.generated import Generated, GeneratedKernel
 from ..compiler.codegen.target import host_target
 from ..compiler.config import Options
@@ -359,8 +359,6 @@ def cpp_stage(printer: Callable[[Pass], str]) -> Callable:
 
 
 def _cpu_target(schedule: Any, opts: Any) -> Target:
-    from ..compiler.codegen.triton.generate_gpu import cuda_index
-
     if cuda_index(schedule) is not None:
         raise Decline("a program on a GPU")
     return host_target(opts)

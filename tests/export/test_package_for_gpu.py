@@ -10,13 +10,13 @@ import torch
 
 pytest.importorskip("triton")
 
-from tcompile.compiler.codegen.triton import generate_gpu  # noqa: E402
+from tcompile.compiler.codegen.triton import gpu_target  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 
 
 def packed(monkeypatch, f, args, path, dynamic=None):
     """As on a machine with an H100, whose tensors are looked at nowhere."""
-    monkeypatch.setattr(generate_gpu, "_device", lambda index: GpuTarget("cuda", 90, 32, 132))
+    monkeypatch.setattr(gpu_target, "_device", lambda index: GpuTarget("cuda", 90, 32, 132))
     program = tcompile.export(f, args, dynamic=dynamic)
     for c in program.checks:
         if c.kind == "tensor":

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 import tcompile
 from tcompile.compiler.ops import keep_bits
-from tcompile.compiler.codegen import distinct_kernels
+from tcompile.compiler.codegen import generate
 from tcompile.compiler.codegen.cuda import product
-from tcompile.compiler.codegen.triton import generate_gpu
+from tcompile.compiler.codegen.triton import print_kernel as printer
 from tcompile.compiler.codegen.triton.layout import Choices
 from tcompile.compiler.codegen.triton.print_kernel import print_kernel
 from tcompile.compiler.codegen.triton.printer import without_locals
@@ -25,16 +25,16 @@ def printed(request, monkeypatch):
     """Every product is printed as tiles of so many columns; gives the names of those that were."""
     made: list[str] = []
 
-    def tiles(kernel, target, *, name, exact):
+    def tiles(kernel, target, *, name, **how):
         if product.find_tiles(without_locals(kernel), target) is None:
-            return print_kernel(kernel, target, name=name, exact=exact)
+            return print_kernel(kernel, target, name=name, **how)
         made.append(name)
         return print_kernel(
             kernel, target, Choices("tiles", xblock=request.param), name="k_" + "".join(c for c in name if c.isalnum())
         )
 
-    monkeypatch.setattr(distinct_kernels, "_printed", {})
-    monkeypatch.setattr(generate_gpu, "print_kernel", tiles)
+    monkeypatch.setattr(generate, "_printed", {})
+    monkeypatch.setattr(printer, "print_kernel", tiles)
     return made
 
 

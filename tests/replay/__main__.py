@@ -103,7 +103,7 @@ def _calls(generated: Any) -> list[str]:
 
 def _for_gpu(aten: Any, opts: Any) -> str:
     """The same graph as for a GPU, in text. Where it cannot be one, the error is what is compared."""
-    from tcompile.compiler.codegen.triton.generate_gpu import generate_triton
+    from tcompile.compiler.codegen.generate import generate_triton
     from tcompile.compiler.fusion.fuse import schedule
     from tcompile.compiler.lowering.lower import lower
 

@@ -21,9 +21,9 @@ import torch
 
 from ... import events
 from ...codegen.cuda.product import find_tiles, product_choices
-from ...codegen.distinct_kernels import kernel_cost
+from ...codegen.kernel_cost import kernel_cost
 from ...codegen.generated import GeneratedKernel
-from ...codegen.triton.generate_gpu import target_of
+from ...codegen.triton.gpu_target import target_of
 from ...codegen.triton.layout import Choices, GpuTarget, draws
 from ...codegen.triton.print_kernel import print_kernel
 from ...codegen.triton.printer import without_locals

@@ -13,7 +13,7 @@ import tcompile
 from tcompile.compiler.autograd import joint as joint_module
 from tcompile.compiler.autograd.partition import partition
 from tcompile.compiler.codegen.generated import Generated
-from tcompile.compiler.codegen.triton.generate_gpu import generate_triton
+from tcompile.compiler.codegen.generate import generate_triton
 from tcompile.compiler.codegen.triton.layout import GpuTarget
 from tcompile.compiler.config import Options
 from tcompile.compiler.errors import InternalError

@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 
 from tcompile.compiler.codegen.generated import Generated, GeneratedKernel
-from tcompile.compiler.codegen.triton.generate_gpu import generate_triton
+from tcompile.compiler.codegen.generate import generate_triton
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget
 from tcompile.compiler.codegen.triton.print_kernel import print_kernel
 from tcompile.compiler.codegen.triton.printer import TritonSource

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 triton = pytest.importorskip("triton")
 
-from tcompile.compiler.codegen.triton.generate_gpu import generate_triton  # noqa: E402
+from tcompile.compiler.codegen.generate import generate_triton  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.runtime.gpu import workers  # noqa: E402

@@ -8,7 +8,7 @@ import tcompile
 
 pytest.importorskip("triton")
 
-from tcompile.compiler.codegen.distinct_kernels import kernel_cost  # noqa: E402
+from tcompile.compiler.codegen.kernel_cost import kernel_cost  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
 from tcompile.compiler.codegen.triton.product import product_choices  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402

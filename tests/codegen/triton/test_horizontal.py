@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from tcompile.compiler.codegen.triton.generate_gpu import generate_triton  # noqa: E402
+from tcompile.compiler.codegen.generate import generate_triton  # noqa: E402
 from tcompile.compiler.codegen.triton.layout import Choices, GpuTarget  # noqa: E402
 from tcompile.compiler.codegen.triton.print_kernel import print_kernel  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402

@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 
 from tcompile.compiler.ops import mask_bits, keep_bits, philox
 from tcompile.compiler import config
-from tcompile.compiler.codegen.triton.generate_gpu import generate_triton
+from tcompile.compiler.codegen.generate import generate_triton
 from tcompile.compiler.config import Options
 from tcompile.compiler.fusion.fuse import schedule
 from tcompile.compiler.graph.aten import AtenGraph, GraphOutput

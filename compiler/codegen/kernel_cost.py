@@ -1,92 +1,17 @@
-"""Each distinct kernel of a schedule once, in either language, what it costs, and the host plan that calls it."""
+"""What a launch of a kernel moves and computes: bytes and floating point operations."""
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
-from .. import events
-from ..fusion.schedule import Launch, Schedule
-from ..lowering.product_groups import in_groups
 from ..lowering.ir import Kernel, walk
-from ..base.quoting import identifier
+from ..lowering.product_groups import in_groups
 from ..symbolic.expr import as_expr
-from .cpp.extent import pass_numbers
 from .cpp.layout import numel
-from .generated import Generated, GeneratedKernel
-from .host import host_plan
-from .triton.open_numbers import is_number
 
-__all__ = ["generate_kernels", "kernel_cost"]
+__all__ = ["kernel_cost"]
 
 _NOT_ARITHMETIC = frozenset(("load", "const", "param", "acc", "cast", "index", "where", "masked", "check_index"))
-
-
-_printed: dict[tuple, Any] = {}  # kernels of earlier graphs in this process
-_PRINTED_LIMIT = 2048
-
-
-def generate_kernels(
-    schedule: Schedule,
-    language: str,
-    target: Any,
-    print_kernel: Callable[..., Any],
-    cuda: int | None = None,
-    **how: Any,
-) -> Generated:
-    """Every distinct kernel of the schedule by `print_kernel(kernel, target, name=, **how)`, and the host plan: the
-    same for each language.
-    """
-    kernels: list[GeneratedKernel] = []
-    position: dict[Any, int] = {}
-    kernel_of: dict[int, int] = {}
-    taken: set[str] = set()
-    for step in schedule.steps:
-        if not isinstance(step, Launch):
-            continue
-        key = step.kernel.key()
-        at = position.get(key)
-        if at is None:
-            at = position[key] = len(kernels)
-            name = _unique(identifier(step.kernel.name[:80], "kernel"), taken)
-            n_bytes, flops = kernel_cost(step.kernel)
-            k = step.kernel
-            hints = tuple(sorted(k.hints.items()))
-            known = (language, target, *how.items(), key, repr(k.lines), repr(k.origins), hints, name)
-            source = _printed.get(known)
-            if source is None:
-                if len(_printed) >= _PRINTED_LIMIT:
-                    _printed.clear()
-                source = _printed[known] = print_kernel(k, target, name=name, **how)
-            kernels.append(GeneratedKernel(name, step.kernel, source, n_bytes, flops))
-            events.emit(
-                "kernel",
-                name=name,
-                kernel=step.kernel,
-                source=source.text,
-                language=language,
-                bytes=n_bytes,
-                flops=flops,
-                origins=list(step.kernel.origins),
-                choices=dict(source.choices),
-                names=source.names,
-            )
-        kernel_of[id(step)] = at
-    for step in schedule.steps:
-        if isinstance(step, Launch):
-            k = kernels[kernel_of[id(step)]]
-            if k.source.numbers or language == "triton" and any(is_number(str(s)) for s in step.kernel.sizes):
-                pass_numbers(step, k.source.numbers)
-                k.kernel = step.kernel
-    names = {i: kernels[p].name for i, p in kernel_of.items()}
-    return Generated(schedule, kernels, kernel_of, host_plan(schedule, names, cuda), target, cuda=cuda)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    n, out = 1, name
-    while out in taken:
-        n, out = n + 1, f"{name}_{n}"
-    taken.add(out)
-    return out
 
 
 def _gathered(kernel: Kernel) -> dict[str, list[tuple]]:
