@@ -131,9 +131,10 @@ async def execute_async(shell: Any, cell: Cell, run: Run) -> Any:
     __tracebackhide__ = True
     value = None
     for i, (code, shown) in enumerate(cell.parts):
-        result = run(code, shell.user_ns)
-        if code.co_flags & inspect.CO_COROUTINE:
-            result = await result
+        if code.co_flags & inspect.CO_COROUTINE:  # the engine compiles what it calls
+            result = await eval(code, shell.user_ns)
+        else:
+            result = run(code, shell.user_ns)
         value = _shown(shell, cell, i, shown, shell.user_ns.pop(VALUE, result))
     return value
 

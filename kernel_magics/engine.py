@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any, Callable, ContextManager, Protocol
 
@@ -18,8 +19,8 @@ class Engine(Protocol):
     def enable(self, options: Options) -> ContextManager[Any]:
         """While active, frames of this thread and context are compiled."""
 
-    def run_code(self, code: CodeType, namespace: dict[str, Any], options: Options) -> Any:
-        """Run a module-level code object through capture; the value of an expression, a coroutine where it awaits."""
+    def runner(self, options: Options) -> Callable[[CodeType, dict[str, Any]], Any]:
+        """What runs a module-level code object in a namespace, through capture; the value of an expression."""
 
     def again(self, fn: Callable, options: Options) -> tuple[Callable, Callable[[], ContextManager[Any]]]:
         """For timing: a callable that runs `fn` through its compiled entries, and the context to call it in."""
@@ -42,26 +43,10 @@ class Compiler:
 
         return api.enable(options)
 
-    def run_code(self, code: CodeType, namespace: dict[str, Any], options: Options) -> Any:
-        __tracebackhide__ = True
-        import inspect
-
+    def runner(self, options: Options) -> Callable[[CodeType, dict[str, Any]], Any]:
         from ..compiler import api
 
-        if code.co_flags & inspect.CO_COROUTINE:  # the caller awaits it, inside enable()
-            return eval(code, namespace)
-        from ..compiler import events
-        from ..compiler.frontend.hook import engine_for
-
-        caches: Any = engine_for(options).caches
-        cache = caches.get(code)  # equal code has run before: the cell was run again as it was
-        known = len(cache.entries) if cache is not None else 0
-        value = api.run_code(code, namespace, options)
-        if cache is not None and len(cache.entries) == known > 0:
-            events.emit(
-                "call", frame=code.co_qualname, call=None, cached=True, entry=cache.entries[0]
-            )  # last hit first
-        return value
+        return partial(api.run_code, opts=options)
 
     def again(self, fn: Callable, options: Options) -> tuple[Callable, Callable[[], ContextManager[Any]]]:
         from ..compiler import api
@@ -71,7 +56,7 @@ class Compiler:
         if frame_hook.available():
             if (
                 isinstance(fn, FunctionType) and fn.__code__.co_name == "<module>"
-            ):  # the hook leaves module frames to run_code
+            ):  # the hook leaves module frames to runner
                 return engine_for(options).dispatcher(fn), lambda: api.enable(options)
             return fn, lambda: api.enable(options)
         return self.compiled(fn, options), nullcontext

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from dataclasses import replace
-from functools import partial
 from typing import Any, Callable, Iterator
 
 from IPython.core.error import UsageError
@@ -216,7 +215,7 @@ class Session:
         if cell is None:
             return None
         with self._own_lines_only(cell), self._running(cell, spec, first is None, body):
-            value = await execute_async(self.shell, cell, partial(self.engine.run_code, options=spec.options))
+            value = await execute_async(self.shell, cell, self.engine.runner(spec.options))
         return None if cell.silenced else value
 
     def _runner(self, spec: CellOptions, body: str) -> Callable[[Any, dict], Any]:
@@ -224,7 +223,7 @@ class Session:
             body
         ):  # `%%time` and its like run the rest of the cell themselves: there is nothing to capture in the call of them
             return eval
-        return partial(self.engine.run_code, options=spec.options)
+        return self.engine.runner(spec.options)
 
     def options(self, line: str, base: CellOptions | None = None) -> CellOptions:
         """Options of a line; a mistake in them is a UsageError, which IPython shows without a traceback."""
@@ -521,7 +520,7 @@ class Session:
 
         def compiled() -> None:
             with autocast(spec.autocast), self.engine.enable(spec.options):
-                execute(self.shell, cell, partial(self.engine.run_code, options=spec.options), show=False)
+                execute(self.shell, cell, self.engine.runner(spec.options), show=False)
 
         place.say(f"running the cell again, {spec.repeat} times under each engine")
         return measure_cell(

@@ -369,10 +369,21 @@ def enable(opts: Options | None = None, **kwargs: Any) -> Iterator[None]:
 def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> Any:
     """Run a cell's code object in `namespace`, its own top level captured like a function, with the hook on for what it
     calls. Returns what the code object returns (None for a cell, the value for an expression)."""
+    __tracebackhide__ = True
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
         raise ValueError("run_code: an asynchronous cell is awaited by its caller, inside enable()")
     engine = engine_for(opts)
-    code = engine.caches.first(code)
+    cache = engine.caches.get(code)  # equal code has run before: the cell was run again as it was
+    known = len(cache.entries) if cache is not None else 0
+    value = _run_cell(engine, engine.caches.first(code), namespace, opts)
+    if cache is not None and len(cache.entries) == known > 0:
+        first = cache.entries[0]  # that was hit last
+        events.emit("call", frame=code.co_qualname, call=None, cached=True, entry=first)
+    return value
+
+
+def _run_cell(engine: HookEngine, code: types.CodeType, namespace: dict[str, Any], opts: Options) -> Any:
+    __tracebackhide__ = True
     namespace.setdefault("__builtins__", __builtins__)
     top = types.FunctionType(code, namespace, code.co_name)
     with engine.run_of_a_cell(), enable(opts):
