@@ -20,9 +20,8 @@ from ..graph.functionalize import Functionalizer, NewValue
 from ..graph.higher_order import has_backward
 from ..graph.history import BACKWARD, gradients
 from ..graph.meta.core import contiguous_strides
-from ..graph.record import run_nodes
 from ..graph.tensor import TraceTensor, from_meta, holds_outer, recording, tensor_meta
-from ..graph.to_aten import finish
+from ..graph.to_aten import finish, run_nodes
 from ..rewrite.overlap import overlap_exchanges
 from ..symbolic.places import disjoint
 from ..graph.torch_modes import autocast_off

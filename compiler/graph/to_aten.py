@@ -1,18 +1,33 @@
-"""The graph stage: a captured torch-level graph becomes a functional graph of the closed operator set."""
+"""The graph stage: a captured torch-level graph becomes a functional graph of the closed operator set.
+
+Its first half runs the captured graph once more on TraceTensors, where every operator is heard and recorded
+(functionalize.py). The second half, `finish`, runs passes and decomposes.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+import torch
+import torch.fx
+from torch.fx.node import map_arg
 
 from ..ops import keep_bits
-from .captured import CapturedGraph
-from .aten import AtenGraph
-from .decompose import decompose
 from ..rewrite import run_passes
 from ..rewrite.equal_sizes import unify_sizes
-from .record import record
+from ..symbolic.env import ShapeEnv
+from .captured import CapturedGraph, GraphInput
+from .decompose import decompose
+from .torch_modes import TorchModes
+from .aten import AtenGraph
+from .traced_calls import trace_call
+from .functionalize import Functionalizer
+from .higher_order import CheckpointCall
+from .history import remember_module
+from .known_values import know_literal
+from .tensor import TraceTensor, from_meta, recording, tensor_meta, trace_tensor_like
 
-__all__ = ["to_aten", "finish", "disabled_passes", "PATTERNS"]
+__all__ = ["to_aten", "finish", "disabled_passes", "record_function", "run_nodes", "PATTERNS"]
 
 PATTERNS = (
     "attention",
@@ -28,7 +43,7 @@ BY_BITS = ("fast_dropout", "dropout_attention")  # and those of the option fast_
 
 def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
     """Record, run passes, decompose, run passes. `opts` is the compile call's Options (None: defaults)."""
-    a = record(captured)
+    a = _record(captured)
     if opts is not None and opts.get("freezing"):
         from .freeze import fold_batch_norms
 
@@ -62,3 +77,135 @@ def disabled_passes(opts: Any) -> frozenset[str]:
     if opts.get("attention", "auto") == "generated" or opts.get("emulate_precision"):
         names = [*names, "attention_calls"]
     return frozenset(names)
+
+
+# ---- recording
+def _record(captured: CapturedGraph) -> AtenGraph:
+    """The captured graph as a functional aten graph, nothing decomposed yet."""
+    f = Functionalizer(captured.env)
+    with recording(f):
+        _, result = run_nodes(f, captured, keep_grad=False)
+    return f.finish(result, captured.inputs, captured.name)
+
+
+def run_nodes(
+    f: Functionalizer,
+    captured: CapturedGraph,
+    keep_grad: bool,
+    wrap_input: Callable[[Functionalizer, Any], Any] | None = None,
+) -> tuple[list, tuple]:
+    """Run a captured graph node by node on TraceTensors, `f` listening: its inputs and what it returns.
+
+    keep_grad: inputs keep requires_grad, so that gradients asked for afterwards are recorded too. wrap_input: what the
+    graph gets for an input tensor."""
+    gm = captured.graph_module
+    values: dict[torch.fx.Node, Any] = {}
+    inputs: list[Any] = []
+    result: Any = ()
+    with TorchModes():  # the program may leave them switched: it breaks inside of a region, or raises
+        for node in gm.graph.nodes:
+            if node.op == "placeholder":
+                i = len(inputs)
+                x = values[node] = _input(f, node, i, captured.inputs[i], captured, keep_grad)
+                if wrap_input is not None and isinstance(x, TraceTensor):
+                    values[node] = wrap_input(f, x)
+                inputs.append(values[node])
+            elif node.op == "output":
+                result = map_arg(node.args[0], values.__getitem__)
+            else:
+                values[node] = _run(f, gm, node, values)
+    return inputs, tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def record_function(
+    fn: Callable[..., Any],
+    tensors: Sequence[torch.Tensor],
+    env: ShapeEnv | None = None,
+    dynamic: Mapping[int, Iterable[int]] | None = None,
+    keep_grad: bool = False,
+) -> AtenGraph:
+    """The aten graph of `fn(*tensors)`, a Python function run on TraceTensors like the given real tensors. It returns a
+    tensor or a (nested) list or tuple of tensors and other values, flattened in order. `dynamic` names symbolic
+    dimensions by input. For tests and for code that has a function rather than a captured graph."""
+    f = Functionalizer(env)
+    traced = []
+    inputs = []
+    for i, real in enumerate(tensors):
+        t = trace_tensor_like(real if keep_grad else real.detach(), env, (dynamic or {}).get(i, ()))
+        f.add_input(f"arg{i}", t, i)
+        traced.append(t)
+        inputs.append(GraphInput(f"arg{i}", None, "tensor"))
+    with recording(f):
+        out = fn(*traced)
+    flat: list[Any] = []
+    _flatten(out, flat)
+    return f.finish(
+        tuple(f.lift(v) if isinstance(v, torch.Tensor) and not isinstance(v, TraceTensor) else v for v in flat), inputs
+    )
+
+
+def _flatten(x: Any, into: list) -> None:
+    if isinstance(x, (tuple, list)):
+        for y in x:
+            _flatten(y, into)
+    else:
+        into.append(x)
+
+
+def _input(
+    f: Functionalizer, node: torch.fx.Node, index: int, spec: Any, captured: CapturedGraph, keep_grad: bool
+) -> Any:
+    val = node.meta.get("val")
+    if val is None:
+        val = captured.example_inputs[index]
+    if isinstance(val, torch.Tensor):
+        if isinstance(val, TraceTensor):
+            meta = tensor_meta(val)
+            if spec.spec is not None:  # as it comes: what is written into it may have made it require grad since
+                meta = meta.replace(requires_grad=spec.spec.requires_grad)
+            t = from_meta(meta if keep_grad else meta.replace(requires_grad=False), captured.env)
+        else:
+            t = trace_tensor_like(val if keep_grad else val.detach(), captured.env)
+        if isinstance(val, torch.nn.Parameter):
+            t._is_param = True
+        f.add_input(spec.name, t, index)
+        return t
+    if isinstance(val, torch.SymInt):
+        n = f.add_scalar_input(spec.name, captured.env.to_expr(val))
+        f.symbols[str(n.meta["val"])] = n
+        return val
+    f.add_scalar_input(spec.name, val)
+    return val
+
+
+def _run(f: Functionalizer, gm: torch.fx.GraphModule, node: torch.fx.Node, values: dict) -> Any:
+    stack = node.meta.get("stack") or []
+    f.where = {"stack": stack, "module": node.meta.get("module", "")}
+    if isinstance(node.target, CheckpointCall):
+        f.where["checkpoint"] = node.name  # the partition of a joint graph computes these again in backward
+    if f.env is not None and stack:
+        f.env.location = (stack[-1][0], stack[-1][1])
+    if node.op == "get_attr":
+        out: Any = gm
+        for part in node.target.split("."):
+            out = getattr(out, part)
+    else:
+        args = map_arg(node.args, values.__getitem__)
+        kwargs = map_arg(node.kwargs, values.__getitem__) if node.kwargs else {}
+        if node.op == "call_function":
+            out = trace_call(node.target, args, kwargs)
+        elif node.op == "call_method":
+            out = (
+                trace_call(getattr(torch.Tensor, node.target), args, kwargs)
+                if isinstance(args[0], TraceTensor)
+                else getattr(args[0], node.target)(*args[1:], **kwargs)
+            )
+        else:
+            raise NotImplementedError(f"captured graphs hold no {node.op} nodes")
+    if f.where["module"]:
+        remember_module(out, f.where["module"])
+    if isinstance(out, torch.Tensor) and not isinstance(out, TraceTensor):
+        made, out = out, f.lift(out, kept=node.op == "get_attr")
+        if node.op != "get_attr":
+            know_literal(out, made)
+    return out

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from tcompile.compiler.graph.aten import AtenGraph
 from tcompile.compiler.graph.aten_interpreter import interpret
-from tcompile.compiler.graph.record import record_function
-from tcompile.compiler.graph.to_aten import finish
+from tcompile.compiler.graph.to_aten import finish, record_function
 from tcompile.compiler.graph.verify_graph import verify
 from tcompile.compiler.symbolic.env import ShapeEnv
 from tests.oracles.opdb import compare

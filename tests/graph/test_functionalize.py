@@ -256,8 +256,7 @@ def test_gradients_are_recorded():
         return loss, *torch.autograd.grad(loss, [w, b])
 
     from tcompile.compiler.graph.aten_interpreter import interpret
-    from tcompile.compiler.graph.record import record_function
-    from tcompile.compiler.graph.to_aten import finish
+    from tcompile.compiler.graph.to_aten import finish, record_function
     from tcompile.compiler.graph.verify_graph import verify
 
     ts = [

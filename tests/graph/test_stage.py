@@ -310,8 +310,7 @@ def test_thousand_nodes_are_quick():
 def test_heavy_modules_stay_out():
     code = """
 import sys, torch
-from tcompile.compiler.graph.record import record_function
-from tcompile.compiler.graph.to_aten import finish
+from tcompile.compiler.graph.to_aten import finish, record_function
 m = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Dropout(), torch.nn.Linear(32, 4)).eval()
 finish(record_function(lambda x: torch.softmax(m(x), -1).sin(), [torch.randn(8, 16)]))
 bad = [m for m in ("sympy", "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch._functorch.aot_autograd") if m in sys.modules]

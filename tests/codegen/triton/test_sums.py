@@ -16,7 +16,7 @@ from tcompile.compiler.config import Options
 from tcompile.compiler.fusion import column_sums
 from tcompile.compiler.fusion.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Launch
-from tcompile.compiler.graph.record import record_function
+from tcompile.compiler.graph.to_aten import record_function
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all
 from tcompile.compiler.runtime.gpu.tune import candidates
 
