@@ -670,13 +670,17 @@ def _resume_by(engine: weakref.ref[Engine], function: types.FunctionType, *args:
 
 
 def _entry_function(result: CaptureResult, name: str) -> Callable:
-    """The entry's text as a function; its lines are known to tracebacks and debuggers."""
-    file = f"<tcompile entry {next(_numbers)} of {file_name(name)}>"
-    linecache.cache[file] = (len(result.source), None, result.source.splitlines(True), file)
-    exec(compile(result.source, file, "exec"), result.namespace)
+    """The entry's text as a function; its lines are known to tracebacks and debuggers. An entry that is said of other
+    classes has the text of the one before, which is compiled once.
+    """
+    if result.text is None:
+        file = f"<tcompile entry {next(_numbers)} of {file_name(name)}>"
+        linecache.cache[file] = (len(result.source), None, result.source.splitlines(True), file)
+        result.text = compile(result.source, file, "exec")
+        weakref.finalize(result.text, linecache.cache.pop, file, None).atexit = False
+    exec(result.text, result.namespace)
     fn = result.namespace["entry"]
     hide(fn.__code__)
-    weakref.finalize(fn, linecache.cache.pop, file, None).atexit = False
     return fn
 
 

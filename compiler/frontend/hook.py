@@ -29,7 +29,6 @@ from ..guards.guard_program import compile_guards
 from ..guards.held_places import HeldPlaces
 from ..guards.redefined import renamed
 from ..guards.source_values import file_of
-from ..guards.weak import referents
 from ..marks import error_on_graph_break, is_disabled
 from .instead_of_stock import InsteadOfStock
 from .measured import Timings
@@ -265,12 +264,12 @@ class HookEngine(Engine):
                 del self._defined[cls]
 
     def _add_entry(self, cache: Any, name: str, program: Any, result: Any) -> Any:
-        for held in referents(result.guards):
+        entry: Any = super()._add_entry(cache, name, program, result)
+        for held in (owner() for owner in entry.owners):
             if isinstance(held, type) and held.__module__ == "__main__":
                 self._defined[held] = self.generation
         while len(self._defined) > _CLASSES:
             del self._defined[next(iter(self._defined))]
-        entry = super()._add_entry(cache, name, program, result)
         if self._root is not None and self.cache(self._root) is cache and self.library is not None:
             self.times.watch(entry, cache, self._root, self.library.is_leaf(self._root))
         return entry

@@ -71,7 +71,7 @@ def referents(guards: Iterable[Any]) -> list[Any]:
     for g in guards:
         if g.kind == "WEAK_ID" and isinstance(g.expected, weakref.ref):
             found[id(g.expected())] = g.expected()
-        else:
+        elif type(g.expected) in (tuple, Weak):
             look(g.expected)
         if g.source is not None and g.source.root.kind == "const":
             look(g.source.root.held)

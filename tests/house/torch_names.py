@@ -438,7 +438,8 @@ ROWS = (
     ),
     Row(
         "torch.ops.aten",
-        "_cdist_forward.default _embedding_bag.default _prelu_kernel.default _prelu_kernel_backward.default _use_cudnn_ctc_loss.Tensor "
+        "_cdist_forward.default _euclidean_dist.default _is_all_true.default _is_any_true.default "
+        "_weight_norm_interface.default _weight_norm_interface_backward.default _embedding_bag.default _prelu_kernel.default _prelu_kernel_backward.default _use_cudnn_ctc_loss.Tensor "
         "_use_cudnn_ctc_loss.default _use_miopen_ctc_loss.default mkldnn_rnn_layer.default._schema",
         "operators of torch.nn",
     ),

@@ -13,7 +13,7 @@ import torch
 from ..meta.core import numel
 from ..meta.types import opmath
 from .table import Builder, Node, decomposition
-from .nn_forms import has_no_elements, sizes_of
+from .nn_forms import has_no_elements, norms_fit, sizes_of
 from .pointwise_forms import dtype_of, upcast
 
 __all__: list[str] = []
@@ -364,3 +364,15 @@ def prelu_backward(b: Builder, g: Node, x: Node, weight: Node) -> Any:
         b.cast(b.where(above, u, b.mul(u, upcast(b, weight))), dtype_of(x)),
         b.cast(b.where(above, 0.0, b.mul(u, v)), dtype_of(x)),
     )
+
+
+@decomposition(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(b: Builder, grad: Node, v: Node, g: Node, norms: Node, dim: int) -> Any:
+    dims = norms_fit(v, g, dim)
+    if dims is None or sizes_of(norms) != sizes_of(g):
+        return NotImplemented
+    kept = dtype_of(norms)
+    up, direction, magnitude = b.cast(grad, kept), b.cast(v, kept), b.cast(g, kept)
+    along = _sum(b, b.mul(up, direction), dims, True)
+    across = b.sub(up, b.mul(direction, b.div(along, b.mul(norms, norms))))
+    return b.cast(b.mul(b.div(magnitude, norms), across), dtype_of(v)), b.cast(b.div(along, norms), dtype_of(g))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..meta.core import numel
+from ..meta.nn_meta import norm_dtype
 from ..meta.types import opmath
 from .table import Builder, Node, decomposition
 from .pointwise_forms import dtype_of, upcast
@@ -262,3 +263,34 @@ def nll_loss_forward(b: Builder, x: Node, target: Node, weight: Node | None, red
     if reduction == 1:
         total = b.div(total, count)
     return b.cast(total, d), b.cast(count, d)
+
+
+# ---- weights of a magnitude and a direction
+def norms_fit(v: Node, g: Node, dim: int) -> list[int] | None:
+    """The dims of `v` that its norms are over; None where `g` is not laid out as these norms are, or of other dtypes
+    than torch's kernels take.
+    """
+    shape, n = sizes_of(v), len(sizes_of(v))
+    dims = [d for d in range(n) if d != dim]
+    if (
+        dtype_of(v) is not dtype_of(g)
+        or not dtype_of(v).is_floating_point
+        or dtype_of(v) is torch.float16
+        and v.meta["val"].device.type == "cpu"
+        or tuple(sizes_of(g)) != tuple(s if d == dim else 1 for d, s in enumerate(shape))
+        or has_no_elements(v)
+        or not dims
+    ):
+        return None
+    return dims
+
+
+@decomposition(aten._weight_norm_interface.default)
+def weight_norm(b: Builder, v: Node, g: Node, dim: int = 0) -> Any:
+    dims = norms_fit(v, g, dim)
+    if dims is None:
+        return NotImplemented
+    kept = norm_dtype(g.meta["val"])
+    up = b.cast(v, kept)
+    norm = b.unary("sqrt", b.emit(aten.sum.dim_IntList, b.mul(up, up), dims, True))
+    return b.cast(b.mul(up, b.div(b.cast(g, kept), norm)), dtype_of(v)), norm

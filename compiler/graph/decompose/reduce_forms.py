@@ -158,8 +158,8 @@ def _truth_reduction(op: Any) -> Any:
     return f
 
 
-decomposition(aten.any.default, aten.any.dim, aten.any.dims)(_truth_reduction(aten.any.dim))
-decomposition(aten.all.default, aten.all.dim, aten.all.dims)(_truth_reduction(aten.all.dim))
+decomposition(aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default)(_truth_reduction(aten.any.dim))
+decomposition(aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default)(_truth_reduction(aten.all.dim))
 
 
 @decomposition(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)

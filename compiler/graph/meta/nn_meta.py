@@ -652,3 +652,25 @@ def embedding_bag(
             padding_idx if padding_idx < 0 else 0,
         )
     return tuple(new(tuple(t.shape), t.dtype, weight.device) for t in out)
+
+
+@rule("_weight_norm_interface")
+def weight_norm(v: TensorMeta, g: TensorMeta, dim: int = 0) -> tuple[TensorMeta, TensorMeta]:
+    if dim not in (0, v.ndim - 1):
+        raise RuntimeError("fused kernels can only be applied for first or last dim")
+    return new(v.shape, v.dtype, v.device), TensorMeta(g.shape, g.stride, norm_dtype(g), g.device)
+
+
+@rule("_weight_norm_interface_backward")
+def weight_norm_backward(
+    grad: TensorMeta, v: TensorMeta, g: TensorMeta, norms: TensorMeta, dim: int
+) -> tuple[TensorMeta, TensorMeta]:
+    if dim not in (0, v.ndim - 1):
+        raise RuntimeError("fused kernels can only be applied for first or last dim")
+    return new(v.shape, v.dtype, v.device), TensorMeta(g.shape, g.stride, g.dtype, g.device)
+
+
+def norm_dtype(g: TensorMeta) -> torch.dtype:
+    """The dtype in which torch keeps the norms of weights whose magnitudes are `g`."""
+    half = g.dtype is torch.float16 and g.device.type != "cpu"
+    return torch.float32 if half or g.dtype is torch.bfloat16 else g.dtype

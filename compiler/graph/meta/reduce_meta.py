@@ -139,6 +139,13 @@ def any_(x: TensorMeta, dim: Any = None, keepdim: bool = False) -> TensorMeta:
     return reduced(x, dim, keepdim, dtype)
 
 
+@rule("_is_all_true", "_is_any_true")
+def is_all_true(x: TensorMeta) -> TensorMeta:
+    if x.dtype is not torch.bool:
+        raise RuntimeError(f"_is_all_true and _is_any_true take tensors of bools, got {x.dtype}")
+    return new((), torch.bool, x.device)
+
+
 @rule("logsumexp")
 def logsumexp(x: TensorMeta, dim: Any, keepdim: bool = False) -> TensorMeta:
     return reduced(x, dim, keepdim, torch.get_default_dtype() if is_int(x.dtype) else x.dtype)

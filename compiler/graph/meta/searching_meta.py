@@ -108,6 +108,23 @@ def cdist(x: TensorMeta, y: TensorMeta, p: float, mode: int | None) -> TensorMet
     return new((*broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), x.dtype, x.device)
 
 
+@rule("_euclidean_dist")
+def euclidean_dist(x: TensorMeta, y: TensorMeta) -> TensorMeta:
+    """What cdist calls where a matrix product gives the distances. (torch's own rule imports torch._dynamo, which
+    exchanges functions of torch that programs call.)
+    """
+    if (
+        x.ndim < 2
+        or x.ndim != y.ndim
+        or not same(x.shape[-1], y.shape[-1])
+        or not x.dtype.is_floating_point
+        or x.dtype is not y.dtype
+        or x.device != y.device
+    ):
+        return _by_running(aten._euclidean_dist.default, (x, y), {})
+    return new((*broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), x.dtype, x.device)
+
+
 @rule("histc")
 def histc(x: TensorMeta, bins: int = 100, min: Any = 0, max: Any = 0) -> TensorMeta:
     if fix(bins) <= 0:
