@@ -86,9 +86,9 @@ class CellTimes:
         cell.runs += 1
         return CellRun(self, cell)
 
-    def saw_compiled(self, cell: _Cell, seconds: float, served: int, saved: float) -> None:
+    def saw_compiled(self, cell: _Cell, seconds: float, saved: float) -> None:
         work = self._engine.work
-        if served and (cell.runs >= SETTLED or work is not None and work.instructions <= MOST_CAPTURED):
+        if cell.runs >= SETTLED or work is not None and work.instructions <= MOST_CAPTURED:
             cell.compiled.append(seconds)
             cell.pays = saved > PAYS * seconds
             cell.decide()
@@ -102,10 +102,16 @@ class CellTimes:
         cell.plain = [*cell.plain[-3:], seconds] if cell.off else [*cell.plain, seconds]
         cell.decide()
 
-    def served(self) -> tuple[int, float]:
-        """Calls that all entries have served, and seconds that those saved, as far as that was measured."""
-        entries = [e for cache in self._engine.caches.values() for e in cache.entries]
-        return sum(e.hits for e in entries), sum(e.hits * e.meta.gain for e in entries if e.meta is not None)
+    def hits(self) -> list[tuple[Any, int]]:
+        """All entries, with the calls that each has served."""
+        return [(e, e.hits) for cache in self._engine.caches.values() for e in cache.entries]
+
+    def saved(self, before: list[tuple[Any, int]]) -> float:
+        """Seconds that calls of entries have saved since `before`, as far as that was measured. An entry may have taken
+        another's place meanwhile, for classes that the cell defined again.
+        """
+        was = {id(e): n for e, n in before}
+        return sum((n - was.get(id(e), 0)) * e.meta.gain for e, n in self.hits() if e.meta is not None)
 
 
 class CellRun:
@@ -115,13 +121,14 @@ class CellRun:
         self._times, self._cell = times, cell
         self.plain = cell is not None and cell.next_is_plain()
         self._timed = cell is not None and (self.plain or not cell.pays and cell.runs > 1)
-        self._served, self._began = (0, 0.0), 0.0
+        self._hits: list[tuple[Any, int]] = []
+        self._began = 0.0
 
     def __enter__(self) -> "CellRun":
         if self._cell is not None and self.plain:
             _say(self._cell)
         if self._timed:
-            self._served, self._began = self._times.served(), _now()
+            self._hits, self._began = self._times.hits(), _now()
         return self
 
     def __exit__(self, kind: type | None, *rest: Any) -> None:
@@ -131,8 +138,8 @@ class CellRun:
         if self.plain:
             self._times.saw_plain(self._cell, seconds)
         else:
-            served, saved = (now - before for now, before in zip(self._times.served(), self._served))
-            self._times.saw_compiled(self._cell, seconds, int(served), saved)
+            self._times.saw_compiled(self._cell, seconds, self._times.saved(self._hits))
+            self._hits.clear()
 
 
 def _say(cell: _Cell) -> None:

@@ -47,7 +47,7 @@ from ..logs import log_error, log_guards
 from ..marks import error_on_graph_break, is_disabled
 from ..base.break_errors import are_errors
 from ..base.quoting import file_name
-from .recompile import FrameState, is_full, learn, make_room, numbers_of_turns, only_addresses_differ, unmet
+from .recompile import FrameState, is_full, learn, make_room, numbers_of_turns, numbers_so_far, only_addresses_differ
 from ..guards.state import read_field
 from .cell_work import CellWork
 from .guard_filter import filtered
@@ -205,10 +205,7 @@ class Engine:
                         entry = self._compile(cache, state, func, args, break_errors)
                     break
                 except StateMade:
-                    before = cache.last_failures
                     entry = cache.lookup(func, args)
-                    still = {(id(e), at) for e, at in cache.last_failures if e is not entry}
-                    state.before_first_step |= unmet(m for m in before if (id(m[0]), m[1]) not in still)
         return RUN_ORIGINAL if entry is None else entry
 
     def _runs_plainly(self, state: FrameState) -> bool:
@@ -236,6 +233,8 @@ class Engine:
         statements are to run.
         """
         __tracebackhide__ = True
+        if self.opts.dynamic is not False:
+            self.state(func.__code__).dynamic_floats |= numbers_so_far(func.__code__, args)
         try:
             found = self.entry_for(func.__code__, dispatcher.cache, func, args)
         except BaseException as error:
@@ -622,11 +621,11 @@ class Engine:
         if skip.final or state.skips >= self.opts.get("recompile_limit"):
             state.skip_reason = skip.reason
         elif skip.quiet:
-            state.rest = self._rest(state.skips)
+            state.rest = self._rest(state)
         if not skip.quiet:
             events.emit("skip", frame=state.name, reason=skip.reason)
 
-    def _rest(self, skips: int) -> int:
+    def _rest(self, state: FrameState) -> int:
         """How many calls of a frame without tensor work pass, after so many looks at it, before the next look."""
         return 0
 

@@ -34,7 +34,7 @@ from .instead_of_stock import InsteadOfStock
 from .measured import Timings
 from .optimizer_steps import OptimizerSteps, is_step
 from .policy import Library, is_installed
-from .recompile import looked_at, unmet
+from .recompile import FrameState, is_before_first_step
 from .set_up import only_sets_up
 from ..runtime import frame_hook as _hook
 from ..runtime.stock_hook import hide
@@ -225,7 +225,7 @@ class HookEngine(Engine):
             or state.waited == self.generation
             and state.waits_for != call
             or func.__code__ is not self._root
-            and not (_is_one_turn(func.__code__) and self._is_before_first_step(state, misses))
+            and not (_is_one_turn(func.__code__) and is_before_first_step(state, misses))
         ):
             return False
         # What resumes a frame meets a call first, and the hook meets the frame that this starts.
@@ -234,15 +234,14 @@ class HookEngine(Engine):
         self._waiting = True
         return True
 
-    def _rest(self, skips: int) -> int:
+    def _rest(self, state: FrameState) -> int:
         """Looks become rarer, as a JIT's counters back off: at the 1st, 2nd, 4th, 8th call and so on. A turn of a loop
-        that prints now and then has tensor work in some turns, and none in most.
+        that prints now and then has tensor work in some turns, and none in most. What is no turn rests from the first
+        look on, or the second run of a cell would be looked at.
         """
-        return 0 if self.library is None or frames.takes_every_frame() else (1 << (skips - 1)) - 1
-
-    @staticmethod
-    def _is_before_first_step(state: Any, misses: Any) -> bool:
-        return not state.before_first_step.isdisjoint(unmet(misses) | set(state.renamed_unmet.values()))
+        if self.library is None or frames.takes_every_frame():
+            return 0
+        return (1 << state.skips - is_loop(state.name)) - 1
 
     # ---- classes that a cell defined again
     @contextmanager
@@ -287,10 +286,8 @@ class HookEngine(Engine):
             guards, places = renaming.places(meta.guards, meta.held_places, len(args))
             program = compile_guards(guards, len(args), places=places)
             if (at := program.check(func, args)) >= 0:
-                state.renamed_unmet[id(entry)] = looked_at(guards[at])
+                state.renamed_unmet.append(guards[at].source)
                 continue
-            if (unmet_before := state.renamed_unmet.get(id(entry))) is not None:  # an optimizer got its state meanwhile
-                state.before_first_step.add(unmet_before)
             call: Any = namespace.get("graph_0")
             if hasattr(call, "held_by"):
                 call.held_by(namespace, "graph_0")

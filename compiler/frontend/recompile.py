@@ -21,10 +21,20 @@ from ..guards.python_program import evaluate_source
 from ..guards.source import item, local
 from ..guards.source_values import Unreachable
 
-__all__ = ["FrameState", "learn", "numbers_of_turns", "only_addresses_differ", "unmet", "is_full", "make_room"]
+__all__ = [
+    "FrameState",
+    "learn",
+    "numbers_of_turns",
+    "numbers_so_far",
+    "only_addresses_differ",
+    "is_before_first_step",
+    "is_full",
+    "make_room",
+]
 
 _ADDRESS_RUNS = 2  # runs that may compile anew for want of one
 _ITEMS = 4  # of what a loop's turn is given that are looked at
+_NUMBERS = 256  # of a list that are looked at
 
 
 @dataclass
@@ -39,8 +49,7 @@ class FrameState:
     dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
     waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
     waits_for: tuple[int, ...] | None = None  # ids of that call's arguments, until the frame hook has met it
-    before_first_step: set[Any] = field(default_factory=set)  # guards that hold once an optimizer has its state
-    renamed_unmet: dict[int, Any] = field(default_factory=dict)  # of entries that else serve under new names
+    renamed_unmet: list[Any] = field(default_factory=list)  # sources of guards of entries that else serve, renamed
     addresses: set[int] = field(default_factory=set)  # runs in which an object that was told by its id was another one
     put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)
     skips: int = 0
@@ -59,9 +68,24 @@ def numbers_of_turns(code: types.CodeType) -> set[Any]:
     return {turn, *(item(turn, i) for i in range(_ITEMS))}
 
 
+def numbers_so_far(code: types.CodeType, args: tuple) -> set[Any]:
+    """Sources of the floats in lists that a frame filled before this rest of it: the losses of a training. Another run
+    gives others.
+    """
+    return {
+        item(local(k, name), i)
+        for k, (name, held) in enumerate(zip(code.co_varnames, args))
+        if type(held) is list
+        for i, number in enumerate(held[:_NUMBERS])
+        if type(number) is float
+    }
+
+
 def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) -> None:
     """Sizes, strides, ints and floats that differ from what an entry's guards expect are symbols in the next entry, and
-    texts vary. All of them at once: they often change together, and each one learned alone would cost a compilation."""
+    texts vary. All of them at once: they often change together, and each one learned alone would cost a compilation.
+    So do the floats of one list: losses of a training, of which the first ones may be the same again.
+    """
     for g in guards:
         if g.kind == "TENSOR":
             _learn_tensor(state, g, _value(g, func, args))
@@ -73,6 +97,12 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
             value = _value(g, func, args)
             if type(value) is type(g.expected) and value != g.expected:
                 (state.dynamic_ints if type(value) is int else state.dynamic_floats).add(g.source)
+    lists = {s.base for s in state.dynamic_floats if s.kind == "item" and type(s.key) is int}
+    state.dynamic_floats.update(
+        g.source
+        for g in guards
+        if g.kind == "EQUALS" and type(g.expected) is float and g.source is not None and g.source.base in lists
+    )
 
 
 def _value(g: Guard, func: Any, args: tuple) -> Any:
@@ -96,10 +126,15 @@ def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
         state.dynamic_strides.setdefault(g.source, set()).update(strides)
 
 
-def unmet(misses: Iterable[tuple[Any, int]]) -> set[tuple[str, Any]]:
-    """The guards that did not hold, by what they look at."""
-    found = (entry.program.guards[index] for entry, index in misses if index >= 0)
-    return {looked_at(guard) for guard in found if guard.source is not None}
+def is_before_first_step(state: FrameState, misses: Iterable[tuple[Any, int]]) -> bool:
+    """Whether an entry does not serve since it looks at the state of an optimizer, which has none yet."""
+    unmet = [entry.program.guards[index].source for entry, index in misses if index >= 0]
+    return any(
+        step.kind == "optimized"
+        for source in (*unmet, *state.renamed_unmet)
+        if source is not None
+        for step in source.path()
+    )
 
 
 def only_addresses_differ(state: FrameState, misses: Iterable[tuple[Any, int]], generation: int) -> bool:
@@ -109,11 +144,6 @@ def only_addresses_differ(state: FrameState, misses: Iterable[tuple[Any, int]], 
         if entry.generation != generation and source is not None and source.kind == "asked" and source.key is id:
             state.addresses.add(generation)
     return len(state.addresses) > _ADDRESS_RUNS
-
-
-def looked_at(guard: Any) -> tuple[str, Any]:
-    """What tells a guard from others of its frame, whatever it expects."""
-    return guard.kind, guard.source
 
 
 # ---- how many entries are enough

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from .guard import FunctionSpec, Guard
 from .held_places import HeldPlaces
 from .python_program import evaluate_source
@@ -30,7 +32,9 @@ _WRAPPERS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel", "__doc__"),
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
+    types.MethodType: ("__func__", "__self__"),
 }
+_DECORATORS = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, torch.autocast)
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 # Each class has its own, and programs can't tell them apart. The registry of an abstract class is not among them:
 # isinstance() asks it.
@@ -68,6 +72,8 @@ class Renaming:
             return self._pair(old, new, self._same_function)
         if type(old) in _WRAPPERS:
             return all(self.pair(getattr(old, part), getattr(new, part)) for part in _WRAPPERS[type(old)])
+        if isinstance(old, _DECORATORS):
+            return self._pair(old, new, lambda a, b: self._same_dict(_settings(a), _settings(b)))
         if type(old) is dataclasses.Field:
             return all(self.pair(getattr(old, part), getattr(new, part)) for part in dataclasses.Field.__slots__)
         if type(old) is types.MappingProxyType:  # of a field
@@ -173,7 +179,10 @@ class Renaming:
 
     def namespace(self, names: dict[str, Any]) -> dict[str, Any] | None:
         """The globals of an entry's text in the new names; None where an old object lies deeper in one of them."""
-        out = {name: self.new.get(id(value), value) for name, value in names.items()}
+        out = {
+            name: self.of(value) if type(value) is Weak else self.new.get(id(value), value)
+            for name, value in names.items()
+        }
         return None if any(self._holds_old(value, 3) for value in out.values()) else out
 
     def _holds_old(self, value: Any, depth: int) -> bool:
@@ -193,6 +202,11 @@ class Renaming:
         elif isinstance(value, Weak):
             inside = (value(),)
         return any(self._holds_old(v, depth - 1) for v in inside if type(v) not in _ATOMS)
+
+
+def _settings(mode: Any) -> dict[str, Any]:
+    """What a mode sets; not what it put aside when it was entered last."""
+    return {name: value for name, value in vars(mode).items() if not name.startswith("prev")}
 
 
 def renamed(guards: Sequence[Guard], places: HeldPlaces, func: Any, args: tuple) -> Renaming | None:

@@ -68,6 +68,31 @@ def test_a_cell_that_compiling_makes_slower_runs_plain(monkeypatch):
     assert all("took 200 ms compiled, and 100 ms as plain Python" in said[0] for _, said in runs[5:])
 
 
+def test_a_cell_whose_entries_are_said_of_new_classes_is_timed(monkeypatch):
+    """Such an entry takes another's place in each run, where it serves no second call: nothing counts as served."""
+    plain, names = [], {"torch": torch}
+    clock = iter(range(10**6))
+    monkeypatch.setattr(cell_times, "_now", lambda: next(clock) * (0.1 if plain[-1] else 0.2))
+    code, opts = (
+        compile("y = d(torch.ones(4)) + 1", "<cell of calls>", "exec"),
+        Options.make(None, "eager", False, None, None),
+    )
+    enter = cell_times.CellRun.__enter__
+
+    def entered(run):
+        nonlocal clock
+        plain.append(run.plain)
+        clock = iter(range(10**6))
+        return enter(run)
+
+    monkeypatch.setattr(cell_times.CellRun, "__enter__", entered)
+    for _ in range(7):
+        exec("class D:\n    def __call__(self, x):\n        return torch.relu(x) * 2\nd = D()", names)
+        hook.run_code(code, names, opts)
+        assert torch.equal(names["y"], torch.full((4,), 3.0))
+    assert plain == [False, False, True, False, True, True, True]
+
+
 def test_a_cell_that_gains_is_run_plain_once(monkeypatch):
     cell = Cell(monkeypatch, compiled=0.1, plain=0.2)
     kinds = [cell.run()[0] for _ in range(8)]

@@ -43,6 +43,7 @@ __all__ = [
     "CONDITIONAL_JUMPS",
     "TERMINATORS",
     "NEVER_RAISES",
+    "MOVES",
     "SLOT_OPS",
     "NAME_OPS",
     "EXIT_SLOTS",
@@ -294,6 +295,13 @@ NEVER_RAISES = frozenset(
         "POP_JUMP_IF_NONE",
         "POP_JUMP_IF_NOT_NONE",
     ]
+)
+# Moves values between the stack and names, and ends the frame: never tensor work, whatever the values are.
+MOVES = NEVER_RAISES | frozenset(
+    """
+    RESUME COPY_FREE_VARS JUMP_NO_INTERRUPT LOAD_FAST LOAD_FAST_CHECK DELETE_FAST LOAD_DEREF STORE_DEREF DELETE_DEREF
+    LOAD_NAME STORE_NAME DELETE_NAME LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL RETURN_VALUE
+    """.split()
 )
 SLOT_OPS = frozenset(
     [

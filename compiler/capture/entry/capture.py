@@ -41,6 +41,7 @@ from ..breaks.causes import make_graph_break
 from ..bytecode.loop_break import make_loop_break, make_native_loop
 from ..bytecode.loops import Loop
 from ..bytecode.regions import CannotOutline
+from ..bytecode.opset import MOVES
 from ..bytecode.nested import resuming, settle, suspend
 from ..bytecode.resume import ResumeSpec, make_break
 from ..bytecode.splice import CannotResume, in_flight
@@ -306,10 +307,14 @@ class _Attempt:
             for i, v in enumerate(code.co_varnames[:n])
         ]
 
+    def _only_moves(self) -> bool:
+        """Whether the frame has no instruction that could ever be tensor work: what follows a cell's last call."""
+        return all(i.op in MOVES for i in self.frame.bytecode.instructions)
+
     def _returned(self, value: Any) -> CaptureResult:
         machine = self.machine
         if not machine.graph.calls and not self.opts.every_frame:
-            raise SkipFrame("there is no tensor work in it", quiet=True)
+            raise SkipFrame("there is no tensor work in it", quiet=True, final=self._only_moves())
         writer = EntryWriter(machine, self._params())
         try:
             self._write_effects(writer)

@@ -1,0 +1,142 @@
+"""A cell that runs again compiles nothing, though it makes its classes, models and optimizers anew."""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+
+import pytest
+import torch
+
+from tcompile.compiler import events
+from tcompile.compiler.config import Options
+from tcompile.compiler.frontend import hook
+from tcompile.compiler.runtime import frame_hook
+
+pytestmark = pytest.mark.skipif(not frame_hook.available(), reason="the C extension is not built")
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    hook.reset()
+    yield
+    hook.reset()
+
+
+def compiled(text, name):
+    text = textwrap.dedent(text)
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    return compile(text, name, "exec")
+
+
+def captures_of_runs(build, run, runs=4, **names):
+    """What was captured in each run of a cell, after another cell has made anew what it runs; results are eager's."""
+    build, run = compiled(build, "<cell that builds>"), compiled(run, "<cell that runs>")
+    space, opts, found = {"torch": torch, **names}, Options.make(None, "eager", False, None, None), []
+    for number in range(runs):
+        space["number"] = number
+        plain = dict(space)
+        exec(build, plain)
+        exec(run, plain)
+        exec(build, space)
+        began = []
+        with events.listen(lambda e: began.append(e.frame) if e.kind == "capture_begin" else None):
+            hook.run_code(run, space, opts)
+        torch.testing.assert_close(space["out"], plain["out"])
+        found.append(began)
+    assert found[0]
+    return found
+
+
+TWO_OPTIMIZERS = """
+    class G(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n = torch.nn.Linear(4, 6)
+        def forward(self, z):
+            return torch.tanh(self.n(z))
+    class D(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n = torch.nn.Linear(6, 1)
+        def forward(self, x):
+            return self.n(x).sigmoid()
+    torch.manual_seed(number // 2)
+    def run():
+        g, d = G(), D()
+        og, od = torch.optim.Adam(g.parameters(), 0.01), torch.optim.Adam(d.parameters(), 0.01)
+        losses = []
+        for _ in range(4):
+            fake = g(torch.randn(5, 4))
+            od.zero_grad()
+            ld = (d(torch.ones(5, 6)) - 1).square().mean() + d(fake.detach()).square().mean()
+            ld.backward()
+            od.step()
+            og.zero_grad()
+            lg = (d(fake) - 1).square().mean()
+            lg.backward()
+            og.step()
+            losses.append(ld.item() + lg.item())
+        return torch.tensor(losses) * 2
+"""
+
+
+def test_two_optimizers_and_their_losses():
+    """In the second run neither optimizer has a state yet, and in the third the losses are others."""
+    found = captures_of_runs(TWO_OPTIMIZERS, "out = run()")
+    assert not found[1] and set(found[2]) <= {"<module>"}  # (whether what calls the rest of `run` has work of its own)
+
+
+DECORATED = """
+    import copy
+    class Average:
+        def __init__(self, model):
+            self.model = copy.deepcopy(model)
+        @torch.no_grad()
+        def update(self, model):
+            for a, b in zip(self.model.parameters(), model.parameters()):
+                a.mul_(0.9).add_(b, alpha=0.1)
+        @torch.autocast("cpu", dtype=torch.bfloat16)
+        def half(self, x):
+            return self.model(x)
+    def run():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        average = Average(model)
+        x = torch.ones(3, 4)
+        for _ in range(3):
+            average.update(model)
+            x = average.half(x).float() + model(x)
+        print(end="")
+        return x * 2, average.half(x)
+"""
+
+
+def test_methods_that_modes_of_torch_decorate():
+    found = captures_of_runs(DECORATED, "out = run()")
+    assert not found[1] and set(found[2]) <= {"<module>"}
+
+
+def test_other_modes_are_another_definition():
+    """A decorator with another mode: what was compiled under the old one serves no call."""
+    build = """
+        class Under:
+            @torch.set_grad_enabled(number % 2 == 0)
+            def __call__(self, x):
+                return (x * w).sum()
+        under = Under()
+    """
+    w = torch.ones(3, requires_grad=True)
+    run = "out = torch.tensor(under(torch.ones(3)).requires_grad)"
+    captures_of_runs(build, run, w=w)
+
+
+def test_what_follows_the_last_call_is_looked_at_once():
+    build = """
+        def run():
+            y = torch.ones(3) * number
+            print(end="")
+            return y + 1
+    """
+    found = captures_of_runs(build, "out = run()", runs=6)
+    assert not any(found[2:]), found  # (`number` becomes a symbol in the second run)
