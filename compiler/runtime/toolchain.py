@@ -54,7 +54,9 @@ KERNEL_ROOM = 1 << 20  # bytes that a kernel surely fits in, with what the compi
 STARTS = 30.0  # seconds that an interrupt waits for a compiler that is being started, to end it
 MOST_SECONDS = 600.0  # that one kernel may take: a compiler that runs for longer hangs
 LONG_TEXT = 60_000  # characters
-PRODUCT_FLAGS = ("-O2",)  # for products, whose loops are written out: -O3 takes a third longer and gains nothing
+# For products, whose loops are written out as vectors: -O3 takes a third longer, and these passes of -O2 another
+# quarter. None of them gains anything.
+PRODUCT_FLAGS = ("-O2", "-fno-tree-pre", "-fno-tree-vrp", "-fno-tree-vectorize")
 PRODUCT_MARK = "tc::multiply<"  # (codegen/cpp/product.py)
 
 
