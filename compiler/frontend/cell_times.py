@@ -2,9 +2,9 @@
 
 What a cell itself holds is compiled at first sight, so that its plain time is not known. A cell that is run again and
 again tells it: its first run compiles, and the second is timed. The third runs plain, as the cell would without the
-compiler, unless library code in it was measured before and pays. Where the plain run was quicker by a margin, one more
-of each is timed, and the cell is switched off: it runs without the frame hook from then on. No run is slower than plain
-for that, and nothing runs twice.
+compiler, unless library code in it was measured before and pays. Where the plain run was not clearly slower, one more
+of each is timed. A cell that is slower is switched off: it runs without the frame hook from then on. No run is slower
+than plain for that, and nothing runs twice.
 
     between runs     what runs is one thing or the other for a whole run, so training changes between steps alone
     deterministic    under torch's deterministic algorithms nothing is decided by time
@@ -24,14 +24,15 @@ import torch
 
 from .. import events
 from ..capture.bytecode.memo import CodeMemo
-from .measured import MARGIN
 from .ranks import several
 
 __all__ = ["CellTimes"]
 
 SETTLED = 4  # the run from which a run counts even though it compiled: the cell does so each time
 MOST_CAPTURED = 2000  # instructions that capture may have interpreted in a run that counts: about 2 ms
-LEAST = 1e-3  # seconds by which a cell has to be slower
+CLEAR = 0.8  # share of a plain run below which one pair of runs is enough
+SLOWER = 1.02  # a cell is slower from this ratio on: one that runs plain by mistake has lost next to nothing,
+LEAST = 1e-3  # and from this many seconds on
 LONGEST = 10.0  # seconds of a run: longer ones are not run plain to find out
 ANOTHER = 3.0  # a plain run that differs by this factor from the quickest
 PAYS = 0.1  # share of a run that library code must have saved by its own measurements: no plain run is needed
@@ -58,13 +59,14 @@ class _Cell:
     def decide(self) -> None:
         if self.off or self.pays or not self.compiled or not self.plain:
             return
-        if not self.slower():
+        if min(self.compiled) < CLEAR * min(self.plain):
             self.pays = True
         elif len(self.compiled) > 1 and len(self.plain) > 1:
-            self.off = True
+            self.off = self.slower()
+            self.pays = not self.off
 
     def slower(self) -> bool:
-        return min(self.compiled) > min(self.plain) * MARGIN + LEAST
+        return min(self.compiled) > min(self.plain) * SLOWER + LEAST
 
 
 class CellTimes:
