@@ -1,203 +1,321 @@
-"""Jagged nested tensors as arguments, parameters, results and gradients: what eager gives, whatever runs them."""
+"""Jagged nested tensors are captured down to values, offsets and lengths: results, gradients and errors are eager's, and
+batches of other lengths share an entry.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Callable
-
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.nested import nested_tensor_from_jagged
 
 import tcompile
 
-Compiled = Callable[[Callable], Callable]
-PROGRAMS: list[Callable[[Compiled], Any]] = []
+from .wrapper_classes import compilations, report_of
+
+BATCHES = ([3, 5, 2], [4, 1, 6], [2, 2, 9])
+W, G = torch.randn(6, 8, requires_grad=True), torch.randn(8, requires_grad=True)
 
 
-def program(f: Callable[[Compiled], Any]) -> Callable[[Compiled], Any]:
-    PROGRAMS.append(f)
-    return f
+@pytest.fixture(autouse=True)
+def without_cudnn():
+    """torch asks cuDNN about nested tensors on the CPU, too, and it raises where there is no driver."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def jagged(*lengths: int, grad: bool = False, width: int = 4) -> torch.Tensor:
-    rows = [torch.randn(n, width) for n in lengths]
-    return torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=grad)
+def offsets_of(lengths):
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()])
 
 
-@program
-def pointwise(compiled):
-    return compiled(lambda x: torch.sin(x) * 2)(jagged(2, 3, 1))
+def jagged(lengths, grad=False, width=8):
+    """Values and a nested tensor over them, whose lengths torch does not keep."""
+    values = torch.randn(sum(lengths), width, requires_grad=grad)
+    return nested_tensor_from_jagged(values, offsets_of(lengths))
 
 
-@program
-def a_linear_and_its_gradients(compiled):
-    layer, x = nn.Linear(4, 5), jagged(2, 3, 1, grad=True)
-    y = compiled(lambda x: layer(x).relu())(x)
-    y.values().sum().backward()
-    return y, x.grad, layer.weight.grad, layer.bias.grad
+def parts(y):
+    """The tensors in a result, those of nested tensors by values and offsets."""
+    if isinstance(y, (list, tuple)):
+        return [p for x in y for p in parts(x)]
+    if isinstance(y, torch.Tensor) and y.is_nested:
+        return [y.values(), y.offsets()]
+    return [y]
 
 
-@program
-def two_of_the_same_lengths(compiled):
-    x = jagged(2, 3, 1, grad=True)
-    y = torch.nested.nested_tensor_from_jagged(torch.randn(6, 4), x.offsets())
-    r = compiled(lambda x, y: x * y + x)(x, y)
-    r.values().square().sum().backward()
-    return r, x.grad
+def same(a, b):
+    assert type(a) is type(b), (type(a), type(b))
+    a, b = parts(a), parts(b)
+    assert len(a) == len(b)
+    for x, y in zip(a, b):
+        if isinstance(x, torch.Tensor):
+            assert (x.dtype, x.shape, x.requires_grad) == (y.dtype, y.shape, y.requires_grad)
+            torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-4)
+        else:
+            assert x == y
 
 
-@program
-def two_that_do_not_fit(compiled):
-    with pytest.raises(RuntimeError):
-        compiled(lambda x, y: x + y)(jagged(2, 3), jagged(3, 2))
-    return 0
+def outcome(f, x, leaf):
+    """The result, and the gradients of it, of a nested tensor's values and of W and G."""
+    for t in (W, G):
+        t.grad = None
+    values = x.values().detach().requires_grad_()
+    given = nested_tensor_from_jagged(values, x.offsets(), x.lengths())
+    if leaf:
+        given = given.detach().requires_grad_()
+    result = f(given)
+    ends = [t for t in parts(result) if t.requires_grad]
+    if ends:
+        sum(t.square().sum() for t in ends).backward()
+    own = given.grad.values() if leaf and given.grad is not None else values.grad
+    return result, [own, W.grad, G.grad]
 
 
-@program
-def made_inside(compiled):
-    f = compiled(lambda v, o: torch.nested.nested_tensor_from_jagged(v, o).cos())
-    return [f(torch.randn(6, 4), torch.tensor(o)) for o in ([0, 2, 5, 6], [0, 1, 2, 6])]
+def heads(x):
+    return x.unflatten(-1, [2, -1]).transpose(1, 2)
 
 
-@program
-def made_and_taken_apart_inside(compiled):
-    v = torch.randn(6, 4).requires_grad_()
-    f = compiled(lambda v, o: (torch.nested.nested_tensor_from_jagged(v, o).cos() * 2).values())
-    f(v, torch.tensor([0, 2, 5, 6])).sum().backward()
-    return v.grad
+def attention(x, causal=False):
+    q, k, v = heads(x), heads(x.sin()), heads(x * 2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(-2)
 
 
-@program
-def attention(compiled):
+ALIKE = {
+    "pointwise": lambda x: (x * 2 + x.sin()).relu() / G,
+    "linear": lambda x: F.gelu(F.linear(x, W)),
+    "product": lambda x: x @ W.t(),
+    "softmax": lambda x: x.softmax(-1),
+    "ragged softmax": lambda x: x.softmax(1),
+    "sum": lambda x: (x.sum(), x.mean(-1)),
+    "ragged amax": lambda x: x.amax(1),
+    "layer norm": lambda x: F.layer_norm(x, (8,), G),
+    "rms norm": lambda x: F.rms_norm(x, (8,), G),
+    "padded": lambda x: (torch.nested.to_padded_tensor(x, -1.0), x.to_padded_tensor(0.0, (3, 12, 8))),
+    "attention": attention,
+    "views": lambda x: (heads(x), x.unsqueeze(2).squeeze(2), x.chunk(2, -1), x.view(*x.shape[:2], 2, 4)),
+    "inner": lambda x: (x.values() * 2, x.offsets(), nested_tensor_from_jagged(x.values().cos(), x.offsets()) + x),
+    "where": lambda x: torch.where(x > 0, x, x.masked_fill(x < 0, 0.5)),
+    "likes": lambda x: (torch.zeros_like(x) + x, x.clone(), x.detach() * x, x.double()),
+    "facts": lambda x: x * x.size(0) * x.dim() * x.size(-1) if x.is_nested and x.shape == (x + 1).shape else x,
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_equal_to_eager(name):
+    f = ALIKE[name]
+    compiled = tcompile.compile(f, fullgraph=True)
+    for leaf in (False, True):
+        for lengths in BATCHES:
+            x = jagged(lengths)
+            (wanted, wanted_grads), (found, grads) = outcome(f, x, leaf), outcome(compiled, x, leaf)
+            same(found, wanted)
+            for g, w in zip(grads, wanted_grads, strict=True):
+                assert (g is None) == (w is None)
+                if g is not None:
+                    torch.testing.assert_close(g, w, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_gradients_that_eager_has_not(reduce):
+    """torch has no formula for the sum over the ragged dimension: what is padded by hand says what is right."""
+    compiled = tcompile.compile(lambda x: getattr(x, reduce)(1), fullgraph=True)
+    for lengths in BATCHES:
+        x = jagged(lengths)
+        values = x.values().detach().requires_grad_()
+        found = compiled(nested_tensor_from_jagged(values, x.offsets()))
+        assert torch.equal(found.detach(), getattr(x, reduce)(1)) or torch.allclose(found, getattr(x, reduce)(1))
+        found.square().sum().backward()
+        again = x.values().detach().requires_grad_()
+        scale = torch.tensor(lengths)[:, None] if reduce == "mean" else 1
+        rows = torch.stack([part.sum(0) for part in again.split(lengths)])
+        (rows / scale).square().sum().backward()
+        torch.testing.assert_close(values.grad, again.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_causal_attention():
+    """On the CPU eager has none: each sequence by itself says what is right."""
+    compiled = tcompile.compile(lambda x: attention(x, True), fullgraph=True)
+    for lengths in BATCHES:
+        x = jagged(lengths)
+        values = x.values().detach().requires_grad_()
+        found = compiled(nested_tensor_from_jagged(values, x.offsets())).values()
+        again = x.values().detach().requires_grad_()
+        wanted = torch.cat([attention(part[None], True)[0] for part in again.split(lengths)])
+        for t in (found, wanted):
+            t.square().sum().backward()
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(values.grad, again.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_other_lengths_share_an_entry():
+    for f in (lambda x: (x * 2).relu(), lambda x: x.softmax(1).sum(1), attention):
+        compiled = tcompile.compile(f, fullgraph=True)
+        for lengths in BATCHES:
+            x = jagged(lengths)
+            same(compiled(x), f(x))
+        for lengths in ([5, 6, 7], [2, 3, 21]):
+            assert not compilations(compiled, jagged(lengths))
+        compiled(jagged([2, 3, 4, 5]))
+        for lengths in ([9, 3], [5, 6, 7, 8, 2]):
+            assert not compilations(compiled, jagged(lengths))
+
+
+def test_sequences_without_elements():
+    f = lambda x: (x.sum(1), x.to_padded_tensor(0.0), x + 1)  # noqa: E731
+    compiled = tcompile.compile(f, fullgraph=True)
+    for lengths in ([0, 3, 2], [2, 0, 0], [4, 2, 1]):
+        x = jagged(lengths)
+        same(compiled(x), f(x))
+
+
+def test_how_far_torch_pads():
+    """To the longest sequence where torch keeps its length, else to the number of rows: softmax makes it keep it."""
+
     def f(x):
-        q = x.unflatten(-1, (2, 2)).transpose(1, 2)
-        return nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(-2)
+        first = x.to_padded_tensor(0.0)
+        return first, x.softmax(1), x.to_padded_tensor(0.0)
 
-    x = jagged(2, 3, 1, grad=True)
-    y = compiled(f)(x)
-    y.values().sum().backward()
-    return y, x.grad
-
-
-@program
-def sums_over_the_ragged_dimension(compiled):
-    return compiled(lambda x: x.sum(1) * 2)(jagged(2, 3, 1))  # eager has no gradient of it
-
-
-@program
-def padded(compiled):
-    return compiled(lambda x: torch.nested.to_padded_tensor(x, 0.5).sum(1))(jagged(2, 3, 1))
+    compiled = tcompile.compile(f, fullgraph=True)
+    for lengths in BATCHES:
+        x, y = jagged(lengths), jagged(lengths)
+        wanted, found = f(x), compiled(y)
+        assert [t.shape for t in (found[0], found[2])] == [t.shape for t in (wanted[0], wanted[2])]
+        assert y.to_padded_tensor(0.0).shape == x.to_padded_tensor(0.0).shape
+        again = [[g(t)[k].shape for k in (0, 2)] for g, t in ((f, x), (compiled, y))]
+        assert again[0] == again[1]
 
 
-@program
-def norms_and_softmax(compiled):
-    layer, x = nn.LayerNorm(4), jagged(2, 3, 1, grad=True)
-    y = compiled(lambda x: torch.softmax(layer(x), -1))(x)
-    y.values().square().sum().backward()
-    return y, x.grad, layer.weight.grad
+def test_offsets_that_change():
+    """The same tensor of offsets, written to: nothing is relied on that it says."""
+    f = lambda x: (x.sum(1), attention(x))  # noqa: E731
+    compiled = tcompile.compile(f, fullgraph=True)
+    offsets, values = offsets_of([3, 5, 2]), torch.randn(10, 8)
+    same(compiled(nested_tensor_from_jagged(values, offsets)), f(nested_tensor_from_jagged(values, offsets)))
+    offsets[1], offsets[2] = 1, 9
+    same(compiled(nested_tensor_from_jagged(values, offsets)), f(nested_tensor_from_jagged(values, offsets)))
 
 
-@program
-def embeddings(compiled):
-    table = nn.Embedding(10, 4)
-    ids = torch.nested.nested_tensor([torch.tensor([1, 2]), torch.tensor([3])], layout=torch.jagged)
-    y = compiled(table)(ids)
-    y.values().sum().backward()
-    return y, table.weight.grad
+def test_two_nested_tensors():
+    f = lambda x, y: x + y  # noqa: E731
+    compiled = tcompile.compile(f, fullgraph=True)
+    x = jagged([3, 4, 2])
+    same(compiled(x, x * 3), f(x, x * 3))
+    other = nested_tensor_from_jagged(
+        torch.randn(9, 8), offsets_of([3, 4, 2])
+    )  # the same lengths are not the same size
+    for g in (f, compiled):
+        with pytest.raises(RuntimeError, match="add"):
+            g(x, other)
+    same(x + compiled(x, x), x + f(x, x))  # a result has its argument's ragged size in eager code, too
 
 
-@program
-def lengths_that_change(compiled):
-    f = compiled(lambda x: x * 2 + 1)
-    return [f(jagged(*lengths)) for lengths in ((2, 3, 1), (5, 1), (1, 1, 1, 7), (2, 3, 1))]
+def test_keys_of_other_lengths():
+    f = lambda q, k: F.scaled_dot_product_attention(heads(q), heads(k), heads(k * 2))  # noqa: E731
+    compiled = tcompile.compile(f, fullgraph=True)
+    for a, b in (([2, 3, 4], [5, 1, 2]), ([7, 1, 1], [3, 3, 9])):
+        q, k = jagged(a), jagged(b)
+        same(compiled(q, k), f(q, k))
 
 
-@program
-def lengths_that_change_in_training(compiled):
-    layer = nn.Linear(4, 4)
-    f = compiled(lambda x: layer(x).values().square().mean())
-    for lengths in ((2, 3), (4, 1, 1), (1,)):
-        f(jagged(*lengths)).backward()
-    return layer.weight.grad
+def test_holes():
+    f = lambda x: (x * 2).sin()  # noqa: E731
+    compiled = tcompile.compile(f, fullgraph=True)
+    for lengths in ([2, 3, 1], [4, 4, 4]):
+        x = nested_tensor_from_jagged(torch.randn(12, 8), torch.tensor([0, 4, 8, 12]), torch.tensor(lengths))
+        found, wanted = compiled(x), f(x)
+        assert found.lengths() is x.lengths()
+        for a, b in zip(found.unbind(), wanted.unbind(), strict=True):
+            torch.testing.assert_close(a, b)
 
 
-@program
-def a_parameter(compiled):
-    p = nn.Parameter(jagged(2, 3))
-    y = compiled(lambda p: p * p)(p)
-    y.values().sum().backward()
-    return y, p.grad
-
-
-@program
-def a_module_with_one_inside(compiled):
-    class Model(nn.Module):
+def test_a_block_is_one_graph():
+    class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.weight = nn.Parameter(jagged(2, 3))
-            self.out = nn.Linear(4, 2)
+            self.norm, self.out = nn.LayerNorm(8), nn.Linear(8, 8)
+            self.qkv = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+            self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
 
-        def forward(self, scale):
-            return self.out(self.weight * scale)
+        def forward(self, x):
+            y = self.norm(x)
+            q, k, v = (heads(project(y)) for project in self.qkv)
+            x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2))
+            return x + self.down(F.gelu(self.up(x)))
 
-    model = Model()
-    y = compiled(model)(torch.tensor(3.0))
-    y.values().sum().backward()
-    return y, model.weight.grad, model.out.weight.grad
-
-
-@program
-def sizes_and_parts(compiled):
-    x = jagged(2, 3, 1)
-    f = compiled(lambda x: (x.size(0), x.shape[-1], x.dim(), x * x.size(0), [t.sum() for t in x.unbind()]))
-    return f(x)
-
-
-@program
-def values_changed_outside(compiled):
-    x, d = jagged(2, 3, 1), torch.randn(6, 4)
-    f = compiled(lambda x, d: torch.nested.nested_tensor_from_jagged(x.values() + d, x.offsets()))
-    return f(x, d) * x  # equal lengths by the same offsets
+    block = Block()
+    compiled = tcompile.compile(block, fullgraph=True)
+    found = []
+    for f in (block, compiled):
+        for lengths in BATCHES:
+            torch.manual_seed(sum(lengths))
+            f(jagged(lengths)).values().square().mean().backward()
+        found.append([p.grad.clone() for p in block.parameters()])
+        block.zero_grad()
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
+    assert len(report_of(block, jagged([3, 4])).entries) == 1
 
 
-@program
-def changed_in_place(compiled):
-    x = jagged(2, 3)
+def test_a_whole_step():
+    m = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(m.parameters(), 0.1)
+    start = {k: v.clone() for k, v in m.state_dict().items()}
 
+    def step(x):
+        optimizer.zero_grad()
+        loss = m(x).softmax(1).values().square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    batches = [jagged(lengths) for lengths in BATCHES]
+    wanted = [step(x) for x in batches]
+    m.load_state_dict(start)
+    compiled = tcompile.compile(step)
+    for x, loss in zip(batches, wanted):
+        torch.testing.assert_close(compiled(x), loss)
+
+
+def test_what_is_not_captured_breaks():
     def f(x):
-        x.mul_(2)
-        return x + 1
+        y = x * 2
+        y.add_(1)
+        return [t.sum() for t in (y * 3).unbind()]
 
-    return compiled(f)(x), x
-
-
-@program
-def mixed_with_plain_tensors(compiled):
-    x, w = jagged(2, 3, grad=True), torch.randn(4, 4).requires_grad_()
-    f = compiled(lambda x, w: ((x @ w.tanh()).relu() @ w.exp()).values().sum())
-    f(x, w).backward()
-    return x.grad, w.grad
+    compiled = tcompile.compile(f)
+    for lengths in BATCHES:
+        x = jagged(lengths)
+        same(compiled(x), f(x))
+    kinds = {b.kind for b in tcompile.explain(f)(jagged([2, 3])).graph_breaks}
+    assert kinds == {"unsupported", "data_dependent_shape"}
 
 
-def same(want: Any, got: Any) -> None:
-    if isinstance(want, (list, tuple)):
-        assert len(want) == len(got)
-        for w, g in zip(want, got):
-            same(w, g)
-    elif isinstance(want, torch.Tensor):
-        assert type(got) is type(want) and got.requires_grad == want.requires_grad and got.dtype == want.dtype
-        if want.is_nested:
-            assert got.layout is want.layout and torch.equal(got.offsets(), want.offsets())
-            want, got = want.values(), got.values()
-        torch.testing.assert_close(got.detach(), want.detach())
-    else:
-        assert want == got
+def test_made_inside():
+    def f(a, b):
+        return nn.functional.relu(torch.nested.nested_tensor([a, b], layout=torch.jagged)) * 2
+
+    compiled = tcompile.compile(f)
+    for n in (3, 4):
+        a, b = torch.randn(n, 4), torch.randn(2 * n, 4)
+        same(compiled(a, b), f(a, b))
 
 
-@pytest.mark.parametrize("run", PROGRAMS, ids=lambda f: f.__name__)
-def test_like_eager(run: Callable[[Compiled], Any]) -> None:
-    torch.manual_seed(0)
-    want = run(lambda f: f)
-    tcompile.reset()
-    torch.manual_seed(0)
-    same(want, run(tcompile.compile))
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_dynamic(dynamic):
+    f = lambda x: (heads(x).transpose(1, 2) * 2, x.sum(1))  # noqa: E731
+    compiled = tcompile.compile(f, dynamic=dynamic, fullgraph=True)
+    for lengths, width in (([3, 4], 8), ([1, 7, 2], 12), ([5, 5], 16)):
+        x = jagged(lengths, width=width)
+        same(compiled(x), f(x))
+
+
+def test_errors_are_eagers():
+    for f in (lambda x: x.log_softmax(1), lambda x: x.sum(dim=(1, 2)), lambda x: F.linear(x, torch.ones(3, 5))):
+        with pytest.raises(RuntimeError) as wanted:
+            f(jagged([2, 3]))
+        with pytest.raises(RuntimeError) as found:
+            tcompile.compile(f, fullgraph=True)(jagged([2, 3]))
+        assert str(found.value) == str(wanted.value)

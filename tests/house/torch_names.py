@@ -56,6 +56,11 @@ def _optimizer() -> torch.optim.Optimizer:
     return optimizer
 
 
+def _jagged() -> Any:
+    """A nested tensor."""
+    return torch.nested.nested_tensor_from_jagged(torch.ones(3, 2), torch.tensor([0, 1, 3]))
+
+
 def _product() -> Any:
     """A node of autograd's graph that saved its operands."""
     x = torch.ones(1, requires_grad=True)
@@ -89,6 +94,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "Storage()": lambda: torch.ones(1).untyped_storage(),
     "FSDPState()": _sharded,
     "FSDPParamGroup()": lambda: _sharded()._fsdp_param_group,
+    "NestedTensor()": _jagged,
     "FSDPParam()": lambda: _sharded()._fsdp_param_group.fsdp_params[0],
     "libtorch()": _library,
     "CustomOpDef()": lambda: torch.library.custom_op(
@@ -342,6 +348,34 @@ ROWS = (
         "torch.distributed.fsdp._fully_shard._fsdp_state",
         "FSDPState._pre_forward(self, module, args, kwargs) FSDPState._post_forward(self, module, input, output)",
         "FSDP2's hooks, in whose place the graph gathers parameters",
+    ),
+    Row(
+        "torch._C",
+        "DispatchKey DispatchKey.AutogradFunctionality DispatchKey.AutogradOther DispatchKey.AutogradNestedTensor"
+        " DispatchKey.ADInplaceOrView DispatchKey.CompositeImplicitAutogradNestedTensor _EnableTorchFunction"
+        " _dispatch_tls_is_dispatch_key_excluded _dispatch_tls_set_dispatch_key_excluded",
+        "autograd sees the values of nested tensors alone",
+    ),
+    Row("torch.nested._internal.nested_int", "NestedIntNode", "sizes of ragged dimensions"),
+    Row(
+        "torch.nested._internal.nested_tensor",
+        "NestedTensor _nt_view_dummy _store_val_in_tensor _tensor_symint_registry get_tensor_symint"
+        " nested_view_from_values_offsets_lengths",
+        "nested tensors are taken apart and put together",
+    ),
+    Row("torch.nested._internal.ops", "jagged_torch_function lookup_jagged", "what operators do with nested tensors"),
+    Row("torch.nested._internal.sdpa", "jagged_scaled_dot_product_attention", "attention over dense dimensions"),
+    Row(
+        "torch.ops.aten",
+        "_nested_get_values _nested_view_from_jagged _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward",
+        "done by us instead: torch has no gradients of them over values",
+    ),
+    Row(
+        "NestedTensor()",
+        "_values _offsets _lengths _ragged_idx _size _metadata_cache _maybe_max_seqlen _maybe_min_seqlen"
+        " _get_max_seqlen _get_min_seqlen _max_seqlen _min_seqlen _max_seqlen_tensor _min_seqlen_tensor"
+        " _is_contiguous_or_false",
+        "what is inside of a nested tensor",
     ),
     Row("torch.distributed.tensor._api", "_FromTorchTensor", "a gathered parameter that was a DTensor before"),
     Row(

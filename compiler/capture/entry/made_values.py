@@ -29,6 +29,7 @@ from ..machine.signals import Break, Unrebuildable
 from ..machine.stack_values import BOUND_NATIVE, IMMUTABLE, MISSING, is_library_constant, native_owner
 from ..numbers.late_text import LateText
 from ..tensors.tensor_subclasses import Subclassed
+from ..tensors.jagged_values import write_jagged
 from ..tensors.wrapper_values import is_of_wrapper, write_wrapper
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ def _array(w: EntryWriter, v: Array) -> str:
 
 
 def _subclassed(w: EntryWriter, v: Subclassed) -> str:
+    if v.nested is not None:
+        return write_jagged(w, v)
     if is_of_wrapper(v):
         return write_wrapper(w, v)
     name = w.assign(v, f"{w.constant(torch.Tensor.as_subclass)}({w.value(v.plain)}, {_class(w, v.tensor_class)})")

@@ -102,6 +102,8 @@ class Machine:
         self.devices = DeviceRegions()
         self.break_errors: bool = opts.break_errors  # whether a break is an error here (error_on_graph_break)
         self.probe_classes = ProbeClasses()
+        self.ragged: dict[int, Any] = {}  # id of offsets or lengths -> the nested tensor from outside that has them
+        self.ragged_sizes: dict[int, TraceTensor] = {}  # torch's number of a ragged size -> the tensor that it is of
         self.instructions = 0
         self.following: tuple[int, int] | None = (
             None  # in a library's call: instructions until it must have done tensor work, and nodes before

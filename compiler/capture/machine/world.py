@@ -30,7 +30,7 @@ from ...marks import demanded_dims, dynamic_dims, static_dims, unbacked_dims
 from ...symbolic.expr import ge
 from ...graph.history import is_refused
 from ...graph.tensor import TraceTensor, trace_tensor_like
-from ...graph.wrappers import is_wrapper
+from ...graph.wrappers import is_jagged, is_wrapper
 from ..kinds import choices
 from ..arrays.array_value import Array, array_class, array_like
 from ..library.backward_reads import refuse_read
@@ -44,6 +44,7 @@ from ..numbers.scalars import float_symbol
 from .signals import Break, Skip
 from .stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, SINGLETONS, is_library_constant, native_owner
 from ..tensors.tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
+from ..tensors.jagged_values import load_jagged
 from ..tensors.wrapper_values import load_wrapper
 
 __all__ = ["World"]
@@ -349,6 +350,8 @@ class World:
             if (first := self.sources[id(known)]) is not source:
                 self.guard(source, "ALIAS", first, "same tensor")
             return known
+        if is_jagged(real):
+            return load_jagged(self, real, source)
         if is_wrapper(real):
             return load_wrapper(self, real, source)
         reason = refusal(type(real))

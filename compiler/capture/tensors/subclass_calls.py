@@ -22,6 +22,7 @@ from ..machine.generators import natively
 from ..kinds.inline_policy import is_leaf_function, is_of_torch, is_trusted_module
 from ..kinds.lookups import MISSING, class_attribute
 from ..machine.signals import Break, Raised
+from .jagged_values import holds_nested, jagged_attribute, operate_jagged
 from .tensor_calls import METADATA_METHODS, METHODS, call_method
 from .tensor_subclasses import Subclassed, holds_subclassed, is_like_tensor, refusal
 from .wrapper_values import (
@@ -182,7 +183,7 @@ class functions_off:
 
 def _overrides(value: Any) -> bool:
     if type(value) is Subclassed:
-        return class_attribute(value.tensor_class, "__torch_function__") is not _OFF
+        return value.nested is None and class_attribute(value.tensor_class, "__torch_function__") is not _OFF
     return is_like_tensor(value)
 
 
@@ -252,6 +253,8 @@ def operate(m: Machine, fn: Callable, args: list, kwargs: dict | None = None) ->
     """An operator of Python or a function of torch, one of whose arguments is a Subclassed."""
     kwargs = kwargs or {}
     args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if holds_nested(args) or holds_nested(kwargs):
+        return operate_jagged(m, fn, args, kwargs)
     own = functools.partial(_defines_operator, names=_special_names(fn))
     if m.functions_off or not (_any(args, _overrides) or _any(kwargs, _overrides) or _any(args, own)):
         return _plainly(m, fn, args, kwargs)
@@ -432,6 +435,8 @@ def get_attribute(m: Machine, s: Subclassed, name: str) -> Any:
         return s.__dict__
     if isinstance(class_attribute(cls, "__getattribute__"), types.FunctionType):
         raise Break("unknown_object", f"the tensor class {cls.__name__} looks up attributes in its own way")
+    if s.nested is not None and (value := jagged_attribute(m, s, name)) is not NotImplemented:
+        return value
     owner = next((base for base in cls.__mro__ if name in base.__dict__), None)
     raw = class_attribute(cls, name)
     if owner in _TENSOR_CLASSES:
@@ -442,7 +447,7 @@ def get_attribute(m: Machine, s: Subclassed, name: str) -> Any:
         return m.getattr(cls, name)
     if isinstance(raw, types.FunctionType) and is_trusted_module(owner.__module__ or ""):  # type: ignore[union-attr]
         return types.MethodType(raw, s)
-    if is_of_wrapper(s) and not m.world.is_outside(s) and not isinstance(raw, property):
+    if s.nested is None and is_of_wrapper(s) and not m.world.is_outside(s) and not isinstance(raw, property):
         if (value := inner_attribute(m, s, name)) is not NotImplemented:
             return value
     return attributes._instance_attribute(m, s, cls, name)

@@ -27,17 +27,19 @@ class Subclassed:
     tensor_class   the class that the program sees
     plain          the same tensor as a plain one: what operators compute with where functions of subclasses are off
     unfinished     an empty instance of a wrapper subclass, while the program gives it its inner tensors
+    nested         a jagged nested tensor: an instance over TraceTensors (jagged_values.py); there is no plain tensor
     The instance's own attributes are those of the program's object; the __dict__ is the real one for a tensor from
     outside.
     """
 
-    __slots__ = ("tensor_class", "plain", "unfinished", "__dict__", "__weakref__")
+    __slots__ = ("tensor_class", "plain", "unfinished", "nested", "__dict__", "__weakref__")
     tensor_class: type
     plain: TraceTensor
     unfinished: torch.Tensor | None
+    nested: Any
 
     def __init__(self, tensor_class: type, plain: TraceTensor, members: dict | None = None):
-        self.tensor_class, self.plain, self.unfinished = tensor_class, plain, None
+        self.tensor_class, self.plain, self.unfinished, self.nested = tensor_class, plain, None, None
         if members is not None:
             self.__dict__ = members
 

@@ -122,7 +122,7 @@ def _zeros(x: Any) -> Any:
     if isinstance(x, _Zeros):
         if x[1] > _MOST_DIMS:
             raise ValueError
-        return torch.zeros((), dtype=x[0], device="cpu").expand((2,) * x[1])
+        return torch.zeros((2,) * x[1], dtype=x[0], device="cpu")
     return x[1] if isinstance(x, _Plain) else list(map(_zeros, x))
 
 

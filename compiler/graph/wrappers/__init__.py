@@ -11,19 +11,29 @@ the gradient apart, or by making it of its parts, so that a way in and a way out
 from __future__ import annotations
 
 from .class_operators import written_inside
-from .crossings import Crossing, Inner, Unwrap, Wrap, gradients_cross
+from .crossings import Call, Crossing, Inner, Unwrap, Wrap, gradients_cross
 from .class_functions import LibraryFunction
+from .jagged import JaggedCall, Nested, is_jagged, jagged_parts, longest_by, longest_of, make_jagged, nested_class
 from .wrapping import Fixed, Wrapping, is_dtensor, is_wrapper, take_apart
 
 __all__ = [
     "Wrapping",
     "Fixed",
+    "Call",
     "Crossing",
+    "JaggedCall",
     "Wrap",
     "Unwrap",
     "Inner",
+    "Nested",
     "LibraryFunction",
     "is_dtensor",
+    "is_jagged",
+    "jagged_parts",
+    "longest_by",
+    "longest_of",
+    "make_jagged",
+    "nested_class",
     "is_wrapper",
     "take_apart",
     "written_inside",
