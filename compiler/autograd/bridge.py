@@ -31,6 +31,7 @@ from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
 from .outputs import OutputPlan
 from .parts import Part, PartedCall
+from .staged import StagedCall, StagedGraph, bucket_bytes, groups_of, stages_of
 from .variants import variant, without_unused_inputs
 
 __all__ = ["aot_eager", "compile_with_grad", "wants_gradients", "GradGraph"]
@@ -149,6 +150,7 @@ class GradGraph:
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
         small = [_is_small(n) for n in p.forward.placeholders]
         self.parted = PartedCall(self, joint.parts, small) if len(joint.parts) > 1 else None
+        self.staged = self._staged_call()
         self.frees = any(g.frees for g in joint.parts) or len(p.backward.placeholders) > self.n_tangents
         self.call = self._native_call() or self._python_call
         plan.tensors = []  # traced tensors are of no more use
@@ -160,10 +162,29 @@ class GradGraph:
     def __call__(self, *inputs: Any) -> tuple:
         return self.call(*inputs)
 
+    def _staged_call(self) -> StagedCall | None:
+        """Where DistributedDataParallel waits for gradients: backward in stages of a bucket each."""
+        sizes = bucket_bytes()
+        backward = self.joint.partition.backward
+        if sizes is None or self.parted is not None or self.step is not None or self.idle or not self.grad_mode:
+            return None
+        groups = groups_of(backward, sizes)
+        if len(groups) == 1 or stages_of(backward, groups) is None:
+            return None
+        self.groups = groups
+        return StagedCall(self, [[self.joint.grad_inputs[j] for j in group] for group in groups])
+
     def _native_call(self) -> Callable[..., tuple] | None:
         """The call in C, where nothing is left to do after the Function but to put its results in order."""
         plan = self.joint.outputs
-        if native is None or not hasattr(native, "GradCall") or not self.grad_mode or not plan.plain or self.idle:
+        if (
+            native is None
+            or not hasattr(native, "GradCall")
+            or not self.grad_mode
+            or not plan.plain
+            or self.idle
+            or self.staged
+        ):
             return None
         graph = getattr(self.forward, "call", self.forward)
         rest = (lambda *inputs: self.rest(inputs)) if self.sizes or self.scalars else None
@@ -226,6 +247,8 @@ class GradGraph:
         try:
             if self.parted is not None:
                 diff = self.parted.run(everything, inputs, tuple(joined))
+            elif self.staged is not None:
+                diff = self.staged.run(everything, inputs, tuple(joined))
             else:
                 diff = self.function.apply((everything, inputs), *joined)  # type: ignore[attr-defined]
         except Exception as e:
@@ -311,7 +334,7 @@ class GradGraph:
         known = len(env.guards) if env is not None else 0
         with torch.no_grad(), tracing_modes():
             try:
-                call = self.compile_aten(graph, self.opts)
+                call = self._compile_stages(graph) or self.compile_aten(graph, self.opts)
             except (
                 TCompileError,
                 NotImplementedError,
@@ -341,11 +364,25 @@ class GradGraph:
             call.end_step(self.step, sum(i >= tangents for i in reads or range(len(graph.placeholders))))
         return _Backward(graph, call, decided, reads)
 
+    def _compile_stages(self, graph: AtenGraph) -> StagedGraph | None:
+        stages_ = None if self.staged is None else stages_of(graph, self.groups)
+        if stages_ is None:
+            return None
+        calls = [self.compile_aten(s.graph, self.opts) for s in stages_]
+        return StagedGraph(stages_, [getattr(c, "call", c) for c in calls], len(graph.plan))
+
     def run_backward(
-        self, saved: list, rest: list, tangents: tuple, needs: tuple[bool, ...], part: Part | None = None
+        self,
+        saved: list,
+        rest: list,
+        tangents: tuple,
+        needs: tuple[bool, ...],
+        part: Part | None = None,
+        begin: Callable | None = None,
     ) -> list:
         """One gradient or None per input of the graph. Of a part, `saved` and `tangents` hold None where they are
-        another's. `saved` is emptied: what nobody else holds is freed after its last use."""
+        another's. `saved` is emptied: what nobody else holds is freed after its last use. `begin` takes over where the
+        graph runs in stages."""
         grads_of = self.joint.grad_inputs
         present = tuple([t is not None for t in tangents])
         reachable = self._reachable(present)
@@ -377,6 +414,9 @@ class GradGraph:
         if b.reads is not None:
             given = [given[i] for i in b.reads]
         saved.clear()
+        if begin is not None and isinstance(call, StagedGraph):
+            begin(call, given, grads_of)
+            return out
         for i, g, r in zip(grads_of, call.consume(given) if hasattr(call, "consume") else call(*given), reachable):
             if r:
                 out[i] = g

@@ -356,6 +356,13 @@ ROWS = (
         " _dispatch_tls_is_dispatch_key_excluded _dispatch_tls_set_dispatch_key_excluded",
         "autograd sees the values of nested tensors alone",
     ),
+    Row("torch._C", "_current_graph_task_id", "which backward pass a stage belongs to"),
+    Row("torch.distributed", "_DEFAULT_FIRST_BUCKET_BYTES", "when the first bucket of gradients is full"),
+    Row(
+        "torch.nn.parallel.distributed.DistributedDataParallel",
+        "_get_active_ddp_module",
+        "whether gradients are waited for bucket by bucket",
+    ),
     Row("torch.nested._internal.nested_int", "NestedIntNode", "sizes of ragged dimensions"),
     Row(
         "torch.nested._internal.nested_tensor",

@@ -1,0 +1,351 @@
+"""A backward pass in stages, so that gradients are exchanged while later ones are computed.
+
+DistributedDataParallel exchanges a bucket of gradients as soon as autograd's engine has handed all of them on. One node
+that gives every gradient at its end leaves nothing to compute meanwhile. So where a model is compiled inside of it,
+backward is a chain of nodes. Each one runs a piece of the backward graph, gives the gradients that are ready by then,
+a bucket of them, and leads to the next. The engine runs what accumulates gradients before any other node, hooks
+included, so that a bucket leaves before the next piece is launched. Who asks for gradients in another way (others than
+all of them, gradients of gradients) gets the same ones, from one piece.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from ..graph.aten import AtenGraph, GraphOutput
+from ..graph.meta.core import TensorMeta
+from ..graph.opinfo import op_info
+from .changed import refuse_changed, remember
+from .parted_graphs import ancestors, slot_of
+
+if TYPE_CHECKING:
+    from .bridge import GradGraph
+
+__all__ = ["StagedCall", "StagedGraph", "bucket_bytes", "groups_of", "stages_of"]
+
+
+def bucket_bytes() -> tuple[int, int] | None:
+    """(the first bucket's bytes, those of any other), where a model runs inside of DistributedDataParallel."""
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    module = None if parallel is None else parallel.DistributedDataParallel._get_active_ddp_module()
+    if module is None:
+        return None
+    most = module.bucket_bytes_cap
+    return (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if module.bucket_bytes_cap_default else most), most
+
+
+def groups_of(backward: AtenGraph, sizes: tuple[int, int]) -> list[list[int]]:
+    """The gradients (positions in the plan) in groups of a bucket's bytes, in the order in which they are computed."""
+    order = {n: k for k, n in enumerate(backward.graph.nodes)}
+    results = backward.results
+
+    def ready(j: int) -> int:
+        slot = slot_of(backward.plan[j])
+        return -1 if slot is None else order[results[slot]]
+
+    groups: list[list[int]] = [[]]
+    held, limit = 0, sizes[0]
+    for j in sorted(range(len(backward.plan)), key=lambda j: (ready(j), j)):
+        if held >= limit:
+            groups.append([])
+            held, limit = 0, sizes[1]
+        groups[-1].append(j)
+        meta = backward.plan[j].meta
+        if meta is not None:
+            elements = 1
+            for n in meta.shape:
+                elements *= n if isinstance(n, int) else 1
+            held += elements * meta.dtype.itemsize
+    return groups
+
+
+@dataclass
+class _Stage:
+    """A piece of a backward graph. It takes the values at `reads`, and gives gradients, then what later pieces read:
+    the values at `gives`. `frees` are values that nobody reads after it. Values are numbered: the whole graph's inputs,
+    then what pieces give.
+    """
+
+    graph: AtenGraph
+    reads: list[int]
+    gives: list[int]
+    frees: frozenset[int]
+    gradients: list[int]
+
+
+def stages_of(a: AtenGraph, groups: Sequence[Sequence[int]]) -> list[_Stage] | None:
+    """The backward graph `a` in pieces, the gradients of a group each; None where it has to run as a whole."""
+    results = a.results
+    calls = list(a.calls())
+    if a.mutation_slots or a.no_overlap or a.writes or a.whole is not None or a.generated_products:
+        return None
+    if any(not isinstance(n.target, torch._ops.OpOverload) and not _is_part(n) for n in calls):
+        return None
+    if any(_is_drawn(n) for n in calls):
+        return None
+    needed = []
+    for group in groups:
+        slots = [slot_of(a.plan[j]) for j in group]
+        needed.append(_with_parts(ancestors([results[s] for s in slots if s is not None])))
+    if not set(calls) <= set().union(*needed):
+        return None  # what is there to raise, or to be exchanged, has its place in the order
+    places = a.placeholders
+    number = {n: k for k, n in enumerate(places)}
+    pieces: list[list[torch.fx.Node]] = []
+    done: set[torch.fx.Node] = set()
+    for own in needed:
+        pieces.append([n for n in calls if n in own and n not in done])
+        done |= own
+    made_in = {n: k for k, piece in enumerate(pieces) for n in piece}
+    read_by: dict[torch.fx.Node, set[int]] = {}
+    for k, (piece, group) in enumerate(zip(pieces, groups)):
+        for n in piece:
+            for x in n.all_input_nodes:
+                read_by.setdefault(x, set()).add(k)
+        for j in group:
+            source = _source(a, j)
+            if source is not None:
+                read_by.setdefault(source, set()).add(k)
+    crossing = [n for n in calls if any(k > made_in[n] for k in read_by.get(n, ()))]
+    if any(not isinstance(n.meta.get("val"), TensorMeta) for n in crossing):
+        return None
+    for n in crossing:
+        number[n] = len(number)
+    numbers = {n for n, i in zip(places, a.inputs) if i.kind != "tensor"}  # sizes: any piece may name them
+    last = {n: max(read_by.get(n, {-1})) for n in number}
+    stages = []
+    for k, (piece, group) in enumerate(zip(pieces, groups)):
+        gives = [n for n in crossing if made_in[n] == k]
+        reads = [n for n in number if n in numbers or k in read_by.get(n, ()) and made_in.get(n, -1) < k]
+        frees = frozenset(number[n] for n in number if last[n] == k)
+        graph = _piece(a, k, piece, reads, group, gives)
+        stages.append(_Stage(graph, [number[n] for n in reads], [number[n] for n in gives], frees, list(group)))
+    return stages
+
+
+def _is_part(n: torch.fx.Node) -> bool:
+    return getattr(n.target, "__name__", "") == "getitem"
+
+
+def _is_drawn(n: torch.fx.Node) -> bool:
+    """Whether an operator draws random numbers, whose order counts, or gives nothing."""
+    if not isinstance(n.target, torch._ops.OpOverload):
+        return False
+    return torch.Tag.nondeterministic_seeded in n.target.tags or not op_info(n.target).n_results
+
+
+def _with_parts(nodes: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """With all results of operators that have several: these don't go from one piece to another as a tuple."""
+    return nodes | {u for n in nodes for u in n.users if _is_part(u)}
+
+
+def _source(a: AtenGraph, j: int) -> torch.fx.Node | None:
+    """The value that a gradient is, or lies in."""
+    o = a.plan[j]
+    if (slot := slot_of(o)) is not None:
+        return a.results[slot]
+    if o.kind == "input" or o.kind == "view":
+        return a.placeholders[o.value if o.kind == "input" else o.value[1]]
+    return None
+
+
+def _piece(a: AtenGraph, k: int, piece: list, reads: list, group: Sequence[int], gives: list) -> AtenGraph:
+    g = torch.fx.Graph()
+    new: dict[torch.fx.Node, torch.fx.Node] = {}
+    inputs = []
+    kinds = dict(zip(a.placeholders, a.inputs))
+    for n in reads:
+        p = new[n] = g.placeholder(n.name)
+        p.meta["val"] = n.meta["val"]
+        inputs.append(kinds[n] if n in kinds else _tensor_input(a, p.name))
+    for n in piece:
+        for x in n.all_input_nodes:
+            if x.op == "get_attr" and x not in new:
+                new[x] = g.node_copy(x)
+        new[n] = g.node_copy(n, new.__getitem__)
+    outs: list[torch.fx.Node] = []
+    slots: dict[torch.fx.Node, int] = {}
+    entered = {n: i for i, n in enumerate(reads)}
+
+    def slot(n: torch.fx.Node) -> int:
+        if n not in slots:
+            slots[n] = len(outs)
+            outs.append(new[n])
+        return slots[n]
+
+    plan = []
+    for j in group:
+        o, source = a.plan[j], _source(a, j)
+        if source is None:
+            plan.append(o)
+        elif source in entered:  # an input, or what an earlier piece gave
+            at = entered[source]
+            is_view = o.kind == "view"
+            plan.append(
+                GraphOutput("view", ("input", at), o.meta, o.changes, o.detached)
+                if is_view
+                else GraphOutput("input", at, o.meta, o.changes, o.detached)
+            )
+        elif o.kind == "view":
+            plan.append(GraphOutput("view", ("node", slot(source)), o.meta, o.changes, o.detached))
+        else:
+            plan.append(GraphOutput("buffer", slot(source), o.meta, o.changes, o.detached))
+    plan += [GraphOutput("buffer", slot(n), n.meta["val"]) for n in gives]
+    g.output(tuple(outs))
+    constants = {n.target: a.constants[n.target] for n in g.nodes if n.op == "get_attr"}
+    return AtenGraph(g, inputs, plan, [], a.env, constants, [], f"{a.name}_{k}")
+
+
+def _tensor_input(a: AtenGraph, name: str) -> Any:
+    """Like the tangents: a tensor without a guard of its own."""
+    return type(a.inputs[-1])(name, None, "tensor")
+
+
+class StagedGraph:
+    """The compiled pieces of a backward graph. Called, it runs them all."""
+
+    def __init__(self, stages: list[_Stage], calls: list[Callable[..., tuple]], n_gradients: int):
+        self.stages, self.calls, self.n_gradients = stages, calls, n_gradients
+
+    def begin(self, given: Sequence[Any]) -> "_Run":
+        return _Run(self, dict(enumerate(given)))
+
+    def __call__(self, *given: Any) -> tuple:
+        run = self.begin(given)
+        out: list[Any] = [None] * self.n_gradients
+        for k in range(len(self.stages)):
+            for j, g in run.stage(k):
+                out[j] = g
+        return tuple(out)
+
+
+class _Run:
+    """One backward pass: the values between pieces."""
+
+    def __init__(self, graph: StagedGraph, values: dict[int, Any]):
+        self.graph, self.values = graph, values
+
+    def stage(self, k: int) -> list[tuple[int, Any]]:
+        """[(gradient, its value)] of a piece; those before it have run."""
+        s, call, values = self.graph.stages[k], self.graph.calls[k], self.values
+        given = [values[i] for i in s.reads]
+        for i in s.frees:
+            values.pop(i, None)
+        results = call.consume(given) if hasattr(call, "consume") else call(*given)
+        n = len(s.gradients)
+        for i, t in zip(s.gives, results[n:]):
+            values[i] = t
+        return list(zip(s.gradients, results[:n]))
+
+
+class _Pass:
+    """What the nodes of one call have in common: per backward pass, the gradients that are there, and what is left."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, dict[int, Any]] = {}  # the engine's number of the pass -> input -> gradient
+        self.runs: dict[int, Callable[[int], list[tuple[int, Any]]]] = {}
+
+
+class StagedCall:
+    """The call of a compiled graph with gradients whose backward runs in stages. `groups`: the inputs of each."""
+
+    def __init__(self, graph: GradGraph, groups: list[list[int]]):
+        self.graph, self.groups = graph, groups
+        self.link = torch.empty(0, device=graph.tangent_metas[0].device)
+        self.function = type("TCompiled", (_First,), {"call": self})
+        self.later = [type("TCompiled", (_Later,), {"call": self, "stage": k}) for k in range(len(groups))]
+
+    def run(self, everything: list, given: tuple, inputs: tuple) -> list:
+        """The differentiable outputs; `everything` gets the graph's own results."""
+        graph = self.graph
+        with torch.no_grad():
+            results = graph.forward(*inputs)
+        everything.extend(results[: graph.n_outputs])
+        for k in graph.hidden_views:
+            everything[k] = everything[k].detach()
+        kept = [*[inputs[i] for i in graph.saved_inputs], *results[graph.n_outputs :]]
+        shared, link = _Pass(), None
+        for k in range(len(self.groups) - 1, 0, -1):
+            link = self.later[k].apply(shared, link, *[inputs[i] for i in self.groups[k]])
+        outputs = [everything[k] for k in graph.at]
+        call = outputs, kept, graph.rest(inputs), (*given, *everything), shared
+        return list(self.function.apply(call, link, *[inputs[i] for i in self.groups[0]]))
+
+    def first(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
+        graph, shared, number = self.graph, ctx.shared, torch._C._current_graph_task_id()
+        saved = list(ctx.saved_tensors) if graph.frees else []
+        if graph.watched:
+            refuse_changed(graph.watched, ctx.remembered)
+        gradients = shared.gradients[number] = {}
+        if torch._C.is_grad_enabled():
+            kept = ctx.remembered if graph.remembered else ()
+            found = graph.double(saved, graph.remembered, kept, tangents)
+            gradients.update((i, g) for i, g in enumerate(found) if g is not None)
+        else:
+            needs = (True,) * graph.n_inputs  # (those that need none have no gradients in the graph)
+            found = graph.run_backward(saved, ctx.rest, tangents, needs, begin=partial_begin(shared, number))
+            gradients.update((i, g) for i, g in enumerate(found) if g is not None)
+        return None, self.link, *self._taken(shared, number, 0)
+
+    def _taken(self, shared: _Pass, number: int, k: int) -> list:
+        """The gradients of a stage, which nobody else holds."""
+        gradients, run = shared.gradients[number], shared.runs.get(number)
+        if run is not None:
+            gradients.update((i, g) for i, g in run(k) if g is not None)
+        taken = [gradients.pop(i, None) for i in self.groups[k]]
+        if k == len(self.groups) - 1:
+            shared.gradients.pop(number)
+            shared.runs.pop(number, None)
+        return taken
+
+
+def partial_begin(shared: _Pass, number: int) -> Callable:
+    """For GradGraph.run_backward: how it begins a graph of stages, instead of running it."""
+
+    def begin(graph: StagedGraph, given: Sequence[Any], inputs: Sequence[int]) -> None:
+        run = graph.begin(given)
+        shared.runs[number] = lambda k: [(inputs[j], g) for j, g in run.stage(k)]
+
+    return begin
+
+
+class _First(torch.autograd.Function):
+    """The node that gets the tangents, and runs the first stage. Its results are there already."""
+
+    call: StagedCall
+
+    @classmethod
+    def forward(cls, ctx: Any, call: tuple, link: torch.Tensor, *inputs: Any) -> tuple:
+        outputs, kept, ctx.rest, given, ctx.shared = call
+        ctx.save_for_backward(*kept)
+        ctx.remembered = remember(cls.call.graph.remembered, given)
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @classmethod
+    def backward(cls, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
+        return cls.call.first(ctx, *tangents)
+
+
+class _Later(torch.autograd.Function):
+    """The node of a later stage. It follows the one before it by a tensor without elements."""
+
+    call: StagedCall
+    stage: int
+
+    @classmethod
+    def forward(cls, ctx: Any, shared: _Pass, link: torch.Tensor | None, *inputs: Any) -> torch.Tensor:
+        ctx.shared = shared
+        return cls.call.link.detach()
+
+    @classmethod
+    def backward(cls, ctx: Any, g: torch.Tensor) -> tuple:  # type: ignore[override]
+        call, number = cls.call, torch._C._current_graph_task_id()
+        following = None if cls.stage == len(call.groups) - 1 else call.link
+        return None, following, *call._taken(ctx.shared, number, cls.stage)
