@@ -64,6 +64,7 @@ __all__ = ["Engine"]
 
 _numbers = itertools.count()
 _option_numbers: dict[tuple, int] = {}
+_OWN_BACKENDS = ("tcompile", "eager", "aot_eager")
 _backend_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _next_number = itertools.count(1)
 
@@ -389,7 +390,7 @@ class Engine:
         """Whether graphs may compute gradients themselves: for backends of other people's, only these know what such a
         node means.
         """
-        return bool(self.opts.get("whole_steps")) and self.opts.backend in ("tcompile", "eager", "aot_eager")
+        return bool(self.opts.get("whole_steps")) and self.opts.backend in _OWN_BACKENDS
 
     def _make_entry(
         self,
@@ -420,6 +421,8 @@ class Engine:
             failed=self.failed,
             in_order=self.opts.backend != "tcompile",
             training=self._whole_steps(),
+            nested=self.opts.backend
+            in _OWN_BACKENDS,  # (others would run torch's code for them with their own tensors)
             entries_exist=len(cache) > 0,
             every_frame=takes_every_frame(),
             work=self.work,

@@ -103,6 +103,7 @@ class CaptureOptions:
                    fail (raising.py)
     graph_name     class name of the GraphModule
     training       backward passes and optimizers' steps become part of the graph (else they break)
+    nested         jagged nested tensors are taken apart; else frames that have some run as they are
     entries_exist  there are entries for other calls of this frame: capture raises StateMade where one of them may do
                    after all
     max_breaks     a frame that breaks in more places runs as it is
@@ -130,6 +131,7 @@ class CaptureOptions:
     in_order: bool = True
     graph_name: str = "graph"
     training: bool = True
+    nested: bool = True
     entries_exist: bool = False
     max_breaks: int = 64
     every_frame: bool = False

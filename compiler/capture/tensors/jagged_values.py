@@ -128,6 +128,7 @@ class _ReadValues(Call):
             return (t.values(),)
 
 
+_AS_IT_IS = "the frame runs as it is"
 _READ_VALUES = _ReadValues()
 
 
@@ -143,14 +144,20 @@ def holds_nested(value: Any, depth: int = 0) -> bool:
 def load_jagged(world: World, real: Any, source: Source) -> Subclassed:
     """The stand-in for a nested tensor from outside; its values, offsets and lengths are inputs."""
     m = world.machine
+    if not world.opts.nested:
+        raise Skip(f"the tensor `{source.name()}` is a nested tensor, which the backend does not know; {_AS_IT_IS}")
     inner = [t for t in (real._values, real._offsets, real._lengths) if t is not None]
     if type(real) is not nested_class() or any(type(t) not in PLAIN_TENSORS for t in inner):
-        raise Skip(f"the tensor `{source.name()}` is a {type(real).__name__} over tensors of other classes")
+        raise Skip(
+            f"the tensor `{source.name()}` is a {type(real).__name__} over tensors of other classes; {_AS_IT_IS}"
+        )
     if real._values.requires_grad and not real.requires_grad:
-        raise Skip(f"the tensor `{source.name()}` is a nested tensor without gradients over one that has them")
+        raise Skip(
+            f"the tensor `{source.name()}` is a nested tensor without gradients over one that has them; {_AS_IT_IS}"
+        )
     check = _Check.of(real)
     if not check(real):
-        raise Skip(f"the tensor `{source.name()}` is a nested tensor with a tangent")
+        raise Skip(f"the tensor `{source.name()}` is a nested tensor with a tangent; {_AS_IT_IS}")
     world.guard(source, "TYPE", type(real), "class of the tensor")
     world.guard(S.asked(source, check), "ID", True, "what kind of nested tensor it is")
     at = S.attr(source, "_values")
@@ -366,6 +373,8 @@ def _fact(m: Machine, s: Any, name: str) -> Any:
 @python_function(("torch.nested", "nested_tensor_from_jagged"))
 def _from_jagged(m: Machine, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = [m.deep_plain(a) for a in args], {k: m.deep_plain(v) for k, v in kwargs.items()}
+    if not m.world.opts.nested:
+        raise Break("unsupported", "a nested tensor is made, which the backend would not know")
     return _run(m, torch.nested.nested_tensor_from_jagged, args, kwargs, [])
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,22 +234,22 @@ class _Operators(TorchDispatchMode):
         raise NotImplementedError(f"{func} of a nested tensor")
 
 
-# --- what torch's table does without gradients, or by kernels
-def _values(t: Any) -> torch.Tensor:
-    return torch.ops.aten.alias.default(t._values)
+# --- what torch's table does without gradients, or by kernels: functions with the operators' own parameters
+def _values(self: Any) -> torch.Tensor:
+    return torch.ops.aten.alias.default(self._values)
 
 
 def _view_of_values(
-    values: Any,
+    self: Any,
     offsets: Any,
     dummy: Any,
     lengths: Any = None,
     ragged_idx: int = 1,
-    shortest: Any = None,
-    longest: Any = None,
+    min_seqlen: Any = None,
+    max_seqlen: Any = None,
 ) -> Any:
-    cache = {k: t for k, t in (("max_seqlen", longest), ("min_seqlen", shortest)) if t is not None}
-    return nested_class()(values, offsets=offsets, lengths=lengths, _ragged_idx=ragged_idx, _metadata_cache=cache)
+    cache = {k: t for k, t in (("max_seqlen", max_seqlen), ("min_seqlen", min_seqlen)) if t is not None}
+    return nested_class()(self, offsets=offsets, lengths=lengths, _ragged_idx=ragged_idx, _metadata_cache=cache)
 
 
 def _pad(values: Any, offsets: Any, length: Any, padding: float) -> torch.Tensor:
@@ -301,14 +301,14 @@ class _Unpad(torch.autograd.Function):
         return _Pad.apply(g, offsets, ctx.length, 0.0), None, None
 
 
-def _padded_dense(values: Any, offsets: Sequence, lengths: Sequence, padding: float = 0.0) -> torch.Tensor:
-    (own,), (length,) = offsets, lengths
-    return _Pad.apply(values, own, length, padding)
+def _padded_dense(values: Any, offsets: Sequence, max_lengths: Sequence, padding_value: float = 0.0) -> torch.Tensor:
+    (own,), (length,) = offsets, max_lengths
+    return _Pad.apply(values, own, length, padding_value)
 
 
-def _unpadded_dense(padded: Any, offsets: Sequence, total: Any = None) -> torch.Tensor:
+def _unpadded_dense(dense: Any, offsets: Sequence, total_L: Any = None) -> torch.Tensor:  # noqa: N803
     (own,) = offsets
-    return _Unpad.apply(padded, own, int(own[-1]) if total is None else total)
+    return _Unpad.apply(dense, own, int(own[-1]) if total_L is None else total_L)
 
 
 def _attention(
@@ -363,9 +363,7 @@ _OWN: dict[Any, Callable] = {
 
 def run_jagged(func: Any, args: tuple, kwargs: dict) -> Any:
     """A function of torch on nested tensors, whose values autograd sees."""
-    if func is getattr:
-        return getattr(*args)
-    with inside(), _watching(python=True):
+    with _watching(python=True):
         return func(*args, **kwargs)
 
 
@@ -430,8 +428,10 @@ class JaggedCall(Call):
         families: list[Any] = []
         for t in given:
             _size_of(t)
-        args, kwargs = _read(self.args, given, families=families), _read(self.kwargs, given, families=families)
-        result = run_jagged(self.func, tuple(args), kwargs)
+        traced = any(type(t) is TraceTensor for t in given)
+        with inside() if traced else nullcontext():  # what is made of numbers alone is part of the graph
+            args, kwargs = _read(self.args, given, families=families), _read(self.kwargs, given, families=families)
+            result = run_jagged(self.func, tuple(args), kwargs)
         new: list[Any] = []
         pattern = _Writer(list(given), new, None, families)(result)
         if self.result is None:
