@@ -179,6 +179,21 @@ def test_other_lengths_share_an_entry():
             assert not compilations(compiled, jagged(lengths))
 
 
+def test_other_lengths_share_an_entry_in_training():
+    m = nn.Linear(8, 8)
+    compiled = tcompile.compile(lambda x: attention(m(x)).softmax(1), fullgraph=True)
+
+    def run(x):
+        compiled(x).values().square().sum().backward()
+
+    for lengths in BATCHES:
+        run(jagged(lengths))
+    with tcompile.record() as recorded:
+        for lengths in ([5, 6, 7], [2, 3, 21], [8, 2, 9]):
+            run(jagged(lengths))
+    assert not recorded.report().entries and not recorded.report().kernels
+
+
 def test_sequences_without_elements():
     f = lambda x: (x.sum(1), x.to_padded_tensor(0.0), x + 1)  # noqa: E731
     compiled = tcompile.compile(f, fullgraph=True)

@@ -252,6 +252,11 @@ def _view_of_values(
     return nested_class()(self, offsets=offsets, lengths=lengths, _ragged_idx=ragged_idx, _metadata_cache=cache)
 
 
+def _tracing(*given: Any) -> Any:
+    """What is made of numbers alone is part of the graph, where one is traced: in a backward pass, too."""
+    return inside() if any(type(t) is TraceTensor for t in given) else nullcontext()
+
+
 def _pad(values: Any, offsets: Any, length: Any, padding: float) -> torch.Tensor:
     """(rows, ...) -> (sequences, length, ...)."""
     place = torch.arange(length, device=values.device)
@@ -280,7 +285,8 @@ class _Pad(torch.autograd.Function):
     def forward(ctx: Any, values: Any, offsets: Any, length: Any, padding: float) -> torch.Tensor:
         ctx.save_for_backward(offsets)
         ctx.total = values.shape[0]
-        return _pad(values, offsets, length, padding)
+        with _tracing(values):
+            return _pad(values, offsets, length, padding)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> tuple:  # type: ignore[override]
@@ -293,7 +299,8 @@ class _Unpad(torch.autograd.Function):
     def forward(ctx: Any, padded: Any, offsets: Any, total: Any) -> torch.Tensor:
         ctx.save_for_backward(offsets)
         ctx.length = padded.shape[1]
-        return _unpad(padded, offsets, total)
+        with _tracing(padded):
+            return _unpad(padded, offsets, total)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> tuple:  # type: ignore[override]
@@ -428,8 +435,7 @@ class JaggedCall(Call):
         families: list[Any] = []
         for t in given:
             _size_of(t)
-        traced = any(type(t) is TraceTensor for t in given)
-        with inside() if traced else nullcontext():  # what is made of numbers alone is part of the graph
+        with _tracing(*given):
             args, kwargs = _read(self.args, given, families=families), _read(self.kwargs, given, families=families)
             result = run_jagged(self.func, tuple(args), kwargs)
         new: list[Any] = []
