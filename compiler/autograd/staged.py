@@ -10,6 +10,7 @@ all of them, gradients of gradients) gets the same ones, from one piece.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StagedCall", "StagedGraph", "bucket_bytes", "groups_of", "stages_of"]
 
+MOST_STAGES = 8  # more would overlap little more, and each costs launches and fusion across its borders
+
 
 def bucket_bytes() -> tuple[int, int] | None:
     """(the first bucket's bytes, those of any other), where a model runs inside of DistributedDataParallel."""
@@ -41,7 +44,9 @@ def bucket_bytes() -> tuple[int, int] | None:
 
 
 def groups_of(backward: AtenGraph, sizes: tuple[int, int]) -> list[list[int]]:
-    """The gradients (positions in the plan) in groups of a bucket's bytes, in the order in which they are computed."""
+    """The gradients (positions in the plan) in groups of a bucket's bytes or more, in the order in which they are
+    computed.
+    """
     order = {n: k for k, n in enumerate(backward.graph.nodes)}
     results = backward.results
 
@@ -49,20 +54,21 @@ def groups_of(backward: AtenGraph, sizes: tuple[int, int]) -> list[list[int]]:
         slot = slot_of(backward.plan[j])
         return -1 if slot is None else order[results[slot]]
 
+    taken = [_bytes_of(o.meta) for o in backward.plan]
+    least = sum(taken) // MOST_STAGES
     groups: list[list[int]] = [[]]
-    held, limit = 0, sizes[0]
+    held, limit = 0, max(sizes[0], least)
     for j in sorted(range(len(backward.plan)), key=lambda j: (ready(j), j)):
         if held >= limit:
             groups.append([])
-            held, limit = 0, sizes[1]
+            held, limit = 0, max(sizes[1], least)
         groups[-1].append(j)
-        meta = backward.plan[j].meta
-        if meta is not None:
-            elements = 1
-            for n in meta.shape:
-                elements *= n if isinstance(n, int) else 1
-            held += elements * meta.dtype.itemsize
+        held += taken[j]
     return groups
+
+
+def _bytes_of(meta: TensorMeta | None) -> int:
+    return 0 if meta is None else meta.dtype.itemsize * math.prod(n for n in meta.shape if isinstance(n, int))
 
 
 @dataclass
