@@ -10,6 +10,7 @@ import os
 from types import CodeType, TracebackType
 from typing import Any
 
+from ..compiler.base.labels import cell_name
 from ..compiler.errors import InternalError, TCompileError
 
 __all__ = ["own_traceback", "users_traceback", "render"]
@@ -40,11 +41,12 @@ def _is_ours(code: CodeType) -> bool:
 def own_traceback(tb: TracebackType | None, name: str, runners: tuple[CodeType, ...]) -> TracebackType | None:
     """The part of a traceback from the cell's first own frame on, or None where the cell has none. The shell's frame
     for the magic call may have the same file name `name`: what counts is what comes after a frame of `runners`, which
-    run the cell's code.
+    run the cell's code. A cell that is run again as it was runs the code of its first time, under that number.
     """
+    cell = cell_name(name)
     while tb is not None:
         if tb.tb_frame.f_code in runners:
-            while tb is not None and tb.tb_frame.f_code.co_filename != name:
+            while tb is not None and cell_name(tb.tb_frame.f_code.co_filename) != cell:
                 tb = tb.tb_next
             return tb
         tb = tb.tb_next

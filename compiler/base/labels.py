@@ -9,10 +9,13 @@ import sys
 from functools import lru_cache
 from typing import Any, Callable
 
-__all__ = ["frame_line", "frame_words", "is_loop", "stage_name", "label", "set_cell_labels", "cell_number"]
+__all__ = ["cell_name", "frame_line", "frame_words", "is_loop", "stage_name", "label", "set_cell_labels", "cell_number"]
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None
+_IPYTHON_CELL = re.compile(
+    r"<ipython-input-\d+-(\w+)>"
+)  # plain IPython numbers its cells; the rest is a hash of the text
 _LABEL = re.compile(r"^In\[(\d+)\]$")
 
 
@@ -30,6 +33,12 @@ def label(file: str | None) -> str:
         if n is not None:
             return f"In[{n}]"
     return _path_label(file, os.getcwd())
+
+
+def cell_name(file: str) -> str:
+    """The name of a file; a cell's without its number, so that one cell has one name however often it runs."""
+    cell = _IPYTHON_CELL.fullmatch(file)
+    return file if cell is None else cell[1]
 
 
 def frame_words(name: str) -> str:

@@ -11,7 +11,6 @@ import enum
 import functools
 import math
 import operator
-import re
 import threading
 import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ..base.labels import cell_name
 from .weak import Weak, present
 
 __all__ = [
@@ -364,10 +364,6 @@ def _float_equal(a: float, b: float) -> bool:
     return (a == b and math.copysign(1.0, a) == math.copysign(1.0, b)) or (a != a and b != b)
 
 
-_IPYTHON_CELL = re.compile(
-    r"<ipython-input-\d+-(\w+)>"
-)  # plain IPython numbers its cells; the rest is a hash of the text
-
 
 def same_code(a: types.CodeType, b: types.CodeType) -> bool:
     """Whether two code objects are one and the same piece of source: equal, lines included, and of the same file or
@@ -378,8 +374,7 @@ def same_code(a: types.CodeType, b: types.CodeType) -> bool:
 
 def file_of(code: types.CodeType) -> str:
     """The file, or the cell, that the code comes from: one cell has one name however often it runs."""
-    cell = _IPYTHON_CELL.fullmatch(code.co_filename)
-    return code.co_filename if cell is None else cell[1]
+    return cell_name(code.co_filename)
 
 
 def class_lookup(cls: type, name: str) -> Any:

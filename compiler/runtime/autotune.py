@@ -136,6 +136,8 @@ def _measure(k: GeneratedKernel, g: Generated, opts: Any, seconds: float) -> lis
             variants.append((c, v))
     load_text([(v.name, v.source.code) for _, v in variants], g.target, opts)  # all of them at once, in parallel
     calls = load_kernels([v for _, v in variants], g.target, opts)
+    if k.source.checks and not _passes(calls[0], arguments):
+        return []
     trials = _race([(c, 0, call) for (c, _), call in zip(variants, calls)], arguments, until)
     winner = min(trials, key=lambda t: t.microseconds) if trials else None
     if winner is not None and torch.get_num_threads() > 1:
@@ -155,6 +157,15 @@ def _measure(k: GeneratedKernel, g: Generated, opts: Any, seconds: float) -> lis
     else:
         default.kept = True
     return trials
+
+
+def _passes(call: Callable, arguments: list) -> bool:
+    """Whether made-up numbers pass the kernel's checks of indices: `i - 1`, and constants of the program, need not."""
+    try:
+        call(*arguments)
+    except (IndexError, RuntimeError):  # (what `check_error` makes)
+        return False
+    return True
 
 
 def _wins_again(

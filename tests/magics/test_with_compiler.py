@@ -345,6 +345,17 @@ def test_a_graph_that_raises_and_is_handled(shell, capsys, line):
     assert shell.user_ns["r"].summary.status == "compiled" and shell.user_ns["r"].frames[0].status == "compiled"
 
 
+def test_a_cell_that_raises_shows_its_own_lines_however_often_it_runs(shell, capsys):
+    """Plain IPython numbers its cells: the second run is by the code, and the name, of the first."""
+    run(shell, "import torch\nx = torch.tensor([-1., 4.])")
+    shown = []
+    for _ in range(3):
+        r = shell.run_cell("%%tcompile time=off\ny = x * 2\nif y.min() < 0:\n    raise ValueError('neg')", store_history=True)
+        assert isinstance(r.error_in_exec, ValueError)
+        shown.append(capsys.readouterr().out.partition("Traceback")[2])
+    assert shown[0] == shown[1] == shown[2] and "tcompile" not in shown[0] and "line 4" in shown[0]
+
+
 def test_what_a_handler_prints_is_printed_once(shell, capsys):
     """Timing ran such a cell again, handlers and all."""
     run(

@@ -84,3 +84,16 @@ def test_inputs_whose_elements_share_memory():
         a, b = f(x, y)
     torch.testing.assert_close((a, b), (x.sin() + 1, y.sum(1)))
     assert len(heard) == 2 and all(e.trials for e in heard)
+
+
+def test_indices_that_made_up_numbers_fail_are_no_error():
+    def f(x, i):
+        return torch.gather(x * 2, 0, i - 1) + 1
+
+    fast = tcompile.compile(f, mode="max-autotune", fullgraph=True)
+    x, i = torch.tensor([-1.0, 4.0]), torch.tensor([1, 2])
+    with tcompile.record() as recording:
+        assert fast(x, i).equal(f(x, i))
+    assert not recording.report().fallbacks
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        fast(x, i + 5)
