@@ -371,11 +371,12 @@ def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> 
     engine = engine_for(opts)
     cache = engine.caches.get(code)  # equal code has run before: the cell was run again as it was
     known = len(cache.entries) if cache is not None else 0
-    value = _run_cell(engine, engine.caches.first(code), namespace, opts)
-    if cache is not None and len(cache.entries) == known > 0:
-        first = cache.entries[0]  # that was hit last
-        events.emit("call", frame=code.co_qualname, call=None, cached=True, entry=first)
-    return value
+    try:
+        return _run_cell(engine, engine.caches.first(code), namespace, opts)
+    finally:  # (an entry that served a cell that raised is told of, too)
+        if cache is not None and len(cache.entries) == known > 0:
+            first = cache.entries[0]  # that was hit last
+            events.emit("call", frame=code.co_qualname, call=None, cached=True, entry=first)
 
 
 def _run_cell(engine: HookEngine, code: types.CodeType, namespace: dict[str, Any], opts: Options) -> Any:

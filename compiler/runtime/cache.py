@@ -48,6 +48,7 @@ FORMAT = "v1"
 _EVICT_EVERY = 512  # stores between two looks at the size of the folder
 _SHARDS = "[0-9a-f][0-9a-f]"
 _MOST_NOTES = 10_000  # of some hundred bytes each
+_LARGEST = 1 << 28  # bytes of one file
 _ABANDONED = 86400.0  # seconds after which what a compiler was writing belongs to a process that was killed
 
 
@@ -109,10 +110,15 @@ def content_key(source: str, flags: tuple[str, ...], compiler: str) -> str:
 
 
 def _read(path: Path) -> bytes:
-    """What a file holds. Raises OSError also of what is no file: a pipe in its place would be waited for."""
+    """What a file holds. Raises OSError also of what is no file: a pipe in its place would be waited for. So it does of
+    what is larger than any file of ours.
+    """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as f:
-        if not stat.S_ISREG(os.fstat(f.fileno()).st_mode):
+        s = os.fstat(f.fileno())
+        if not stat.S_ISREG(s.st_mode):
             raise OSError(f"{path} is not a file")
+        if s.st_size > _LARGEST:
+            raise OSError(f"{path} has {s.st_size} bytes")
         return f.read()
 
 

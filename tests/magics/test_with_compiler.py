@@ -350,9 +350,12 @@ def test_a_cell_that_raises_shows_its_own_lines_however_often_it_runs(shell, cap
     run(shell, "import torch\nx = torch.tensor([-1., 4.])")
     shown = []
     for _ in range(3):
-        r = shell.run_cell("%%tcompile time=off\ny = x * 2\nif y.min() < 0:\n    raise ValueError('neg')", store_history=True)
+        cell = "%%tcompile -o r time=off\ny = x * 2\nif y.min() < 0:\n    raise ValueError('neg')"
+        r = shell.run_cell(cell, store_history=True)
         assert isinstance(r.error_in_exec, ValueError)
-        shown.append(capsys.readouterr().out.partition("Traceback")[2])
+        said, _, traceback = capsys.readouterr().out.partition("Traceback")
+        assert shell.user_ns["r"].summary.status == "partly" and "the cell raised ValueError" in said
+        shown.append(traceback)
     assert shown[0] == shown[1] == shown[2] and "tcompile" not in shown[0] and "line 4" in shown[0]
 
 

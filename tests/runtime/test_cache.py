@@ -255,16 +255,30 @@ def test_notes_are_verified(tmp_path):
     assert cache.get_note("name") is None
 
 
-def test_pipes_in_the_place_of_files_are_not_waited_for(tmp_path):
-    store = KernelCache(tmp_path, 1 << 20)
-    library = tmp_path / "made.so"
+def sparse(place):
+    place.touch()
+    os.truncate(place, 1 << 42)
+
+
+INSTEAD = {
+    "a pipe": os.mkfifo,
+    "a loop of links": lambda place: place.symlink_to(place.name),
+    "a link to nowhere": lambda place: place.symlink_to("/nonexistent/file"),
+    "a device without end": lambda place: place.symlink_to("/dev/zero"),
+    "4 TB of nothing": sparse,
+}
+
+
+@pytest.mark.parametrize("what", INSTEAD)
+def test_what_stands_in_the_place_of_files_is_not_read(tmp_path, what):
+    store, library = KernelCache(tmp_path, 1 << 30), tmp_path / "x.so"
     library.write_bytes(b"code")
     key = content_key("int one() { return 1; }", ("-O3",), "g++ 12")
     path = store.put(key, library, "int one() { return 1; }")
     store.put_note("compiler-one", "12.2")
     for place in (path, path.with_suffix(".sum"), path.with_suffix(".cpp"), tmp_path / "v1" / "notes" / "compiler-one"):
         place.unlink()
-        os.mkfifo(place)
+        INSTEAD[what](place)
     assert store.get(key) is None and store.source(key) is None and store.get_note("compiler-one") is None
     store.put_note("compiler-one", "12.3")
     assert store.get_note("compiler-one") == "12.3" and store.get(store.put(key, library, "x").stem) == path
