@@ -364,7 +364,6 @@ def _float_equal(a: float, b: float) -> bool:
     return (a == b and math.copysign(1.0, a) == math.copysign(1.0, b)) or (a != a and b != b)
 
 
-
 def same_code(a: types.CodeType, b: types.CodeType) -> bool:
     """Whether two code objects are one and the same piece of source: equal, lines included, and of the same file or
     cell.
