@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-from typing import Any
+from typing import Any, Iterator
 
 
 from ...guards import source as S
@@ -313,7 +313,26 @@ def import_name(m: Machine, f: Frame, ins: Any) -> None:
     if not is_trusted_module(key):
         m.world.guard(S.dict_value(S.const(sys.modules), key), "ID", module, "imported module")
     m.world.anchor(module)
+    for part in _names_of_parts(module, fromlist or ()):
+        if f"{module.__name__}.{part}" not in sys.modules and not _has(m, module, part):
+            raise Break("import", f"the module {full}.{part} is imported for the first time")
     f.stack.append(module)
+
+
+def _names_of_parts(module: Any, fromlist: tuple) -> Iterator[str]:
+    """The names that `from module import ...` takes for modules, too, where the module itself lacks them."""
+    held = vars(module)
+    if "__path__" in held:  # it is a package
+        for name in fromlist:
+            yield from (n for n in ((name,) if name != "*" else held.get("__all__", ())) if n not in held)
+
+
+def _has(m: Machine, module: Any, name: str) -> bool:
+    try:
+        m.getattr(module, name)
+    except Raised:
+        return False
+    return True
 
 
 @handler("IMPORT_FROM")
@@ -324,9 +343,21 @@ def import_from(m: Machine, f: Frame, ins: Any) -> None:
     except Raised as raised:
         sub = sys.modules.get(f"{module.__name__}.{ins.arg}")
         if sub is None:
-            raise Raised(ImportError(f"cannot import name {ins.arg!r} from {module.__name__!r}")) from raised
+            raise Raised(_import_error(module, ins.arg)) from raised
         v = sub
     f.stack.append(v)
+
+
+def _import_error(module: types.ModuleType, name: str) -> ImportError:
+    """The interpreter's own, in its words."""
+    file = vars(module).get("__file__")
+    known = {"name_from": name} if sys.version_info >= (3, 12) else {}
+    return ImportError(
+        f"cannot import name {name!r} from {module.__name__!r} ({file or 'unknown location'})",
+        name=module.__name__,
+        path=file,
+        **known,
+    )
 
 
 # --- text

@@ -487,7 +487,9 @@ class Machine:
         if scope.root:
             self.world.guard(S.builtin(name), "ID", value, "builtin")
         elif not scope.trusted and scope.source is not None:
-            if scope.module:
+            if scope.module and "__getattr__" in scope.namespace:  # (which globals do not ask)
+                self.world.guard(S.attr(scope.source, "__dict__"), "LACKS", name, "builtin")
+            elif scope.module:
                 self.world.guard(scope.source, "HASATTR", (name, False), "builtin")
             else:
                 self.world.guard(scope.source, "DICT_KEYS", tuple(scope.namespace), "builtin")
