@@ -29,7 +29,9 @@ from ..guards.guard_cost import GuardCost, measure_cost
 from ..base.source_text import source_line
 from . import schema as s
 from .bytecode_text import bytecode_text
+from .cell_source import code_at
 from .conclusions.waits import tell_waits
+from .conclusions.wall import wall_of
 from .facts.guard_table import GuardTable
 from .facts.relabel import relabelled
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
@@ -46,6 +48,7 @@ from .words import failure_subject, failure_words
 __all__ = ["ReportBuilder", "record"]
 
 _HIDDEN = "__tcompile_value__"  # where a cell leaves the value of its last expression, for a moment: not an effect
+_INSTALLED = frozenset(("site-packages", "dist-packages"))  # folders of packages whose code is nobody's own
 _NO_CHANGE = "no change is needed"  # how such a remedy begins
 
 
@@ -63,8 +66,11 @@ def record(
         if not isinstance(value, wanted):
             raise TypeError(f"record: {name} is {words}, got {type(value).__name__}")
     builder = ReportBuilder(title, options, source)
-    with events.listen(builder):
-        yield builder
+    try:
+        with events.listen(builder):
+            yield builder
+    finally:
+        builder.ended = time.perf_counter()
 
 
 @dataclass
@@ -86,6 +92,7 @@ class ReportBuilder:
 
     def __init__(self, title: str = "", options: dict[str, Any] | None = None, source: s.CellSource | None = None):
         self.t0 = time.perf_counter()
+        self.ended = 0.0  # when the with-block of `record` was left
         self.r = CompileReport(
             title=title,
             options=dict(options or {}),
@@ -671,6 +678,10 @@ class ReportBuilder:
         rest = r.waited - sum(st.self_seconds for st in r.stages)
         if r.stages and rest > 0:  # guards, modules that are loaded the first time, this report
             r.stages.append(s.Stage("other", rest, rest))
+        if self.ended and not r.wall.seconds:
+            r.wall = wall_of(self.t0, self.ended, self.waits(), ())
+        if not r.source.text:
+            r.source = self._compiled_code()
         for row, entry in zip(r.entries, self._entries):
             hits = getattr(entry, "hits", None)
             row.hits = hits if isinstance(hits, int) else row.hits
@@ -689,6 +700,19 @@ class ReportBuilder:
         bound_words(r)
         finish(r, self.served)
         return r
+
+    def _compiled_code(self) -> s.CellSource:
+        """The code that was compiled, where nobody said what the report is about: that of the function for which
+        compiling took longest, a cell's before a file's, and no installed package's."""
+        compiled = [
+            (cell_number(f.file) is not None, f.seconds, i)
+            for i, f in enumerate(self.r.frames)
+            if f.entries and not _INSTALLED.intersection(self._files.get(i, "").split(os.sep))
+        ]
+        if not compiled:
+            return self.r.source
+        in_a_cell, _, i = max(compiled)
+        return code_at(self._files.get(i, ""), 1 if in_a_cell else self.r.frames[i].line)
 
     def waits(self) -> list[tuple[float, float]]:
         """When the program waited for the compiler, by `time.perf_counter`: intervals that do not overlap, in order."""

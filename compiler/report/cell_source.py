@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import tokenize
 from typing import Any
 
-from ..base.labels import label
+from ..base.labels import cell_number, label
+from ..base.source_text import source_lines
 from .schema import CellSource
 
-__all__ = ["source_of"]
+__all__ = ["code_at", "source_of"]
 
 
 def source_of(fn: Any) -> CellSource:
@@ -21,3 +23,14 @@ def source_of(fn: Any) -> CellSource:
     except (OSError, TypeError, ValueError):
         return CellSource()
     return CellSource("".join(lines), label(code.co_filename), first)
+
+
+def code_at(file: str, line: int) -> CellSource:
+    """The whole of a cell, or the function that begins at a line of a file; empty where the text is not known."""
+    lines = source_lines(file)
+    if cell_number(label(file)) is None:
+        try:
+            lines = inspect.getblock(lines[line - 1 :])
+        except (SyntaxError, tokenize.TokenError):
+            lines = []
+    return CellSource("".join(lines), label(file), line) if lines else CellSource()

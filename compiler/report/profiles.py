@@ -134,7 +134,8 @@ class _Facts:
             number = self.entry_of.get(id(getattr(s.entry, "meta", None)))
             frame = self.report.frames[self.report.entries[number].frame] if number is not None else None
             words = frame_words(frame.name) if frame is not None else "compiled code"
-            row.name = words if s.kind == "entry" else f"guards of {words}"
+            of_it = f", entry {number}" if number is not None else ""  # (the call around it has its name already)
+            row.name = f"{words}{of_it}" if s.kind == "entry" else f"guards of {words}"
             if frame is not None:
                 row.file, row.line = frame.file, frame.line
             return row

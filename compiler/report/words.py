@@ -90,6 +90,8 @@ def expected_text(g: Guard) -> str:
         return ", ".join(name for name, _ in e[:6]) + (f" and {len(e) - 6} more" if len(e) > 6 else "") + " as found"
     if g.kind == "HASATTR":
         return f"{'has' if e[1] else 'has no'} {e[0]}"
+    if e == ():  # of any value
+        return ""
     if g.kind == "WEAK_ID":
         obj = e() if callable(e) else e
         return f"this {type(obj).__name__}" if obj is not None else "an object that is gone"

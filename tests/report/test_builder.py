@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+import tcompile
 from standin import spec, state_compilation
 
 from tcompile.compiler import events
@@ -378,3 +379,21 @@ def test_lines_of_a_kernel_name_the_operations_that_they_compute():
     told = {part for line in k.ir.split("\n") if "  # " in line for part in line.split("  # ")[1].split(", ")}
     assert {"var_mean", "tanh", "amax", "sum_1", "exp", "div"} <= told
     assert next(name for name, node in k.names.items() if node == "tanh").startswith("tanh")
+
+
+def test_what_record_heard_keeps_the_code_and_the_time() -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) * 2
+
+    compiled = tcompile.compile(scaled)
+    with tcompile.record() as r:
+        compiled(torch.randn(8))
+        compiled(torch.randn(8).double())
+    report = r.report()
+    assert report.source.text.lstrip().startswith("def scaled(") and "tanh(x) * 2" in report.source.text
+    assert report.source.first_line == scaled.__code__.co_firstlineno and report.source.cell is None
+    assert report.wall.seconds > report.summary.compile_seconds > 0
+    assert any("compiling again because `x.dtype` changed" in a.text for a in report.answers), report.answers
+    with tcompile.record() as nothing:
+        pass
+    assert not nothing.report().source.text and not nothing.report().answers

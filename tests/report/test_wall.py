@@ -69,11 +69,13 @@ def test_answers_are_ranked_by_what_they_gain():
     )
     r.tried = {"mode=max-autotune": {"settings": {"mode": "max-autotune"}, "ratio": [3.0, 2.9, 3.1]}}
     answers = answers_of(r)
-    assert [a.how for a in answers] == ["measured", "at most", "at most", "at most"]
+    assert [a.how for a in answers] == ["measured", "at most", "", ""]
     assert answers[0].settings == {"mode": "max-autotune"} and answers[0].gain == 3.0
     assert "loading data" in answers[1].text and answers[1].gain == pytest.approx(2.0)
     assert "num_workers" in answers[1].action and "`time.sleep` (line 4)" in answers[2].text
     assert not any("sort" in a.text for a in answers), "one hundredth is no answer"
+    assert all(a.action for a in answers if a.how == "at most"), "a gain without a remedy tells nobody what to do"
+    assert all(a.gain is None and a.share for a in answers if not a.how)
 
 
 def test_an_option_that_measured_no_clear_gain_is_no_answer():
@@ -89,8 +91,8 @@ def test_an_option_that_measured_no_clear_gain_is_no_answer():
 def test_what_was_measured_takes_the_place_of_a_bound():
     r = report_with(s.WallPart("kernels", "k", 0.9, 1), s.WallPart("python", "f", 0.1))
     r.environment.pop("copy_bytes_per_second", None)
-    (bound,) = [a for a in answers_of(r) if a.settings]
-    assert bound.settings == {"mode": "max-autotune"} and bound.how == "at most"
+    (a,) = [a for a in answers_of(r) if a.settings]
+    assert a.settings == {"mode": "max-autotune"} and a.gain is None, "what the machine can do is not known"
     r.tried = {"mode=max-autotune": {"settings": {"mode": "max-autotune"}, "ratio": [1.0, 0.9, 1.1]}}
     assert all(not a.settings and "max-autotune" not in a.action for a in answers_of(r))
 
@@ -220,6 +222,13 @@ def test_on_the_cpu_the_work_around_kernels_is_told_and_what_of_it_is_most():
     assert not any("around its kernels" in a.text for a in answers_of(r)), "the run has other worries"
 
 
+def test_a_call_that_took_longer_without_a_clock_met_a_busy_machine():
+    r = report_with(s.WallPart("rest", "the rest", 1.0))
+    r.graph_breaks, r.profiles = [], [profiled("cpu", 115e-6)]
+    r.profiles[0].plain_seconds = 10 * r.profiles[0].seconds
+    assert not any("around its kernels" in a.text for a in answers_of(r)), "what was waited for is no work"
+
+
 def test_sizes_that_change_are_set_free_by_a_button():
     r = report_with(s.WallPart("compiling", "compiling", 0.9), s.WallPart("python", "f", 0.1))
     r.waited = 0.9
@@ -229,6 +238,21 @@ def test_sizes_that_change_are_set_free_by_a_button():
     finish(r)
     (a,) = [a for a in r.answers if "compiling again" in a.text]
     assert a.settings == {"dynamic": "True"} and a.how == "at most"
+
+
+def test_a_remedy_for_one_cause_gains_what_that_cause_took():
+    r = report_with(s.WallPart("compiling", "compiling", 0.9), s.WallPart("python", "f", 0.1))
+    r.waited = 0.9
+    r.recompiles = [s.Recompile(0, "f", name, suggestion=f"leave {name} as it is") for name in ("x", "y")]
+    r.timeline = [
+        event
+        for i, at in enumerate((0.3, 0.5))
+        for event in (s.TimelineEvent(at, "recompile", 0, i, ""), s.TimelineEvent(at + 0.1, "entry", 0, i, "", 0.2))
+    ]
+    r.entries[0].seconds, r.entries[1].seconds = 0.5, 0.2
+    finish(r)
+    (a,) = [a for a in r.answers if "compiling again" in a.text]
+    assert a.text.startswith("0.70 s") and "`x` and 1 other" in a.text and a.gain == pytest.approx(2.0), a
 
 
 def test_a_remedy_that_changes_nothing_is_never_told():

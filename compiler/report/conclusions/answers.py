@@ -1,7 +1,8 @@
 """The ranked answer of a report: where the run's time went, and what would change it, most gain first.
 
 A gain is measured, where something was tried and timed, or it is a bound: the time that would be gone if this part took
-none. What would change nothing is not told as a remedy; a part that is as it should be is told as that.
+none. A bound is told with a remedy alone: of what nobody knows how to change the share is told. What would change
+nothing is not told as a remedy; a part that is as it should be is told as that.
 """
 
 from __future__ import annotations
@@ -189,8 +190,7 @@ def _library(r: Any, run: float) -> list[s.Answer]:
         reached = best / took
         text += f" at {_per_cent(min(reached, 1.0))} of the machine's peak for products"
         if reached >= _GOOD:
-            return [s.Answer(f"{text}: {_nothing_to('fuse', r, run)}", share=share, ref="speed")]
-        return [s.Answer(text, _bound(run, took * (1 - reached)), "at most", share=share, ref="speed")]
+            text += f": {_nothing_to('fuse', r, run)}"
     return [s.Answer(text, share=share, ref="speed")]
 
 
@@ -231,7 +231,7 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
     longest = next((p for p in parts if not is_joined(p)), parts[0])
     text = f"{_part(took, run)} is {plural(count, 'compiled kernel')}, {'the longest ' * (count > 1)}`{longest.name}`"
     reached = _reached(r, parts)
-    gain: float | None = _bound(run, took)
+    gain: float | None = None
     if reached is not None:
         text += f", at {_per_cent(reached)} of what this machine can do"
         if r.speedups.note:
@@ -392,8 +392,6 @@ def _python(r: Any, run: float) -> list[s.Answer]:
     return [
         s.Answer(
             f"{_part(took, run)} is Python{where}",
-            _bound(run, took),
-            "at most",
             share=took / run,
             line=most.line,
         )
@@ -425,7 +423,7 @@ def _waiting(r: Any, run: float) -> list[s.Answer]:
         row = waits[0]
         what = f" in `{row.name}`" if row.name else ""
         text = f"{_part(took, run)} is waiting{what}" + (f" (line {row.line})" if row.line else "")
-        out.append(s.Answer(text, _bound(run, took), "at most", share=took / run, line=row.line))
+        out.append(s.Answer(text, share=took / run, line=row.line))
     starved = _sum(r, "starved") / r.wall.seconds
     if starved >= _LEAST:
         text = f"other programs had the cores for {_per_cent(starved)} of the run: its figures are less certain"
@@ -444,13 +442,15 @@ def _compiling(r: Any) -> list[s.Answer]:
         i = again.index(max(again))
         c = r.recompiles[i]
         what = f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
+        cause = c.source, c.detail, c.suggestion
+        of_it = sum(t for x, t in zip(r.recompiles, again) if (x.source, x.detail, x.suggestion) == cause)
         others = len({(x.frame, x.source, x.detail) for x, t in zip(r.recompiles, again) if t}) - 1
         whats = f"`{what}`" + (f" and {plural(others, 'other')}" if others > 0 else "")
         fix = "" if c.suggestion.startswith(NO_CHANGE) else c.suggestion
         out.append(
             s.Answer(
                 f"{seconds(sum(again))} of this run went into compiling again because {whats} changed",
-                _bound(total, sum(again)) if fix else None,
+                _bound(total, of_it) if fix else None,  # the remedy is for this cause alone
                 "at most" if fix else "",
                 action=fix,
                 settings={"dynamic": "True"} if fix.startswith("compile with dynamic=True") else {},

@@ -40,7 +40,8 @@ def host_time(r: Any) -> HostTime | None:
     p = next((p for p in r.profiles if p.how == "call" and p.columns), None)
     if p is None or p.lost:
         return None
-    rows, length = p.rows(), p.plain_seconds or p.seconds
+    # A clock makes a call longer, never shorter: a call without one that took longer met a busy machine.
+    rows, length = p.rows(), min(p.plain_seconds or p.seconds, p.seconds)
     work = sum(x.seconds for x in rows if x.kind in _STEPS) if p.device == "cpu" else _on_the_device(r, rows)
     if work is None or not length:
         return None
