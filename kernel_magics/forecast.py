@@ -46,7 +46,8 @@ def askable(report: Any) -> list[dict[str, Any]]:
         for name, row in rows.items():
             row["inner"] = _within_an_object(name)
         ordered = sorted(rows.values(), key=lambda row: row["inner"])[:_MOST_ROWS]
-        out.append({"function": frame_words(f.name), "line": f.line, "entries": f.entries, "rows": ordered})
+        said = {"name": f.name, "function": frame_words(f.name), "line": f.line}
+        out.append({**said, "entries": f.entries, "rows": ordered})
     return out
 
 

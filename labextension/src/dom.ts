@@ -91,6 +91,8 @@ export interface Column<T> {
   number?: boolean;
   /** A word or two that must not wrap. */
   short?: boolean;
+  /** Left out where there is little room: other columns say the most of it. */
+  roomy?: boolean;
   hint?: string;
 }
 
@@ -103,7 +105,7 @@ export interface TableOptions<T> {
 }
 
 function cell(tag: string, column: Column<any>): string {
-  return tag + (column.number ? '.tc-number' : column.short ? '.tc-short' : '');
+  return tag + (column.number ? '.tc-number' : column.short ? '.tc-short' : '') + (column.roomy ? '.tc-roomy' : '');
 }
 
 /** A table with a header; rows can be activated by pointer and keyboard where `onRow` is given. */

@@ -1,5 +1,5 @@
-"""The budgets of the notebook, measured: what a report adds to a saved notebook, what the magic costs, how fast the
-views draw.
+"""The budgets of the notebook, measured: what a report adds to a saved notebook, what the magic costs, what profiling a
+call costs, how fast the views draw.
 
     python -m tests.benchmarks.notebook
 
@@ -18,20 +18,26 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tests.browser.conftest import FLAGS, LABEXTENSION, ROOT
-from tests.browser.pages import TABS, opened, saved, show
-from tests.browser.test_budgets import ACTS, BEST, PAN, page_with
+from tests.browser.pages import TABS, cpu_ms, opened, saved, show
+from tests.browser.test_budgets import ACTS, PAN, page_with
+from tests.browser.test_living_graph import training_step
 
 RESULTS = Path(__file__).parent / "results"
 SMALL = "y = torch.relu(x * 2 + 1)"
 BERT = "with torch.no_grad():\n    out = model(ids)"
+STEPS = "with torch.no_grad():\n    out = layers(x)"  # a call of some milliseconds, in a hundred steps
+TRIES = 5
+# From the page's beginning to its first frame with the report, in milliseconds.
+DRAWN = "() => new Promise(r => requestAnimationFrame(() => setTimeout(() => r(performance.now()), 0)))"
 
 
-def in_the_kernel() -> list[tuple[str, str, str]]:
-    """Rows of what a shell shows: bytes of a report, and the seconds of a cell that are neither compiling nor
-    running.
+def in_the_kernel(page: Path) -> list[tuple[str, str, str]]:
+    """Rows of what a shell shows: bytes of a report, the seconds of a cell that are neither compiling nor running, and
+    what a call takes that is profiled. BERT's report is saved as `page`.
     """
     os.environ["TCOMPILE_CACHE_DIR"] = tempfile.mkdtemp(prefix="tcompile-notebook-")
     from IPython.testing.globalipapp import start_ipython
@@ -78,15 +84,41 @@ def in_the_kernel() -> list[tuple[str, str, str]]:
         first = overhead(body)
         size = sum(len(json.dumps(v, ensure_ascii=False).encode()) for v in shown[-1].values())
         again = min(overhead(body) for _ in range(times))
+        summary = len(shown[-1]["text/html"].encode())
         rows += [
             (f"report in a saved notebook, {name}", f"{size / 1e3:.1f} KB", "200 KB"),
+            ("of it its summary (text/html)", f"{summary / 1e3:.1f} KB", "20 KB"),
             (f"magic beyond compiling and running, {name}: the run that compiles", f"{first:.1f} ms of CPU", "50 ms"),
             ("the same, served by entries", f"{again:.1f} ms of CPU", "50 ms"),
         ]
+    shell.run_cell(f"%%tcompile time=off -o bert\n{BERT}", store_history=True).raise_error()
+    shell.user_ns["bert"].save(str(page))
+    shell.run_cell(
+        "layers = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(),"
+        " torch.nn.LayerNorm(256)) for _ in range(32)]).eval()\nx = torch.randn(64, 256)"
+    ).raise_error()
+    shell.run_cell(f"%%tcompile -o steps\n{STEPS}", store_history=True).raise_error()
+    profile = shell.user_ns["steps"].profiles[0]
+    rows.append(
+        (
+            f"profiling a call of {1e3 * profile.plain_seconds:.2f} ms and {len(profile.rows())} steps",
+            f"{profile.seconds / profile.plain_seconds:.2f} times its time",
+            "2 times",
+        )
+    )
     return rows
 
 
-def in_the_browser() -> list[tuple[str, str, str]]:
+def first_drawing(browser: Any, address: str) -> str:
+    """From opening a saved report to its first frame, by the page's clock; the median of some tries."""
+    times = []
+    for _ in range(TRIES):
+        with opened(browser, address) as (page, _problems):
+            times.append(page.evaluate(DRAWN))
+    return f"{median(times):.0f} ms ({min(times):.0f} to {max(times):.0f})"
+
+
+def in_the_browser(bert: Path) -> list[tuple[str, str, str]]:
     sys.path.insert(0, str(ROOT / "tools"))
     from environment import find_browser
     from playwright.sync_api import sync_playwright
@@ -95,10 +127,7 @@ def in_the_browser() -> list[tuple[str, str, str]]:
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
         browser = driver.chromium.launch(executable_path=find_browser(), args=FLAGS)
         with opened(browser, saved(Path(folder))) as (page, _):
-            first = {
-                tab: page.evaluate(BEST, [f"document.querySelectorAll('.tc-tab')[{i}].click()", 1])
-                for i, tab in enumerate(TABS)
-            }
+            first = {tab: cpu_ms(page, _click(i)) for i, tab in enumerate(TABS)}
         rows.append(
             (
                 "first paint of a view, the slowest of six",
@@ -106,13 +135,22 @@ def in_the_browser() -> list[tuple[str, str, str]]:
                 "500 ms",
             )
         )
+        large = saved(Path(folder), training_step(330, 14))
+        rows.append(("BERT's report as a page: opened and drawn", first_drawing(browser, f"file://{bert}"), "500 ms"))
+        rows.append(("the same of a graph of 6,000 nodes", first_drawing(browser, large), "1000 ms"))
+        with opened(browser, large) as (page, _):
+            rows.append(("6,000 nodes: the graph's first drawing", f"{cpu_ms(page, _click(2)):.0f} ms", "1000 ms"))
+            zoom = "document.querySelectorAll('.tc-graph .tc-tool')[i % 2].click()"
+            rows.append(("6,000 nodes: a zoom", f"{cpu_ms(page, zoom, 8):.0f} ms", "50 ms"))
+            frames = page.evaluate(PAN)
+            rows.append(("6,000 nodes: a frame while panning, median", f"{median(frames):.1f} ms", "50 ms"))
         with opened(browser, page_with(2000, Path(folder))) as (page, _):
             show(page, "graph")
             page.wait_for_timeout(300)
             for name, code in ACTS.items():
-                rows.append((f"2,000 nodes: {name}", f"{page.evaluate(BEST, [code, 8]):.0f} ms", "100 ms"))
+                rows.append((f"2,000 nodes: {name}", f"{cpu_ms(page, code, 8):.0f} ms", "100 ms"))
         with opened(browser, page_with(10_000, Path(folder))) as (page, _):
-            rows.append(("10,000 nodes: first drawing", f"{page.evaluate(BEST, [_click(2), 1]):.0f} ms", "1000 ms"))
+            rows.append(("10,000 nodes: first drawing", f"{cpu_ms(page, _click(2)):.0f} ms", "1000 ms"))
             page.locator(".tc-tool", has_text="▾ all").click()
             page.wait_for_timeout(500)
             frames = page.evaluate(PAN)
@@ -144,11 +182,14 @@ def _click(tab: int) -> str:
 def main() -> None:
     import torch
 
-    rows = [*in_the_kernel(), *in_the_browser()]
+    with tempfile.TemporaryDirectory() as folder:
+        bert = Path(folder) / "bert.html"
+        rows = [*in_the_kernel(bert), *in_the_browser(bert)]
     text = [
         f"# The notebook, {datetime.date.today()}",
         "",
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} meanwhile; Python {platform.python_version()}, "
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} meanwhile "
+        f"(above the cores: other programs were at work, and times are longer); Python {platform.python_version()}, "
         f"torch {torch.__version__}. Best of a few tries. `python -m tests.benchmarks.notebook`",
         "",
         "| what | measured | budget |",

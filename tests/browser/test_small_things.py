@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tcompile import CompileReport
 from tcompile.compiler.report import schema as s
 
 from .notebooks import sample_report
-from .pages import opened, saved, show
+from .pages import TABS, opened, saved, show
 
 
 def sample() -> CompileReport:
@@ -133,10 +134,10 @@ def test_what_costs_most_comes_first_and_long_lists_stay_short(browser: Any, tmp
         assert not problems
 
 
-HOST = """after => {
+HOST = """answer => {
     window.asked = [];
     document.addEventListener('tcompile-host', event => {
-        event.detail.host = { ask: async (question, facts) => (window.asked.push([question, facts]), { report: after }) };
+        event.detail.host = { ask: async (question, facts) => (window.asked.push([question, facts]), answer) };
     });
 }"""
 
@@ -150,7 +151,7 @@ def test_what_an_answer_wins_is_measured_before_the_cell_is_changed(browser: Any
     with opened(browser, saved(tmp_path, report)) as (page, problems):
         measure = page.get_by_role("button", name="measure what it wins")
         assert not measure.count(), "nobody to ask"
-        page.evaluate(HOST, after)
+        page.evaluate(HOST, {"report": after})
         show(page, "code")
         show(page, "overview")
         measure.click()
@@ -197,4 +198,55 @@ def test_the_lane_of_a_function_shows_which_call_waited(browser: Any, tmp_path: 
         entry, wait = page.locator(".tc-lane .tc-entry-block").bounding_box(), waits.nth(0).bounding_box()
         assert abs(wait["x"] + wait["width"] - entry["x"]) < 4, "it ends where the entry begins"
         assert "a call waits for the compiler" in page.locator(".tc-panel-root:not([hidden]) .tc-legend").inner_text()
+        assert not problems
+
+
+# Texts that end where an element ends: all but those that can be scrolled to, or whose whole is in a hint.
+CUT = """() => [...document.querySelectorAll('.tc-report *')].filter(e => {
+    if (!e.checkVisibility({checkVisibilityCSS: true}) || ![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+        return false;
+    const range = document.createRange();
+    range.selectNodeContents(e);
+    const text = range.getBoundingClientRect();
+    for (let p = e; text.width > 1 && p && !p.classList.contains('tc-report'); p = p.parentElement) {
+        const way = getComputedStyle(p).overflowX, box = p.getBoundingClientRect();
+        if (way === 'auto' || way === 'scroll') return false;
+        if (way !== 'visible' && (text.right > box.right + 1 || text.left < box.left - 1)) return !e.closest('[title]');
+    }
+    return false;
+}).map(e => `${e.className}: ${e.textContent.slice(0, 60)}`)"""
+
+
+@pytest.mark.parametrize(("width", "zoom"), [(1280, 1), (760, 1), (640, 2)])
+def test_no_text_is_cut_and_tables_fit(browser: Any, tmp_path: Path, width: int, zoom: int) -> None:
+    report = sample()
+    report.frames[0].name = "train_one_epoch_of_the_model.<loop at line 3>"
+    with opened(browser, saved(tmp_path, report), width=width, device_scale_factor=zoom) as (page, problems):
+        for tab in TABS:
+            show(page, tab)
+            assert not page.evaluate(CUT), (tab, width)
+        show(page, "guards")
+        lane = page.locator(".tc-lane-name").first
+        assert lane.inner_text() == "the loop at line 3 in train_one_epoch_of_the_model"
+        assert lane.evaluate("e => e.scrollWidth <= e.clientWidth && getComputedStyle(e).whiteSpace !== 'nowrap'")
+        fits = "tables => tables.every(e => e.scrollWidth <= e.clientWidth + 1)"
+        assert page.locator(".tc-table-wrap:visible").evaluate_all(fits), "guards and their costs, without scrolling"
+        assert not problems
+
+
+def test_the_form_opens_at_what_compiled_again(browser: Any, tmp_path: Path) -> None:
+    report = sample()
+    again = report.frames[report.recompiles[0].frame or 0]
+    rows = [{"name": "x", "kind": "value", "value": "1", "inner": False}]
+    top = {"name": "<module>", "function": "the cell's top level", "line": 1, "entries": 1, "rows": rows}
+    other = {"name": again.name, "function": "what compiled again", "line": again.line, "entries": 1, "rows": rows}
+    answer = {"functions": [top, {**top, "name": "often", "entries": 3}, other], "dtypes": ["float32"]}
+    with opened(browser, saved(tmp_path, report)) as (page, problems):
+        page.evaluate(HOST, answer)
+        show(page, "guards")
+        chooser = page.get_by_role("combobox", name="Function", exact=True)
+        chooser.wait_for()
+        assert chooser.evaluate("e => e.selectedOptions[0].textContent") == "what compiled again"
+        page.get_by_role("button", name="ask").click()
+        page.wait_for_function("window.asked.some(([name, facts]) => facts.function === 2)")
         assert not problems

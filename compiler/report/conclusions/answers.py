@@ -26,6 +26,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "linear", "matmul", "_mm")
 _PEAKS = {"float32": "matmul_flops_per_second", "bfloat16": "bfloat16_flops_per_second"}
 _IN_16_BITS = (*_PRODUCTS, "convolution")  # what autocast computes in them, and takes most of a run
 NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
+_TEXT = "print"  # the kind of breaks where text is made of a tensor
 _DOMINATES = 0.4  # of the run: from there on products are worth computing in fewer bits
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
 _REPLAY: dict[str, Any] = {
@@ -360,16 +361,18 @@ def _breaks(r: Any) -> list[s.Answer]:
         b = r.graph_breaks[i]
         if (b.share or 0.0) < _LEAST or _is_library(r, b.file):
             continue
+        between = "the text that is made of a tensor" if b.kind == _TEXT else "Python"
         text = (
             f"the break at line {b.line} costs {seconds(b.seconds)} a call, {_per_cent(b.share)} of it:"
-            " leaving compiled code, Python, and the guards of what follows"
+            f" leaving compiled code, {between}, and the guards of what follows"
         )
         remedy = "" if b.harmless or b.remedy.startswith(NO_CHANGE) else b.remedy
+        bound = remedy and b.kind != _TEXT  # where it is printed instead, printing takes as long
         out.append(
             s.Answer(
                 text,
-                _bound(1.0, b.share) if remedy else None,
-                "at most" if remedy else "",
+                _bound(1.0, b.share) if bound else None,
+                "at most" if bound else "",
                 action=remedy,
                 ref=f"breaks/{i}",
                 line=b.line,

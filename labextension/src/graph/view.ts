@@ -538,7 +538,7 @@ export class GraphView {
         )
       ];
     });
-    this.details.append(h('div.tc-control', null, go, out));
+    this.details.append(h('div', null, go, out));
   }
 
   private valueFacts(node: GraphNode): Child[] {

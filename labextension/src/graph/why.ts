@@ -85,7 +85,7 @@ function tryOther(report: Report, a: GraphNode, b: GraphNode, together: boolean,
       h('p.tc-muted', null, t('To keep it: {0}', `%%tcompile ${option}=${pair}`))
     ];
   });
-  return h('div.tc-control', null, go, out);
+  return h('div', null, go, out);
 }
 
 function outcome(

@@ -124,7 +124,9 @@ export function gainWords(a: Answer): string {
 function change(report: Report, a: Answer): HTMLElement | null {
   const [kind, index] = a.ref.split('/');
   const fix = kind === 'breaks' ? (report.graph_breaks[Number(index)] as Break | undefined)?.fix : null;
-  const settings = Object.entries(a.settings ?? {});
+  const { cell } = report.source;
+  // (options stand on top of a cell: a report of what a program recorded is about none)
+  const settings = cell === null ? [] : Object.entries(a.settings ?? {});
   if (!fix && !settings.length) {
     return null;
   }
@@ -135,7 +137,6 @@ function change(report: Report, a: Answer): HTMLElement | null {
     { class: 'tc-button' },
     () => {
       const host = hostOf(element);
-      const cell = report.source.cell;
       const done = fix
         ? host?.apply?.(fix, report.source.file === fix.file ? cell : null)
         : host?.set?.(a.settings, cell);
@@ -151,9 +152,9 @@ function change(report: Report, a: Answer): HTMLElement | null {
   const element = h(
     'span.tc-answer-change',
     null,
-    fix ? h('details.tc-fix-details', null, h('summary', null, t('as a change of lines')), fixLines(fix)) : null,
     act,
-    said
+    said,
+    fix ? h('details.tc-fix-details', null, h('summary', null, t('as a change of lines')), fixLines(fix)) : null
   );
   return element;
 }

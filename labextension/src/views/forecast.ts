@@ -3,6 +3,8 @@
 import { append, button, clear, h, prose, section } from '../dom';
 import { plural } from '../format';
 import { Host, hostOf } from '../host';
+import { Report } from '../schema';
+import { toldRecompile } from './glance';
 import { ViewContext } from './view';
 import { t } from '../texts';
 
@@ -17,6 +19,8 @@ interface Row {
 }
 
 interface Askable {
+  name: string;
+  /** The name in words. */
   function: string;
   line: number;
   entries: number;
@@ -43,7 +47,7 @@ export function forecastForm({ model }: ViewContext): { element: HTMLElement; sh
         host.ask('forecast', { report: model.report.id }).then(
           ({ functions, dtypes }) => {
             if (functions.length) {
-              element.append(section(t('Would this recompile?'), form(host, model.report.id, functions, dtypes)));
+              element.append(section(t('Would this recompile?'), form(host, model.report, functions, dtypes)));
             }
           },
           () => (asked = false)
@@ -53,7 +57,7 @@ export function forecastForm({ model }: ViewContext): { element: HTMLElement; sh
   };
 }
 
-function form(host: Host, report: string, functions: Askable[], dtypes: string[]): HTMLElement {
+function form(host: Host, report: Report, functions: Askable[], dtypes: string[]): HTMLElement {
   const out = h('div.tc-answer', { 'aria-live': 'polite' });
   const fields = h('div');
   const entries = h('span.tc-muted');
@@ -61,7 +65,7 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
   // What checks nothing that a form could change is not asked about, unless there is nothing else.
   const asked = functions.map((_, i) => i).filter(i => functions[i].rows.length);
   const offered = asked.length ? asked : functions.map((_, i) => i);
-  let which = offered[0];
+  let which = askedFirst(report, functions, offered);
   const show = (index: number) => {
     which = index;
     clear(fields);
@@ -122,7 +126,7 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
   const ask = button(t('ask'), {}, async () => {
     try {
       const answer: Answer = await host.ask('forecast', {
-        report,
+        report: report.id,
         function: which,
         given: Object.fromEntries(readers.map(read => read()))
       });
@@ -138,7 +142,7 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
       ? (h(
           'select.tc-select',
           { 'aria-label': t('Function') },
-          offered.map(i => h('option', { value: i }, functions[i].function))
+          offered.map(i => h('option', { value: i, selected: i === which }, functions[i].function))
         ) as HTMLSelectElement)
       : null;
   if (select) {
@@ -152,6 +156,13 @@ function form(host: Host, report: string, functions: Askable[], dtypes: string[]
     h('div', null, ask),
     out
   );
+}
+
+/** The function that was compiled again, or else the one with the most entries: that one is asked about. */
+function askedFirst(report: Report, functions: Askable[], offered: number[]): number {
+  const frame = report.frames[report.recompiles[toldRecompile(report)]?.frame ?? -1];
+  const again = offered.find(i => functions[i].name === frame?.name && functions[i].line === frame.line);
+  return again ?? [...offered].sort((a, b) => functions[b].entries - functions[a].entries)[0];
 }
 
 function verdict(a: Answer): HTMLElement {

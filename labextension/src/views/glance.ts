@@ -176,7 +176,9 @@ function waited(report: Report): Row {
   return {
     question: t('Which call waited for the compiler?'),
     answer: longest
-      ? t('{0} waited, the longest for {1}: {2}', plural(waits.length, 'call'), seconds(longest.seconds), name)
+      ? waits.length > 1
+        ? t('{0} waited, the longest for {1}: {2}', plural(waits.length, 'call'), seconds(longest.seconds), name)
+        : t('one, for {0}: {1}', seconds(longest.seconds), name)
       : report.summary.compile_seconds
         ? seconds(report.summary.compile_seconds)
         : t('none: earlier entries served'),
@@ -184,10 +186,20 @@ function waited(report: Report): Row {
   };
 }
 
+/**
+ * The recompile that a reader is told of: the first that asks for a change, or else the first. What follows a break is a function of its own,
+ * which is compiled again for the same reason.
+ */
+export function toldRecompile(report: Report): number {
+  return Math.max(
+    0,
+    report.recompiles.findIndex(r => !/^no change is needed/.test(r.suggestion))
+  );
+}
+
 function again(report: Report): Row | null {
-  // What follows a break is a function of its own. It is compiled again for the same reason, so the first one is told.
-  const told = report.recompiles.findIndex(r => !/^no change is needed/.test(r.suggestion));
-  const first = report.recompiles[Math.max(0, told)];
+  const told = toldRecompile(report);
+  const first = report.recompiles[told];
   if (!first) {
     return null;
   }
@@ -204,7 +216,7 @@ function again(report: Report): Row | null {
       ...prose(first.got.includes('`') ? first.got : `\`${first.got}\``),
       more ? t('; {0} more', more) : ''
     ],
-    more: `recompiles/${Math.max(0, told)}`
+    more: `recompiles/${told}`
   };
 }
 
@@ -258,7 +270,7 @@ function accuracy(report: Report): Row {
 }
 
 function apart(report: Report): Row | null {
-  const refusal = report.graphs.flatMap(g => g.unfused)[0];
+  const refusal = report.graphs.flatMap(g => g.unfused).find(([one, other]) => one !== other);
   return report.kernels.length > 1
     ? {
         question: t('Why are two operations two kernels?'),

@@ -379,6 +379,7 @@ function guardTable(
       },
       {
         title: t('expected'),
+        roomy: true,
         cell: r =>
           h(
             'code',
@@ -404,7 +405,7 @@ function guardTable(
         short: true,
         cell: r => h('span', { title: CLASS_WORDS[r.guard.cls] }, CLASS_NAMES[r.guard.cls] ?? r.guard.cls)
       },
-      { title: t('entry'), short: true, cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
+      { title: t('entry'), cell: r => `${frames[r.guard.entry] ?? ''} #${r.guard.entry}` }
     ] as Column<{ guard: GuardRow; index: number }>[];
     // Stock's guards come as text alone.
     const has = [

@@ -202,13 +202,12 @@ function callFigures(
       {
         title: t('engine'),
         cell: e => [
-          h(`span.tc-swatch.tc-engine-${e.engine}`),
-          engineLabel(e),
+          h('span.tc-short', null, h(`span.tc-swatch.tc-engine-${e.engine}`), engineLabel(e)),
           e.detail && e.engine !== 'tcompile' ? h('div.tc-muted', null, e.detail) : null
         ]
       },
       { title: t('first call'), number: true, cell: e => seconds(e.cold), hint: t('cold: compilation included') },
-      { title: t('second'), number: true, cell: e => seconds(e.warm), hint: t('warm') },
+      { title: t('second'), number: true, roomy: true, cell: e => seconds(e.warm), hint: t('warm') },
       {
         title: t('steady'),
         number: true,
@@ -228,7 +227,7 @@ function callFigures(
               ? `${seconds(e.lo)} – ${seconds(e.hi)}`
               : ''
       },
-      { title: t('samples'), number: true, cell: e => (e.n ? `${count(e.n)} × ${count(e.inner)}` : '') },
+      { title: t('samples'), number: true, roomy: true, cell: e => (e.n ? `${count(e.n)} × ${count(e.inner)}` : '') },
       {
         title: t('tcompile is'),
         number: true,
