@@ -327,7 +327,7 @@ def _float_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words
         return f"`{name}` was a float", got, f"pass float({name})"
     op, c, outcome = next((fact for fact in expected or () if not float_holds(value, (fact,))), ("", 0.0, True))
     sign = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.get(op, "")
-    hint = "a branch of the code depends on this number; each side has its own entry"
+    hint = "no change is needed: a branch of the code depends on this number, and each side has its own entry"
     return f"`{name} {sign} {c}` was {outcome}", got, hint
 
 
@@ -388,10 +388,10 @@ def predicate_failure(guard: Guard, bindings: dict[str, int]) -> GuardFailure:
     return GuardFailure(
         guard,
         got or None,
-        "predicate",
+        text,
         f"{text} held",
         f"{got or 'the sizes now'} breaks {text}",
-        "a branch of the code depends on this size; each side has its own entry",
+        "no change is needed: a branch of the code depends on this size, and each side has its own entry",
     )
 
 

@@ -98,6 +98,11 @@ def test_fixes_remove_the_break(body):
 
 # body -> (kind, words of the reason, words of the remedy)
 TABLE = {
+    "for i in range(3):\n    x = x + 1\n    if x.sum() > 99:\n        break\nreturn x": (
+        "data_dependent_branch",
+        "branch depends",
+        "`if i % 100 == 0 and ...`",
+    ),
     "if x.sum() > 0 and len(x) > 2:\n    x = x + 1\nreturn x": (
         "data_dependent_branch",
         "branch depends",

@@ -172,6 +172,11 @@ def _branch(place: Place) -> Suggestion | None:
 
 
 def _if_statement(place: Place, owner: ast.If, test: str) -> Suggestion:
+    if any(isinstance(s, ast.Break) for s in owner.body):  # nothing to choose from: what it costs is to be asked
+        return (
+            "ask less often, as in `if i % 100 == 0 and ...` (iterations between are whole graphs), or after the loop",
+            None,
+        )
     yes, no = _values(place, owner.body), _values(place, owner.orelse)
     returns = [
         s.value for s in (*owner.body[:1], *owner.orelse[:1]) if isinstance(s, ast.Return) and s.value is not None
