@@ -90,7 +90,7 @@ def expected_text(g: Guard) -> str:
         return ", ".join(name for name, _ in e[:6]) + (f" and {len(e) - 6} more" if len(e) > 6 else "") + " as found"
     if g.kind == "HASATTR":
         return f"{'has' if e[1] else 'has no'} {e[0]}"
-    if e == ():  # of any value
+    if g.kind == "FLOAT" and not e:  # of any value
         return ""
     if g.kind == "WEAK_ID":
         obj = e() if callable(e) else e

@@ -31,7 +31,7 @@ HASHES, TEXTS = HERE / "snapshot.json", HERE / "texts.json.xz"
 # what a report says of time, place and process
 _PASSING = re.compile(
     r"seconds|^(id|created|environment|stages|speedups|cache|autotune|break_even|timeline|memory|options|source|file"
-    r"|started|hits|live|ns|wall|unused)$"
+    r"|started|hits|live|ns|wall|answers|unused)$"
 )
 
 

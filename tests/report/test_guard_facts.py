@@ -90,3 +90,5 @@ def test_what_a_function_and_a_class_were_is_said_in_a_few_words():
         expected_text(Guard(None, "CLASS", looked_up[:1])) == "a as found"
         and expected_text(Guard(None, "CLASS", looked_up)) == "a, b, c, d, e, f and 2 more as found"
     )
+    assert not expected_text(Guard(None, "FLOAT", ())), "a float of any value"
+    assert expected_text(Guard(None, "DICT_KEYS", ())) == "()", "no keys"

@@ -93,6 +93,8 @@ def test_what_was_measured_takes_the_place_of_a_bound():
     r.environment.pop("copy_bytes_per_second", None)
     (a,) = [a for a in answers_of(r) if a.settings]
     assert a.settings == {"mode": "max-autotune"} and a.gain is None, "what the machine can do is not known"
+    short = report_with(s.WallPart("kernels", "k", 9e-7, 1), s.WallPart("python", "f", 1e-7))
+    assert all(not a.settings for a in answers_of(short)), "no search of minutes for a microsecond"
     r.tried = {"mode=max-autotune": {"settings": {"mode": "max-autotune"}, "ratio": [1.0, 0.9, 1.1]}}
     assert all(not a.settings and "max-autotune" not in a.action for a in answers_of(r))
 

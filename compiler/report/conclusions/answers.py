@@ -28,6 +28,7 @@ _IN_16_BITS = (*_PRODUCTS, "convolution")  # what autocast computes in them, and
 NO_CHANGE = ("no change is needed", "nothing to change")  # how a remedy begins that is none
 _TEXT = "print"  # the kind of breaks where text is made of a tensor
 _DOMINATES = 0.4  # of the run: from there on products are worth computing in fewer bits
+_WORTH_A_SEARCH = 1e-4  # seconds of a run: a search for better kernels takes minutes
 _LEAST_GAIN = 1.1  # a bound below that is no reason to change anything
 _REPLAY: dict[str, Any] = {
     "action": "replay the launches as one: `mode=reduce-overhead`",
@@ -242,7 +243,7 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
         # what others took of the machine looks like what kernels fail to reach: no bound is known then
         gain = None if r.speedups.note else _bound(run, took * (1 - reached))
     tuned = r.options.get("mode", "default") in ("max-autotune", "max-autotune-no-cudagraphs")
-    if tuned or gain is not None and gain < _LEAST_GAIN:
+    if tuned or run < _WORTH_A_SEARCH or gain is not None and gain < _LEAST_GAIN:
         return [s.Answer(text, share=took / run, ref=longest.ref)]
     return [
         s.Answer(

@@ -394,6 +394,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
         : []),
       {
         title: t('operations'),
+        roomy: true,
         cell: k =>
           h(
             'span',
@@ -407,7 +408,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
         cell: k => (k.seconds === null ? '–' : seconds(k.seconds)),
         hint: t('one launch')
       },
-      { title: t('launches'), number: true, cell: k => count(k.launches), hint: t('per call') },
+      { title: t('launches'), number: true, roomy: true, cell: k => count(k.launches), hint: t('per call') },
       { title: t('bytes'), number: true, cell: k => bytes(k.bytes), hint: t('read and written by one launch') },
       {
         title: t('bandwidth'),
@@ -433,6 +434,7 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
       {
         title: t('arithmetic'),
         number: true,
+        roomy: true,
         cell: k =>
           k.flops && k.seconds ? rate(k.flops / k.seconds, 'FLOP') : k.flops ? count(k.flops) + t(' FLOP') : '–'
       },
@@ -469,9 +471,10 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
               hint: t('share of the threads that can be at work at once')
             }
           ]
-        : [{ title: t('compiled in'), number: true, cell: (k: Kernel) => seconds(k.compile_seconds) }]),
+        : [{ title: t('compiled in'), number: true, roomy: true, cell: (k: Kernel) => seconds(k.compile_seconds) }]),
       {
         title: t('choices'),
+        roomy: true,
         cell: k =>
           h(
             'span.tc-choices',
