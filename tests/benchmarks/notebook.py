@@ -106,7 +106,7 @@ def profiling() -> tuple[str, str, str]:
 
     torch.set_num_threads(1)
     blocks = (torch.nn.Sequential(torch.nn.Linear(128, 128), torch.nn.LayerNorm(128)) for _ in range(32))
-    layers, x = tcompile.compile(torch.nn.Sequential(*blocks).eval()), torch.randn(64, 128)
+    layers, x = tcompile.compile(torch.nn.Sequential(*blocks).eval()), torch.randn(256, 128)
     plain, clocked, spans = [], [], 0
     with torch.no_grad():
         layers(x)
@@ -211,9 +211,10 @@ def main() -> None:
     text = [
         f"# The notebook, {datetime.date.today()}",
         "",
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} meanwhile "
-        f"(above the cores: other programs were at work, and times are longer); Python {platform.python_version()}, "
-        f"torch {torch.__version__}. Best of a few tries. `python -m tests.benchmarks.notebook`",
+        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} meanwhile.",
+        "Above the cores: other programs were at work, and times are longer. "
+        f"Python {platform.python_version()}, torch {torch.__version__}.",
+        "Best of a few tries. `python -m tests.benchmarks.notebook`",
         "",
         "| what | measured | budget |",
         "| --- | --- | --- |",
