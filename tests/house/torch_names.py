@@ -477,6 +477,7 @@ ROWS = (
         "_native_batch_norm_legit_no_training.default _fused_rms_norm.default(input, normalized_shape, weight, eps)",
         "norms",
     ),
+    Row("torch.ops.aten", "_conj.default _neg_view.default", "conjugates inside the formulas of gradients"),
     Row(
         "torch.ops.aten",
         "_cdist_forward.default _euclidean_dist.default _is_all_true.default _is_any_true.default "
