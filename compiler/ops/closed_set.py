@@ -120,7 +120,7 @@ FACTORIES: dict[Any, str] = {
 LIBRARY: dict[str, str] = {
     **dict.fromkeys(
         """mm bmm addmm baddbmm addbmm mv addmv dot vdot linear _int_mm _addmm_activation _linear_pointwise
-        _grouped_mm""".split(),
+        _grouped_mm _scaled_mm""".split(),
         "matrix product",
     ),
     **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),
@@ -135,7 +135,7 @@ LIBRARY: dict[str, str] = {
         "attention",
     ),
     **dict.fromkeys("_linalg_check_errors _assert_async _assert_scalar".split(), "check of values"),
-    **dict.fromkeys("sort topk kthvalue median mode searchsorted bucketize argsort".split(), "sort"),
+    **dict.fromkeys("sort topk kthvalue median nanmedian mode searchsorted bucketize argsort".split(), "sort"),
     **dict.fromkeys("cumsum cumprod cummax cummin logcumsumexp".split(), "scan"),
     **dict.fromkeys(
         """scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add index_copy index_reduce
@@ -144,12 +144,15 @@ LIBRARY: dict[str, str] = {
     ),
     **dict.fromkeys(
         """max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d
-        _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward""".split(),
+        _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices_backward
+        max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward
+        _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward fractional_max_pool2d
+        fractional_max_pool3d fractional_max_pool2d_backward fractional_max_pool3d_backward""".split(),
         "pooling",
     ),
     **dict.fromkeys(
         """rand randn randint rand_like randn_like randint_like bernoulli native_dropout normal normal_functional
-        uniform random multinomial randperm exponential keep_bits""".split(),
+        uniform random multinomial randperm exponential geometric cauchy log_normal keep_bits""".split(),
         "random numbers",
     ),
     **dict.fromkeys(
@@ -163,6 +166,7 @@ LIBRARY: dict[str, str] = {
         "resampling",
     ),
     **dict.fromkeys("histc bincount".split(), "counting"),
+    **dict.fromkeys("_cdist_forward _cdist_backward _pdist_forward _pdist_backward".split(), "distances"),
     **dict.fromkeys("_fft_r2c _fft_c2c _fft_c2r".split(), "Fourier transform"),
     **dict.fromkeys(
         """_linalg_det _linalg_eigh _linalg_slogdet _linalg_solve_ex _linalg_svd cholesky cholesky_inverse
