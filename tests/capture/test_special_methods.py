@@ -8,6 +8,7 @@ import bisect
 import collections
 import copy
 import decimal
+import fractions
 import functools
 import itertools
 import math
@@ -393,3 +394,174 @@ def test_attributes_that_a_class_looks_up_in_its_own_way(owner, name):
     for value in (3, 4, 5):
         setattr(owner, name, value)
         assert compiled(torch.ones(1), owner).item() == value
+
+
+class Adds:
+    def __init__(self, value):
+        self.value = value
+
+    def __add__(self, other):
+        return NotImplemented
+
+    def __radd__(self, other):
+        return 5
+
+
+class AddsInPlaceNever(Adds):
+    __iadd__ = None
+
+
+class AddsNever(Adds):
+    __add__ = None
+
+
+class AddedNever:
+    __radd__ = None
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (AddsInPlaceNever(1), 1),
+        (AddsNever(1), Adds(2)),
+        (Adds(1), AddedNever()),
+        (1, AddedNever()),
+        ([1], AddedNever()),
+        ([1], Adds(1)),
+        (Adds(1), Adds(2)),
+    ],
+)
+def test_methods_that_are_none_refuse_the_operator(a, b, in_place):
+    def program(x):
+        try:
+            c = a
+            if in_place:
+                c += b
+            else:
+                c = c + b
+        except TypeError as e:
+            c = str(e)
+        return x + 1, c
+
+    x = torch.ones(2)
+    assert tcompile.compile(program)(x)[1] == program(x)[1]
+
+
+CALLS: list = []
+
+
+class Asked:
+    def __eq__(self, other):
+        CALLS.append("Asked.__eq__")
+        return NotImplemented
+
+    __hash__ = object.__hash__
+
+
+class AskedFirst(Asked):
+    def __ne__(self, other):
+        CALLS.append("AskedFirst.__ne__")
+        return NotImplemented
+
+
+class Other:
+    def __eq__(self, other):
+        CALLS.append("Other.__eq__")
+        return NotImplemented
+
+    def __ne__(self, other):
+        CALLS.append("Other.__ne__")
+        return NotImplemented
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne], ids=["==", "!="])
+def test_who_is_asked_whether_things_are_equal(compare):
+    def program(x, a, b):
+        return x + 1, compare(a, b)
+
+    values, x = [Asked(), AskedFirst(), Other(), 1], torch.ones(2)
+    for a, b in itertools.product(values, values):
+        CALLS.clear()
+        want, asked = program(x, a, b)[1], list(CALLS)
+        CALLS.clear()
+        assert tcompile.compile(program)(x, a, b)[1] is want and asked == CALLS, (a, b)
+
+
+@pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt, operator.ge])
+def test_numbers_of_different_classes(compare):
+    """Decimal's native code looks into a Fraction, whose own method does not know Decimals."""
+
+    def program(x, a, b):
+        return x + 1, compare(a, b)
+
+    x = torch.ones(2)
+    compiled = tcompile.compile(program)
+    for a, b in itertools.permutations([1000, 1000.5, fractions.Fraction(1000), decimal.Decimal(1000)], 2):
+        assert compiled(x, a, b)[1] is program(x, a, b)[1], (a, b)
+
+
+class Plain:
+    asked = property()
+
+
+Plain.late = property()
+
+
+class Both:
+    def __new__(cls, *args, **kwargs):
+        return super().__new__(cls, *args, **kwargs)
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+class Init:
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def by_position(a=0, b=0, /, c=0):
+    return a
+
+
+def iter_nothing():
+    yield from ()
+
+
+REFUSED = {
+    "arguments": lambda: Plain(42),
+    "new": lambda: Plain.__new__(Plain, 42),
+    "init": lambda: Plain().__init__(42),
+    "object's new": lambda: object.__new__(Plain, 42),
+    "object's init": lambda: object.__init__(Plain(), a=42),
+    "both": lambda: Both(42),
+    "both's new": lambda: object.__new__(Both, 42),
+    "own init": lambda: Init(42),
+    "own init later": lambda: Init().__init__(42),
+    "getter": lambda: Plain().asked,
+    "setter": lambda: setattr(Plain(), "asked", 1),
+    "deleter": lambda: delattr(Plain(), "late"),
+    "getter without a name": lambda: Plain().late,
+    "none": lambda: Both(),
+    "keywords by position": lambda: by_position(a=1, b=2, d=4),
+    "a keyword": lambda: by_position(1, d=4),
+    "the end of a generator": lambda: next(iter_nothing()),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_object_and_property_refuse(name):
+    f = REFUSED[name]
+
+    def program(x):
+        try:
+            said = type(f()).__name__
+        except (TypeError, AttributeError, StopIteration) as e:
+            said = repr(e)
+        return x + 1, said
+
+    x = torch.ones(2)
+    assert tcompile.compile(program)(x)[1] == program(x)[1]

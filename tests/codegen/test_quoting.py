@@ -260,6 +260,7 @@ def test_hostile_names_compile_and_are_reported(name, tmp_path):
         "thead",
         "tbody",
         "ul",
+        "ol",
         "li",
         "h3",
         "h4",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
 
+from ...errors import InternalError
 from ...guards import source as S
 from ...guards.source_values import Unreachable, load_attr
 from . import containers
@@ -260,6 +261,15 @@ def generic_attribute(m: Machine, obj: Any, name: str) -> Any:
     return _generic(m, obj, type(obj), name, False)
 
 
+def _refusal(access: Callable, *args: Any) -> Raised:
+    """What a property says that lacks the function for an access. It knows under which name its class has it."""
+    try:
+        access(*args)
+    except AttributeError as e:
+        return Raised(AttributeError(*e.args))
+    raise InternalError("a property without a function was accessed")
+
+
 def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
     world = m.world
     source = _source_of(m, obj, t)
@@ -268,7 +278,7 @@ def _generic(m: Machine, obj: Any, t: type, name: str, fallback: bool) -> Any:
         kind = type(raw)
         if issubclass(kind, property) and kind.__get__ is property.__get__:
             if raw.fget is None:
-                raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no getter"))
+                raise _refusal(raw.__get__, obj, t)
             return _or_fallback(m, obj, t, name, fallback, lambda: _call_property(m, obj, t, name, raw))
         if kind in NATIVE_DATA:
             return _or_fallback(m, obj, t, name, fallback, lambda: _native_data(m, obj, source, name))
@@ -621,7 +631,7 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
     if raw is not MISSING:
         if isinstance(raw, property) and type(raw).__set__ is property.__set__:
             if raw.fset is None:
-                raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no setter"))
+                raise _refusal(raw.__set__, obj, None)
             m.call(raw.fset, [obj, value])
             return
         setter = _lookup(type(raw), "__set__")
@@ -700,7 +710,7 @@ def generic_delete(m: Machine, obj: Any, name: str) -> None:
     raw = _lookup(t, name)
     if isinstance(raw, property) and type(raw).__delete__ is property.__delete__:
         if raw.fdel is None:
-            raise Raised(AttributeError(f"property '{name}' of '{t.__name__}' object has no deleter"))
+            raise _refusal(raw.__delete__, obj)
         m.call(raw.fdel, [obj])
         return
     if raw is not MISSING:

@@ -165,7 +165,7 @@ def call_class_function(m: Machine, fn: Any, owner: type, args: list, kwargs: di
         if not args or not isinstance(args[0], type):
             raise Raised(TypeError(f"{owner.__name__}.__new__(X): X is not a type object"))
         if owner is object or args[0].__new__ is object.__new__:
-            return new_object(m, *args)
+            return new_object(m, *args, **kwargs)
         if issubclass(owner, (tuple, str, int, float, frozenset, list, dict, set)):
             obj = m.native(
                 owner.__new__,

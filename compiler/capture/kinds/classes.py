@@ -189,6 +189,11 @@ def new_object(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
         raise Raised(TypeError("object.__new__(X): X is not a type object"))
     if issubclass(cls, (torch.Tensor, *_NATIVE_MODULES)):
         raise Break("module_construction")
+    if args or kwargs:
+        if cls.__new__ is not object.__new__:
+            raise Raised(TypeError("object.__new__() takes exactly one argument (the type to instantiate)"))
+        if cls.__init__ is object.__init__:
+            raise Raised(TypeError(f"{cls.__name__}() takes no arguments"))
     obj = m.native(object.__new__, cls)
     return m.world.create(obj)
 

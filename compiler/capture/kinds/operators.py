@@ -22,12 +22,12 @@ from .objects.class_attributes import in_class_dict
 from .choices import any_of, undecided
 from ..machine.generators import InlineGenerator
 from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
-from .lookups import class_attribute
+from .lookups import class_attribute, found_in
 from ..numbers.tensor_reads import COMPARISONS, is_read
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed
 from ..machine.stack_values import ATOMS, IMMUTABLE, MISSING, specialize
-from .builtin_types import MUTABLE, base_of, python_method
+from .builtin_types import BUILTIN_TYPES, MUTABLE, base_of, python_method
 from ..tensors.subclass_calls import operate
 
 if TYPE_CHECKING:
@@ -223,16 +223,24 @@ def _ask(m: Machine, method: Any, a: Any, b: Any) -> Any:
     return NotImplemented if method is None else m.call(method, [a, b])
 
 
+def _own_method(cls: type, name: str) -> Any:
+    """A method of a class of the program's, or None. One that is None refuses the operator, and what would stand in."""
+    method = python_method(cls, name)
+    if method is None and found_in(cls, name) is None:
+        raise Raised(TypeError("'NoneType' object is not callable"))
+    return method
+
+
 def _in_place(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
     """`a op= b` by a method of its own. What has none goes on as `a op b`."""
     ta = type(a)
     if not op.in_place:
         return NotImplemented
-    method = python_method(ta, f"__i{op.name}__")
+    method = _own_method(ta, f"__i{op.name}__")
     if method is not None:
         return m.call(method, [a, b])
     if ta in _ASK_FIRST:
-        result = _ask(m, python_method(type(b), f"__r{op.name}__"), b, a)
+        result = _ask(m, _own_method(type(b), f"__r{op.name}__"), b, a)
         if result is not NotImplemented:
             return result
     if ta not in MUTABLE and base_of(a) not in MUTABLE:
@@ -265,16 +273,16 @@ def _joined_text(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
 def _by_own_methods(m: Machine, op: _Operation, a: Any, b: Any) -> Any:
     """By methods of the program's classes: the right side first where it is of a subclass that has its own."""
     ta, tb = type(a), type(b)
-    right = python_method(tb, f"__r{op.name}__")
+    right, asked = python_method(tb, f"__r{op.name}__"), False
     if right is not None and tb is not ta and issubclass(tb, ta) and right is not python_method(ta, f"__r{op.name}__"):
         result = m.call(right, [b, a])
         if result is not NotImplemented:
             return result
-        right = None
-    left = python_method(ta, f"__{op.name}__")
+        asked = True
+    left = _own_method(ta, f"__{op.name}__")
     result = _ask(m, left, a, b)
-    if result is NotImplemented and tb is not ta:
-        result = _ask(m, right, b, a)
+    if result is NotImplemented and tb is not ta and not asked:
+        result = _ask(m, _own_method(tb, f"__r{op.name}__"), b, a)
     if result is not NotImplemented or left is None and right is None:
         return result
     joined = _as_sequences(m, op.symbol, a, b)
@@ -368,9 +376,6 @@ def compare(m: Machine, text: str, a: Any, b: Any) -> Any:
         return _compare_tensor(m, text, a, b)
     if ta in ATOMS and tb in ATOMS:
         return m.native(fn, a, b)
-    if text == "!=" and _negates_equal(ta, tb):
-        result = compare(m, "==", a, b)
-        return result if result is NotImplemented else not m.truth(result)
     result = _compare_by_methods(m, text, a, b)
     if result is not NotImplemented:
         return result
@@ -395,16 +400,25 @@ def _compare_tensor(m: Machine, text: str, a: Any, b: Any) -> Any:
 
 def _answers_first(tb: type, ta: type, name: str) -> bool:
     """Whether the right side is asked first: it is of a subclass, and has the method."""
-    return ta is not tb and issubclass(tb, ta) and python_method(tb, name) is not None
+    return ta is not tb and issubclass(tb, ta) and _compares(tb, name)
 
 
-def _negates_equal(ta: type, tb: type) -> bool:
-    """Whether `!=` is the opposite of `==`: the class has a Python __eq__, and only object's __ne__."""
-    return (
-        not _answers_first(tb, ta, "__ne__")
-        and python_method(ta, "__ne__") is None
-        and python_method(ta, "__eq__") is not None
-    )
+def _compares(cls: type, name: str) -> bool:
+    """Whether a class of the program's compares its objects by a method of Python's: object's `!=` asks `__eq__`."""
+    return python_method(cls, name) is not None or name == "__ne__" and _negates_equal(cls)
+
+
+def _negates_equal(cls: type) -> bool:
+    return found_in(cls, "__ne__") is object.__ne__ and python_method(cls, "__eq__") is not None
+
+
+def _ask_comparison(m: Machine, name: str, a: Any, b: Any) -> Any:
+    """What the class of `a` says; NotImplemented where it has no such method, or does not know `b`."""
+    method = python_method(type(a), name)
+    if method is None and name == "__ne__" and _negates_equal(type(a)):
+        result = _ask(m, python_method(type(a), "__eq__"), a, b)
+        return result if result is NotImplemented else not m.truth(result)
+    return _ask(m, method, a, b)
 
 
 def _compare_by_methods(m: Machine, text: str, a: Any, b: Any) -> Any:
@@ -412,23 +426,26 @@ def _compare_by_methods(m: Machine, text: str, a: Any, b: Any) -> Any:
     _, left_name, right_name = _COMPARE[text]
     ta, tb = type(a), type(b)
     if _answers_first(tb, ta, right_name):
-        result = _ask(m, python_method(tb, right_name), b, a)
+        result = _ask_comparison(m, right_name, b, a)
         if result is NotImplemented:
-            result = _ask(m, python_method(ta, left_name), a, b)
+            result = _ask_comparison(m, left_name, a, b)
         return _compare_identity(m, text, a, b) if result is NotImplemented else result
-    left = python_method(ta, left_name)
-    result = _ask(m, left, a, b)
+    result = _ask_comparison(m, left_name, a, b)
     if result is not NotImplemented:
         return result
-    right = python_method(tb, right_name)
-    result = _ask(m, right, b, a)
-    if result is NotImplemented and (left is not None or right is not None):
+    result = _ask_comparison(m, right_name, b, a)
+    if result is NotImplemented and (_compares(ta, left_name) or _compares(tb, right_name)):
         return _compare_identity(m, text, a, b)
     return result
 
 
 def _compare_identity(m: Machine, text: str, a: Any, b: Any) -> bool:
     """What is left when neither side knows the other."""
+    for x, name in ((a, _COMPARE[text][1]), (b, _COMPARE[text][2])):
+        if type(x) not in ATOMS and type(x) not in BUILTIN_TYPES and not _compares(type(x), name):
+            found = found_in(type(x), name)
+            if found is not vars(object).get(name, found):  # Decimal's looks into any rational number
+                raise Break("c_call", f"a {type(a).__name__} is compared with a {type(b).__name__} by native code")
     if text in ("==", "!="):
         return identical(m, a, b) == (text == "==")
     raise Raised(

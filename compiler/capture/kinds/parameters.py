@@ -57,6 +57,18 @@ def _too_many(fn: types.FunctionType, given: int, keyword_only: int) -> str:
     )
 
 
+def _unknown_keyword(fn: types.FunctionType, keyword: str, given: dict) -> str:
+    """CPython's message for a keyword that no parameter takes."""
+    code = fn.__code__
+    by_position = [name for name in code.co_varnames[: code.co_posonlyargcount] if name in given]
+    if by_position:
+        return (
+            f"{fn.__qualname__}() got some positional-only arguments passed as keyword arguments:"
+            f" '{', '.join(by_position)}'"
+        )
+    return f"{fn.__qualname__}() got an unexpected keyword argument '{keyword}'"
+
+
 def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[int, Any]:
     """Arguments to local slots, as CPython binds them. TypeError of the program where they do not fit."""
     code = fn.__code__
@@ -81,7 +93,7 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
                 i = params.index(k, posonly)
             except ValueError:
                 if not flags & _CO_VARKEYWORDS:
-                    raise Raised(TypeError(f"{fn.__qualname__}() got an unexpected keyword argument '{k}'")) from None
+                    raise Raised(TypeError(_unknown_keyword(fn, k, kwargs))) from None
                 extra[k] = v
                 continue
             if i in slots:

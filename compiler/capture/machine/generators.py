@@ -96,7 +96,7 @@ class InlineGenerator:
             return frame.result
         self.finished = True
         self._forget()
-        raise StopIteration(frame.result)
+        raise StopIteration if frame.result is None else StopIteration(frame.result)
 
     def _forget(self) -> None:
         """The frame is done: what only it held is dropped."""

@@ -183,7 +183,12 @@ def _is_init_of_object(m: Machine, call: NativeCall) -> bool:
 
 
 def _nothing(m: Machine, call: NativeCall) -> None:
-    """object.__init__ does nothing."""
+    """object.__init__ does nothing, for those that give it nothing."""
+    cls = m.world.type_of(call.owner)
+    own = cls.__init__ is not object.__init__  # type: ignore[misc]
+    if (call.args or call.kwargs) and (own or cls.__new__ is object.__new__):
+        name = "object" if own else cls.__name__
+        raise Raised(TypeError(f"{name}.__init__() takes exactly one argument (the instance to initialize)"))
 
 
 def _compares_identity(m: Machine, call: NativeCall) -> bool:
