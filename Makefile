@@ -20,7 +20,7 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labexten
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
 AREAS := capture graph fusion codegen runtime notebook
-.PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite leak replay bench dashboard wheel wheels labextension docs browser constraints clean distclean
+.PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite transformers leak replay bench dashboard wheel wheels labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -38,6 +38,7 @@ help:
 	@echo "make fuzz     the four fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
 	@echo "make sanitize  the extension and kernels under AddressSanitizer, then PYTHONMALLOC=debug: plans, guards, fuzzers (ARGS=\"tests/native ...\": these alone)"
 	@echo "make cpython  CPython's own tests under the compiler, plain against forced through capture (MODULES=\"test_grammar ...\")"
+	@echo "make transformers  every model type of transformers, tiny, against eager (MODELS=\"bert bart\": these alone)"
 	@echo "make stock-suite SOURCE=/path/to/pytorch  stock's own tests with our compile in their place; table in build/stock (SUITES=\"...\", DYNAMIC=1, JOBS=1)"
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
 	@echo "make replay   kernel text, plans, guards and reports of known programs against a snapshot (SAVE=1 makes it anew)"
@@ -181,6 +182,10 @@ cpython: setup
 stock-suite: setup
 	@test -n "$(SOURCE)" || { echo "say where PyTorch's source lies: make stock-suite SOURCE=/path/to/pytorch"; exit 2; }
 	$(PY) -m tests.oracles.stock.suite $(SOURCE) --jobs $(if $(filter command line,$(origin JOBS)),$(JOBS),1) $(if $(DYNAMIC),--dynamic) --suites $(SUITES)
+
+# Every model type of transformers, tiny, forward and backward against eager: a line of JSON each (MODELS="bert bart").
+transformers: setup
+	$(PY) -m tests.oracles.transformers_models $(MODELS)
 
 leak: setup
 	TCOMPILE_LEAK=$(or $(LEAK),10000) $(PY) -m pytest tests/e2e/test_leaks.py $(PYTEST_ARGS)
