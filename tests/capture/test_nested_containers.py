@@ -230,3 +230,43 @@ def test_a_list_that_holds_itself():
     compiled, values = tcompile.compile(f, backend="eager"), [1]
     for n in range(2, 5):  # each call says how the list differs from the last one
         assert compiled(torch.ones(1), values)[1:] == (True, n)
+
+
+GROWING = {
+    "append": lambda x, kept: (kept.append(x.sum().item()), kept[-1] * 2),
+    "append twice": lambda x, kept: (kept.append(1.5), kept.append(x * 2), kept[-2], kept[-1] + 1),
+    "extend": lambda x, kept: (kept.extend((x, 3)), kept[-2] + kept[-1]),
+    "in place": lambda x, kept: (kept.__iadd__([x, 4])[-1], kept[-2] * 2),
+    "appended behind an extension": lambda x, kept: (kept.extend([x, 5]), kept.append(6), kept[-3] * kept[-1]),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_the_end_of_a_list_that_grows(name):
+    """A loop that looks at its last loss is one entry, however many there are."""
+    program, lists = GROWING[name], ([], [])
+    compiled = tcompile.compile(program)
+    with tcompile.record() as record:
+        for n in range(5):
+            x = torch.randn(3)
+            torch.testing.assert_close(compiled(x, lists[0])[-1], program(x, lists[1])[-1])
+    torch.testing.assert_close(lists[0], lists[1])
+    assert len(record.report().recompiles) <= (name == "append")  # (a float that varies)
+
+
+@pytest.mark.parametrize("index", [-1, -2, -3, 0, 1])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_what_is_not_its_end_depends_on_its_length(index, before):
+    def program(x, kept):
+        kept.append(x * 2)
+        try:
+            return kept[index] + 1, len(kept), "an item"
+        except IndexError as e:
+            return x, len(kept), str(e)
+
+    compiled, x = tcompile.compile(program), torch.randn(3)
+    for length in (before, before + 1, before):
+        ours, theirs = ([torch.full((3,), float(i)) for i in range(length)] for _ in range(2))
+        got, want = compiled(x, ours), program(x, theirs)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+        torch.testing.assert_close(ours, theirs)

@@ -23,6 +23,7 @@ from ..library import polyfills
 from ..machine.generators import InlineGenerator, PythonIterator
 from ..numbers.late_text import LateText, settled
 from .outside_iterators import OutsideIterator, is_native_iterator, outside_iterator
+from ..machine.shadow import Shadow
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed
 from ...graph.tensor import TraceTensor
@@ -51,18 +52,6 @@ __all__ = [
 
 _SEQUENCES = (list, tuple, collections.deque)
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # of nn.Module: what is read through attributes
-
-
-class Shadow:
-    """What capture knows of an outside container that it has read whole or written to."""
-
-    __slots__ = ("value", "blind", "keys", "changed")
-
-    def __init__(self) -> None:
-        self.value: Any = None  # the inside copy; None until it is needed
-        self.blind: list[tuple[str, list]] = []  # writes done without reading
-        self.keys: dict | None = None  # a dict's keys, where they were iterated over without reading the values
-        self.changed = False  # written to, so that the container itself is not what the program sees
 
 
 def _shadow(m: Machine, obj: Any) -> Shadow:
@@ -350,7 +339,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
             raise Raised(KeyError(key))
         return written[key]
     shadow = world.shadows.get(id(obj))
-    if base is dict and (value := _blindly_set(shadow, key)) is not MISSING:
+    if shadow is not None and (value := shadow.given(base, key)) is not MISSING:
         return value
     if isinstance(key, (torch.SymInt, torch.SymBool)):
         key = int(key)
@@ -365,15 +354,6 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     if isinstance(value, dict) and key not in value:
         return _missing(m, obj, key)
     return m.native(operator.getitem, value, key)
-
-
-def _blindly_set(shadow: Shadow | None, key: Any) -> Any:
-    """What a dict that was not read yet was given under a key; MISSING."""
-    if shadow is not None and shadow.value is None:
-        for name, args in reversed(shadow.blind):
-            if name == "__setitem__" and args[0] is key or type(args[0]) is type(key) and args[0] == key:
-                return args[1]
-    return MISSING
 
 
 def _element(m: Machine, obj: Any, index: int, base: Any) -> Any:

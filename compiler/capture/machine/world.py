@@ -103,7 +103,7 @@ class World:
         self.created: set[int] = set()  # ids of instances made inside, of any class (kept in `keep`)
         self.tensors: dict[int, TraceTensor] = {}  # id of a real tensor -> its stand-in
         self.reals: dict[int, torch.Tensor] = {}  # id of a stand-in -> the real tensor of this call
-        self.shadows: dict[int, Any] = {}  # outside containers read whole or written: id -> containers.Shadow
+        self.shadows: dict[int, Any] = {}  # outside containers read whole or written, by id: Shadow
         self.shadowed: dict[int, Any] = {}  # id of a shadow's content -> the outside container
         self.dict_owners: dict[int, Any] = {}  # id of an outside object's __dict__ that was read -> the object
         self.class_dicts: dict[int, type] = {}  # id of the dict of a class, as the program has it -> the class
