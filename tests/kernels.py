@@ -1,4 +1,4 @@
-"""Kernels that tests start. They listen on sockets in a folder: a free TCP port may be another's before they bind it."""
+"""Kernels that tests start. They listen on sockets in a folder: a free TCP port may be another's by then."""
 
 from __future__ import annotations
 

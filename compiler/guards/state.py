@@ -228,14 +228,17 @@ class SubclassAnswers:
 
     def __init__(self) -> None:
         self._token = abc.get_cache_token()
-        self._answers: list[tuple[weakref.ref[type], weakref.ref[type], bool]] = []
+        self._answers: dict[tuple[int, int], tuple[weakref.ref[type], weakref.ref[type], bool]] = {}  # by ids
         self._any_change = False  # whether any registration may matter
 
     def note(self, cls: Any, abstract: type) -> None:
         if not isinstance(cls, type) or _says_its_class(cls):
             self._any_change = True
         else:
-            self._answers.append((weakref.ref(cls), weakref.ref(abstract), issubclass(cls, abstract)))
+            key = id(cls), id(abstract)
+            known = self._answers.get(key)  # a loop asks the same again and again: the first answer counts
+            if known is None or known[0]() is not cls or known[1]() is not abstract:
+                self._answers[key] = weakref.ref(cls), weakref.ref(abstract), issubclass(cls, abstract)
 
     def hold(self) -> bool:
         token = abc.get_cache_token()
@@ -248,7 +251,7 @@ class SubclassAnswers:
 
     def changed(self) -> tuple[type, type, bool] | None:
         """The first question whose answer is another one, with the old answer. Classes that are gone ask nothing."""
-        for cls_, abstract_, answer in self._answers:
+        for cls_, abstract_, answer in self._answers.values():
             cls, abstract = cls_(), abstract_()
             if cls is not None and abstract is not None and issubclass(cls, abstract) is not answer:
                 return cls, abstract, answer

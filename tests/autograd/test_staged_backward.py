@@ -1,5 +1,5 @@
-"""A backward pass in stages, as it is where DistributedDataParallel waits for gradients: the same gradients, each stage's
-before the next one runs, and whatever else autograd is asked for.
+"""A backward pass in stages, as it is where DistributedDataParallel waits for gradients. The gradients are the same,
+each stage's come before the next one runs, and autograd may be asked for anything else.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Jagged nested tensors are captured down to values, offsets and lengths: results, gradients and errors are eager's, and
-batches of other lengths share an entry.
+"""Jagged nested tensors are captured down to values, offsets and lengths. Results, gradients and errors are eager's.
+Batches of other lengths share an entry.
 """
 
 from __future__ import annotations

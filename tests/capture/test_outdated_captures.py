@@ -123,3 +123,22 @@ def test_gradients_import_no_algebra():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stdout == "False\n", done.stdout + done.stderr
+
+
+def test_a_question_that_a_loop_asks_is_kept_once():
+    from tcompile.compiler.guards.state import SubclassAnswers
+
+    class Late:
+        pass
+
+    class Open(abc.ABC):  # noqa: B024
+        pass
+
+    answers = SubclassAnswers()
+    for _ in range(3):
+        answers.note(Round, Shape)
+        answers.note(Late, Open)
+    assert len(answers._answers) == 2 and answers.hold()
+    Open.register(Late)
+    answers.note(Late, Open)  # within one capture the first answer was relied on
+    assert not answers.hold() and answers.changed() == (Late, Open, False)

@@ -2,8 +2,8 @@
 
     python -m tests.oracles.transformers_models [NAME ...]
 
-One line of JSON for each type: what was given to it, graphs, breaks that matter, fallbacks, and how far results, gradients
-and results of a second size are from eager's. Types that can't be made tiny, or take none of the inputs, are skipped
+One line of JSON for each type: what was given to it, graphs, breaks that matter and fallbacks. Three numbers say how far
+results, gradients and results of a second size are from eager's. Types that can't be made tiny, or take none of the inputs, are skipped
 with the reason.
 """
 

@@ -187,8 +187,8 @@ function waited(report: Report): Row {
 }
 
 /**
- * The recompile that a reader is told of: the first that asks for a change, or else the first. What follows a break is a function of its own,
- * which is compiled again for the same reason.
+ * The recompile that a reader is told of: the first that asks for a change, or else the first. What follows a break is
+ * a function of its own, which is compiled again for the same reason.
  */
 export function toldRecompile(report: Report): number {
   return Math.max(
