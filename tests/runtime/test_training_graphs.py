@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import sys
+import threading
 import weakref
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
@@ -509,6 +510,20 @@ def test_gradients_that_are_kept_are_copied_from_then_on(made: list, forward_fir
             assert all(torch.equal(a, b) for held_ones in kept[-2:] for a, b in held_ones) or not forward_first
     assert not lent(made) and "gradients are copied" in reasons(made)
     assert replays(made, True) >= 6
+
+
+def test_gradients_that_another_thread_lets_go_of_at_once_stay(made: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's own backward thread does, which holds its last gradient a little longer than the call."""
+    monkeypatch.setattr(cuda_graphs, "GRACE_S", 30.0)
+    pair, kept = Pair(net()), []
+    for k in range(10):
+        x = data(12, 16)
+        letting_go = threading.Timer(0.02, kept.clear)
+        letting_go.start()
+        pair.step(lambda call: call(x).square().mean().backward())
+        letting_go.join()
+        kept += [p.grad for p in pair.modules[0].parameters()]
+    assert lent(made) == len(kept) and not reasons(made)
 
 
 def test_gradients_held_by_the_program_keep_their_values(made: list) -> None:

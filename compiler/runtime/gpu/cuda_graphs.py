@@ -45,6 +45,7 @@ MOST = 16  # graphs of one plan
 RECAPTURES = 3  # of one graph, as inputs turn out to move
 PAID = 32  # replays that pay for a capture: one more is worth it, where a written input lies elsewhere now
 PATIENCE = 2  # calls that wait for lent gradients
+GRACE_S = 5e-3  # torch's backward thread lets its last gradient go a little after the caller has it
 GAIN = 0.98  # a replay takes less than this part of plain launches, or is not kept
 LAUNCH_S, COPY_S, BANDWIDTH = (
     4e-6,
@@ -254,6 +255,12 @@ class CudaGraphs:
         """
         if not step.still_lent:
             return False
+        if step.lends:
+            end = time.perf_counter() + GRACE_S
+            while time.perf_counter() < end:
+                time.sleep(1e-4)  # (that thread needs the interpreter's lock)
+                if not step.still_lent:
+                    return False
         step.lends = False
         self._say("gradients are copied: those of an earlier call were still held when the next one began")
         return True
