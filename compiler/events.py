@@ -29,7 +29,7 @@ Kinds and their facts (what listeners may rely on):
   entry         frame, entry
   progress      text, done, total
   error         where, error
-  call          frame, call (report.calls.EntryCall or None), cached (served by an entry of an earlier run)
+  call          frame, call (report.calls.EntryCall)
 """
 
 from __future__ import annotations

@@ -293,8 +293,6 @@ class Session:
     def _take_over(self, builder: Any, before: list[tuple[Any, int]]) -> None:
         """Entries of earlier cells that served calls of this one belong into its report."""
         used = {id(e): (e, e.hits - hits) for e, hits in before if e.hits > hits}
-        for e in builder.reused:
-            used.setdefault(id(e), (e, 1))
         for old, e in builder.renamed:
             if (was := self._reported(old.meta)) is not None:
                 self._remember(e.meta, *was)

@@ -245,7 +245,6 @@ class Engine:
             events.emit(
                 "call",
                 frame=code.co_qualname,
-                cached=False,
                 call=EntryCall(
                     code.co_qualname, func, args, {}, code.co_filename, code.co_firstlineno, False, PLAIN_REST
                 ),
@@ -485,7 +484,6 @@ class Engine:
         events.emit(
             "call",
             frame=name,
-            cached=False,
             call=EntryCall(
                 name,
                 func,

@@ -1,8 +1,7 @@
 """EntryCall: one call that reached the compiler from user code, kept so that it can be timed again.
 
-The engine states one per function and run, as `events.emit("call", frame=..., call=EntryCall(...), cached=bool)`, at
-the outermost captured call (calls made by captured code belong to it). It refers to the arguments, it does not copy
-them.
+The engine states one per function and run, as `events.emit("call", frame=..., call=EntryCall(...))`, at the outermost
+captured call (calls made by captured code belong to it). It refers to the arguments, it does not copy them.
 """
 
 from __future__ import annotations

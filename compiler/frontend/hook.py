@@ -369,14 +369,7 @@ def run_code(code: types.CodeType, namespace: dict[str, Any], opts: Options) -> 
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
         raise ValueError("run_code: an asynchronous cell is awaited by its caller, inside enable()")
     engine = engine_for(opts)
-    cache = engine.caches.get(code)  # equal code has run before: the cell was run again as it was
-    known = len(cache.entries) if cache is not None else 0
-    try:
-        return _run_cell(engine, engine.caches.first(code), namespace, opts)
-    finally:  # (an entry that served a cell that raised is told of, too)
-        if cache is not None and len(cache.entries) == known > 0:
-            first = cache.entries[0]  # that was hit last
-            events.emit("call", frame=code.co_qualname, call=None, cached=True, entry=first)
+    return _run_cell(engine, engine.caches.first(code), namespace, opts)
 
 
 def _run_cell(engine: HookEngine, code: types.CodeType, namespace: dict[str, Any], opts: Options) -> Any:
@@ -402,6 +395,7 @@ def _run_compiled(engine: HookEngine, code: types.CodeType, top: types.FunctionT
         entry = engine.entry_for(code, engine.cache(code), top, ())
     if entry is RUN_ORIGINAL:
         return eval(code, namespace)
+    entry.hits += 1
     return entry.fn(top)
 
 

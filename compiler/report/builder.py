@@ -101,7 +101,6 @@ class ReportBuilder:
             created=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         self.calls: list[Any] = []
-        self.reused: list[Any] = []  # entries of an earlier run that served a call of this one
         self.renamed: list[tuple[Any, Any]] = []  # an entry and the one that took its place, for classes made anew
         self.origin: CompileReport | None = None  # the report of the run that made the entries which served this one
         self.served = 0  # calls served by entries of an earlier run
@@ -563,20 +562,17 @@ class ReportBuilder:
         self._tell("error", self._current, None, self.r.errors[-1])
 
     def _on_call(self, e: events.Event) -> None:
-        if e.facts.get("cached"):
-            self.reused.append(e.facts.get("entry"))
-        call = e.facts.get("call")
-        if call is not None:
-            stated = [i for i, g in enumerate(self._captured) if g is not None]
-            for g in call.graphs:  # stated after its graph; a backward graph may have come between
-                g.number = stated[-1] if stated else None
-            frame = self.r.frames[self._frame(call.name, call.file, call.line)]
-            frame.seconds += call.compile_seconds or 0.0
-            if frame.call is None:
-                frame.call = seen_call(call.fn, call.args)
-            if call.compile_seconds:
-                self._waits.append((e.time - call.compile_seconds, e.time))
-            self.calls.append(call)
+        call = e.call
+        stated = [i for i, g in enumerate(self._captured) if g is not None]
+        for g in call.graphs:  # stated after its graph; a backward graph may have come between
+            g.number = stated[-1] if stated else None
+        frame = self.r.frames[self._frame(call.name, call.file, call.line)]
+        frame.seconds += call.compile_seconds or 0.0
+        if frame.call is None:
+            frame.call = seen_call(call.fn, call.args)
+        if call.compile_seconds:
+            self._waits.append((e.time - call.compile_seconds, e.time))
+        self.calls.append(call)
 
     def _on_renamed(self, e: events.Event) -> None:
         self.renamed.append((e.old, e.entry))

@@ -73,6 +73,14 @@ def test_state_comes_unasked_after_every_cell(real) -> None:
     assert row["ratio"] > 0 and row["line"] == 4 and state["cache"]["bytes"] > 0
 
 
+def test_runs_of_a_cells_own_lines_count_as_calls(real) -> None:
+    shell, session, comm = real
+    for run in (1, 2):
+        assert shell.run_cell("%%tcompile time=50ms switch_off_slower=False\nout = torch.randn(64).exp().sum()").success
+        (row,) = (f for f in comm.sent[-1]["state"]["functions"] if f["name"] == "the cell's top level")
+        assert row["calls"] == run and row["entries"] == 1
+
+
 def test_switches(real) -> None:
     shell, session, comm = real
     assert comm.ask("on", line="mode=max-autotune")["ok"]["on"]["mode"] == "max-autotune"

@@ -48,7 +48,7 @@ def _compiled(r: Any, i: int, f: s.Frame) -> s.Decision:
     library = sum(
         x.count for x in r.externs if x.graph is not None and x.graph < len(r.graphs) and r.graphs[x.graph].frame == i
     )
-    calls = sum(e.hits or 0 for e in entries) or (1 if f.name == "<module>" else 0)
+    calls = sum(e.hits or 0 for e in entries)
     words = []
     if graphs:
         words.append(

@@ -139,7 +139,7 @@ def _waits(calls: Mapping[int, list[Call]], first: int, early: Mapping[Any, Any]
 
 
 def _fill_compiled(row: RankRow, report: Any) -> None:
-    row.calls = sum(e.hits or 1 for e in report.entries)  # (a cell's own code runs once, and counts no hits)
+    row.calls = sum(e.hits or 0 for e in report.entries)
     row.graphs, row.breaks = report.summary.graphs, report.summary.breaks
     row.recompiles = report.summary.recompiles
 

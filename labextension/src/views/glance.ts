@@ -116,8 +116,8 @@ function peak(report: Report): Row | null {
   return {
     question: t('Where is the peak of memory?'),
     answer: [
-      t('{0}, ', bytes(most.peak_bytes)),
-      most.peak_at ? [t('while '), h('code', null, most.peak_at), t(' runs')] : '',
+      bytes(most.peak_bytes),
+      most.peak_at ? [t(', while '), h('code', null, most.peak_at), t(' runs')] : '',
       line ? ` (${place(file ?? '', line, report.source.file)})` : '',
       most.eager_peak_bytes ? t('; eager {0}', bytes(most.eager_peak_bytes)) : ''
     ],
