@@ -8,6 +8,7 @@ from typing import Any, Mapping, Sequence
 import torch
 from torch.fx.node import map_arg
 
+from ..ops.closed_set import extern_reason
 from ..symbolic.expr import Expr
 from .aten import AtenGraph
 from .meta.core import TensorMeta
@@ -64,7 +65,15 @@ def _call(n: torch.fx.Node, args: tuple, kwargs: dict, sizes: dict[str, int]) ->
         t is aten.as_strided_scatter.default
     ):  # positions count in the layout of the result: a copy in front may have been left out
         return t(_laid_out(args[0].clone(), n.meta["val"], sizes), *args[1:], **kwargs)
+    if isinstance(t, torch._ops.OpOverload) and extern_reason(t) == "attention":  # (a GPU's misreads other masks)
+        return t(*map(_with_rows, args), **{k: _with_rows(v) for k, v in kwargs.items()})
     return t(*args, **kwargs)
+
+
+def _with_rows(x: Any) -> Any:
+    """A tensor with each of its rows in one piece."""
+    apart = isinstance(x, torch.Tensor) and x.ndim > 1 and x.shape[-1] != 1 and x.stride(-1) != 1
+    return x.contiguous() if apart else x
 
 
 def node_values(

@@ -188,6 +188,9 @@ _OURS = ("aten", "prims", "mkldnn", "quantized", "_c10d_functional", "c10d", "_c
 # Of LIBRARY, those that are no part of torch's public interface, or may go on to such.
 _PRIVATE = frozenset("linear _int_mm _linear_pointwise mkldnn_convolution scaled_dot_product_attention".split())
 
+_PRODUCTS_BY_ROWS = frozenset(("_grouped_mm", "_scaled_mm"))
+_MASKS = frozenset(("attn_mask", "attn_bias"))  # parameters of attention whose operands lowering lays out by itself
+
 OPSET = frozenset({*POINTWISE, *REDUCTIONS, *VIEWS, *DATA_MOVEMENT, *FACTORIES, operator.getitem})
 
 
@@ -210,3 +213,13 @@ def takes_any_layout(op: Any) -> bool:
     """Whether an extern operator is known to read its operands wherever they lie. Those that are no part of torch's
     public interface may take contiguous operands for granted (mkldnn_rnn_layer does)."""
     return extern_reason(op) not in (CUSTOM, NO_RULE) and op._schema.name.partition("::")[2] not in _PRIVATE
+
+
+def rows_read(n: torch.fx.Node) -> list[torch.fx.Node]:
+    """The operands of an extern operator whose rows (their last dimension) have to lie in one piece each. Attention's
+    kernels read others wrongly, without a word; some products refuse them."""
+    op: Any = n.target
+    if extern_reason(op) != "attention" and op._schema.name.partition("::")[2] not in _PRODUCTS_BY_ROWS:
+        return []
+    given = {a.name: value for a, value in zip(op._schema.arguments, n.args)} | n.kwargs
+    return [value for name, value in given.items() if name not in _MASKS and isinstance(value, torch.fx.Node)]

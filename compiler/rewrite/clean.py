@@ -16,7 +16,7 @@ from ..graph.aten import AtenGraph
 from ..graph.meta import views_meta
 from ..graph.meta.core import TensorMeta
 from ..graph.opinfo import op_info
-from ..ops.closed_set import VIEWS, extern_reason, is_extern, takes_any_layout
+from ..ops.closed_set import POINTWISE, VIEWS, extern_reason, is_extern, rows_read, takes_any_layout
 
 __all__ = ["dead_code", "common_subexpressions", "no_ops", "view_chains"]
 
@@ -135,7 +135,7 @@ def _equivalent(n: Node) -> Node | None:
                 return x.args[0]
         return None
     if t is aten.clone.default:
-        return None if _layout_matters(n) else x
+        return None if _layout_matters(n, x) else x
     if t in (aten.view.default, aten.expand.default) and n.meta["val"].shape == m.shape:
         return x
     if t in (aten.mul.Tensor, aten.div.Tensor) and _is_number(args[1], 1):
@@ -151,23 +151,31 @@ def _equivalent(n: Node) -> Node | None:
     return None
 
 
-def _layout_matters(n: Node) -> bool:
-    """Whether somebody reads the memory of `n` as it is laid out. Strides of intermediate values are free, except for
-    as_strided, for random operators (numbers are drawn in the order of memory; but attention draws for each score,
-    wherever its operands lie) and for operators that may take contiguous operands for granted: these get what eager
-    gives them."""
-    todo = list(n.users)
+def _layout_matters(n: Node, x: Node) -> bool:
+    """Whether somebody reads the memory of `n`, a copy of `x`, as it is laid out. Strides of intermediate values are
+    free, with exceptions: as_strided; random operators, whose numbers are drawn in the order of memory (but attention
+    draws for each score, wherever its operands lie); operators that may take contiguous operands for granted; and
+    those that read rows, where the copy is what put its rows in one piece. These get what eager gives them."""
+    m, copy = x.meta["val"], n.meta["val"]
+    makes_rows = m.ndim > 0 and m.shape[-1] != 1 and m.stride[-1] != copy.stride[-1]
+    todo, seen = [(n, u) for u in n.users], set()
     while todo:
-        u = todo.pop()
+        operand, u = todo.pop()
+        if (operand, u) in seen:
+            continue
+        seen.add((operand, u))
         if u.target is aten.as_strided.default:
             return True
         if u.op != "call_function" or u.target is operator.getitem:
             continue
-        if u.target in VIEWS:
-            todo += u.users
-        elif (
-            has_effect(u) and extern_reason(u.target) != "attention" or is_extern(u) and not takes_any_layout(u.target)
-        ):
+        if u.target in VIEWS or makes_rows and u.target in POINTWISE:  # (both pass on how their operand lies)
+            todo += [(u, v) for v in u.users]
+        elif not is_extern(u):
+            if has_effect(u):
+                return True
+        elif not takes_any_layout(u.target) or makes_rows and operand in rows_read(u):
+            return True
+        elif has_effect(u) and extern_reason(u.target) != "attention":
             return True
     return False
 
