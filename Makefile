@@ -20,7 +20,7 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labexten
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
 AREAS := capture graph fusion codegen runtime notebook
-.PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite transformers leak replay bench dashboard wheel wheels labextension docs browser constraints clean distclean
+.PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite transformers timm leak replay bench dashboard wheel wheels labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
@@ -43,6 +43,7 @@ help:
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
 	@echo "make replay   kernel text, plans, guards and reports of known programs against a snapshot (SAVE=1 makes it anew)"
 	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
+	@echo "make timm      the smallest model of each of timm's modules, forward and backward against eager (MODELS=\"volo vit\": these alone)"
 	@echo "make dashboard  models of transformers, timm and torchvision beside eager and stock (NAMES=bert,timm: MODES=inference DEVICE=cpu SIZE=tiny); page in build/dashboard.html"
 	@echo "make docs     write the pages of docs/ that are made from the compiler's tables, run the notebooks, and build the site in build/site"
 	@echo "make wheel    sdist and wheel in dist/"
@@ -186,6 +187,11 @@ stock-suite: setup
 # Every model type of transformers, tiny, forward and backward against eager: a line of JSON each (MODELS="bert bart").
 transformers: setup
 	$(PY) -m tests.oracles.transformers_models $(MODELS)
+
+# The smallest model of each of timm's modules, in inference and training against eager: a line of JSON each.
+timm: setup
+	@$(PY) -c "import timm" || { echo "make timm needs timm, and a torchvision for this torch: $(VENV)/bin/pip install timm torchvision"; exit 2; }
+	$(PY) -m tests.oracles.timm_models $(MODELS)
 
 leak: setup
 	TCOMPILE_LEAK=$(or $(LEAK),10000) $(PY) -m pytest tests/e2e/test_leaks.py $(PYTEST_ARGS)

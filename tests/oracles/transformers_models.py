@@ -62,10 +62,10 @@ def tiny(name: str) -> torch.nn.Module:
     from transformers import CONFIG_MAPPING, AutoModel
 
     kind = CONFIG_MAPPING[name]
-    whole = kind()
-    parts = {part: getattr(whole, part, None) for part in getattr(kind, "sub_configs", None) or {}}
+    default = kind()
+    parts = {part: getattr(default, part, None) for part in getattr(kind, "sub_configs", None) or {}}
     config = kind(
-        **_small(whole), **{k: {**part.to_dict(), **_small(part)} for k, part in parts.items() if part is not None}
+        **_small(default), **{k: {**part.to_dict(), **_small(part)} for k, part in parts.items() if part is not None}
     )
     if vars(config).get("layer_types"):
         config.layer_types = config.layer_types[:2]
@@ -102,7 +102,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return [t for t in pytree.tree_leaves(dict(result)) if isinstance(t, torch.Tensor)]
 
 
-def _distance(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
+def distance(got: list[torch.Tensor], want: list[torch.Tensor]) -> float:
     """The largest difference, each as a share of the largest value."""
     if [t.shape for t in got] != [t.shape for t in want]:
         return float("inf")
@@ -122,7 +122,7 @@ def _step(call: Any, model: torch.nn.Module, given: dict[str, torch.Tensor]) -> 
     return [t.detach() for t in results], gradients
 
 
-def _whole(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+def whole(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
     """All gradients as one vector: those that are zero but for rounding have no relative error."""
     return [torch.cat([g.flatten().double() for g in gradients])] if gradients else []
 
@@ -148,9 +148,9 @@ def check(name: str) -> dict[str, Any]:
         "graphs": len(report.graphs),
         "breaks": [f"{b.file.rpartition('/')[2]}:{b.line} {b.reason}" for b in report.graph_breaks if not b.harmless],
         "fallbacks": [f"{f.what}: {f.reason}" for f in report.fallbacks],
-        "results": _distance(got, want),
-        "gradients": _distance(_whole(ours), _whole(gradients)),
-        "second size": _distance(*again),
+        "results": distance(got, want),
+        "gradients": distance(whole(ours), whole(gradients)),
+        "second size": distance(*again),
     }
 
 
