@@ -128,6 +128,8 @@ class Walk(Lowering):
             reason = extern_reason(target)
             if reason == NO_RULE:
                 self.fallbacks[str(target)] += 1
+                if any(d.is_complex for d in _dtypes(node, args)):  # (which decompositions leave as they are)
+                    reason = "complex numbers"
             return self.extern(node, args, kwargs, reason)
         mark = len(self.steps)
         try:
@@ -144,13 +146,8 @@ class Walk(Lowering):
         """Nests have no floats of eight bits on a CPU and none of the rarer types anywhere; of complex numbers rules
         say themselves what they can do.
         """
-        val = node.meta.get("val")
-        for x in (
-            *(val if isinstance(val, (tuple, list)) else (val,)),
-            *(a for b in args for a in (b if isinstance(b, (tuple, list)) else (b,))),
-        ):
-            dtype = getattr(x, "dtype", None)
-            if dtype is not None and dtype not in DTYPES and not dtype.is_complex and dtype not in self.dtypes():
+        for dtype in _dtypes(node, args):
+            if dtype not in DTYPES and not dtype.is_complex and dtype not in self.dtypes():
                 raise NoRule(f"values of {dtype}")
 
     def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
@@ -217,3 +214,9 @@ class Walk(Lowering):
                         if isinstance(s, Expr) and s.op == "sym":
                             out.setdefault(s.name, (i, what, d))
         return out
+
+
+def _dtypes(node: torch.fx.Node, args: tuple) -> list[torch.dtype]:
+    """Those of a call's results and arguments."""
+    flat = (x for xs in (node.meta.get("val"), *args) for x in (xs if isinstance(xs, (tuple, list)) else (xs,)))
+    return [dtype for x in flat if (dtype := getattr(x, "dtype", None)) is not None]

@@ -29,8 +29,6 @@ def has_no_elements(x: Node) -> bool:
 def native_layer_norm(
     b: Builder, x: Node, normalized_shape: Any, weight: Node | None, bias: Node | None, eps: float
 ) -> Any:
-    if has_no_elements(x):
-        return NotImplemented
     n = len(sizes_of(x))
     dims = list(range(n - len(normalized_shape), n))
     u = upcast(b, x)
@@ -54,8 +52,6 @@ def _affine(b: Builder, y: Node, weight: Node | None, bias: Node | None) -> Node
 
 @decomposition(aten._fused_rms_norm.default)
 def fused_rms_norm(b: Builder, x: Node, normalized_shape: Any, weight: Node | None, eps: float | None) -> Any:
-    if has_no_elements(x):
-        return NotImplemented
     n = len(sizes_of(x))
     dims = list(range(n - len(normalized_shape), n))
     u = upcast(b, x)
@@ -71,8 +67,6 @@ def fused_rms_norm(b: Builder, x: Node, normalized_shape: Any, weight: Node | No
 def native_group_norm(
     b: Builder, x: Node, weight: Node | None, bias: Node | None, n: Any, c: Any, hxw: Any, group: int, eps: float
 ) -> Any:
-    if has_no_elements(x):
-        return NotImplemented
     per, spatial = c // group, list(sizes_of(x)[2:])
     u = upcast(b, x)
     ones = [1] * len(spatial)
@@ -194,8 +188,6 @@ def batch_norm_functional(
 def batch_norm_inference(
     b: Builder, x: Node, weight: Any, bias: Any, mean: Node, var: Node, momentum: float, eps: float
 ) -> Any:
-    if has_no_elements(x):
-        return NotImplemented
     op = aten._native_batch_norm_legit_no_training.default
     return _batch_norm(
         b, op, x, weight, bias, mean, var, False, momentum, eps, (x, weight, bias, mean, var, momentum, eps)
@@ -219,7 +211,7 @@ def native_batch_norm(
     b: Builder, x: Node, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
     # in training it writes the running statistics: the recorder has turned that into the functional form
-    if training and mean is not None or has_no_elements(x):
+    if training and (mean is not None or has_no_elements(x)):
         return NotImplemented
     op = aten.native_batch_norm.default
     args = (x, weight, bias, mean, var, training, momentum, eps)
@@ -238,8 +230,6 @@ def native_dropout(b: Builder, x: Node, p: float, train: bool | None) -> Any:
 @decomposition(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss_forward(b: Builder, x: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int) -> Any:
     shape = sizes_of(x)
-    if has_no_elements(x):
-        return NotImplemented
     d = dtype_of(x)
     c = 1 if len(shape) > 1 else 0
     keep = b.compare("ne", target, ignore_index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Sequence
 
 import torch
 
@@ -255,25 +255,27 @@ def softmax_parts(b: Builder, x: Node, dim: int) -> tuple[Node, Node, Node]:
 
 @decomposition(aten._softmax.default)
 def softmax(b: Builder, x: Node, dim: int, half_to_float: bool) -> Any:
+    out = torch.float32 if half_to_float else dtype_of(x)
     if _empty(x):
-        return NotImplemented
+        return _filled(b, x, 0, out)
     _, e, s = softmax_parts(b, x, dim)
-    return b.cast(b.div(e, s), torch.float32 if half_to_float else dtype_of(x))
+    return b.cast(b.div(e, s), out)
 
 
 @decomposition(aten._log_softmax.default)
 def log_softmax(b: Builder, x: Node, dim: int, half_to_float: bool) -> Any:
+    out = torch.float32 if half_to_float else dtype_of(x)
     if _empty(x):
-        return NotImplemented
+        return _filled(b, x, 0, out)
     shifted, _, s = softmax_parts(b, x, dim)
-    return b.cast(b.sub(shifted, b.unary("log", s)), torch.float32 if half_to_float else dtype_of(x))
+    return b.cast(b.sub(shifted, b.unary("log", s)), out)
 
 
 @decomposition(aten._safe_softmax.default)
 def safe_softmax(b: Builder, x: Node, dim: int, dtype: torch.dtype | None = None) -> Any:
-    if _empty(x):
-        return NotImplemented
     out = dtype or dtype_of(x)
+    if _empty(x):
+        return _filled(b, x, 0, out)
     x = b.cast(x, out)
     _, e, s = softmax_parts(b, x, dim)
     u = upcast(b, x)
@@ -286,13 +288,24 @@ def _empty(x: Node) -> bool:
     return any(isinstance(s, int) and s == 0 for s in x.meta["val"].shape)
 
 
+def _filled(
+    b: Builder, x: Node, value: Any, dtype: torch.dtype, dims: Sequence[int] = (), keepdim: bool = False
+) -> Node:
+    """What a reduction of x over `dims` gives where it has `value` alone, or no elements."""
+    m = x.meta["val"]
+    sizes = [1 if d in dims else s for d, s in enumerate(m.shape) if keepdim or d not in dims]
+    return b.full(sizes, value, dtype, m.device)
+
+
 @decomposition(aten.logsumexp.default)
 def logsumexp(b: Builder, x: Node, dim: Any, keepdim: bool = False) -> Any:
     d = dtype_of(x)
-    if not is_float(d) or _empty(x):
+    if not is_float(d):
         return NotImplemented
-    u = upcast(b, x)
     dims = _dims(x, dim)
+    if _empty(x):  # no maximum; the sum of nothing is 0
+        return _filled(b, x, -math.inf, d, dims, keepdim)
+    u = upcast(b, x)
     top = amax_dims(b, u, dims, True)
     top = b.where(b.compare("eq", b.unary("abs", top), math.inf), 0.0, top)
     s = b.add(b.unary("log", sum_dims(b, b.unary("exp", b.sub(u, top)), dims, True)), top)
@@ -308,10 +321,12 @@ def vector_norm(
     b: Builder, x: Node, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
     d = dtype or dtype_of(x)
-    if not is_float(d) or not is_float(dtype_of(x)) or _empty(x):
+    if not is_float(d) or not is_float(dtype_of(x)):
         return NotImplemented
-    u = b.cast(x, opmath(d))
     dims = _dims(x, dim)
+    if _empty(x):
+        return _filled(b, x, 0, d, dims, keepdim)
+    u = b.cast(x, opmath(d))
     if ord != 0 and all(
         type(n) is int and n == 1 for n in (x.meta["val"].shape[d] for d in dims if x.meta["val"].shape)
     ):

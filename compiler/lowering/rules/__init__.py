@@ -6,6 +6,6 @@ from . import packed_masks
 from .products import convolutions
 from . import creation, grids
 from .products import grouped_products
-from . import indexing, joins, dropout_bits, norms, pointwise, pooling
+from . import indexing, joins, dropout_bits, pointwise, pooling
 from .products import products
 from . import random, reductions, resample, scans, scatters, searching, special_functions, views, windows, written

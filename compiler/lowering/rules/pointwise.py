@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import torch
 
-from ...symbolic.expr import Expr, as_expr
+from ...symbolic.expr import as_expr
 from ..ir import Value, cast, check_index, const, prim
 from ..context import Lowering
 from ..rule_table import NoRule, rule
@@ -94,7 +94,6 @@ def _same_dtype(name: str, int_identity: bool = False, bool_identity: bool = Fal
 rule("aten.neg.default")(_same_dtype("neg"))
 for _name in ("abs", "sign", "relu"):
     rule(f"aten.{_name}.default")(_same_dtype(_name, bool_identity=True))
-rule("aten.sgn.default")(_same_dtype("sign", bool_identity=True))
 for _name in ("floor", "ceil", "trunc", "round"):
     rule(f"aten.{_name}.default")(_same_dtype(_name, int_identity=True))
 rule("aten.frac.default")(_same_dtype("frac"))
@@ -131,19 +130,6 @@ def signed_inf(lo: Lowering, node: Any, x: Ref) -> Ref:
     return _out(lo, prim("eq", v, C(math.inf if "pos" in node.target._schema.name else -math.inf, v.dtype)))
 
 
-@rule("aten.nan_to_num.default")
-def nan_to_num(lo: Lowering, node: Any, x: Ref, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Ref:
-    (v,) = _math(lo, x)
-    if not v.dtype.is_floating_point:
-        return _out(lo, v)
-    info = torch.finfo(x.dtype)
-    r = prim("where", prim("isnan", v), C(nan or 0.0, v.dtype), v)
-    r = prim("where", prim("eq", v, C(math.inf, v.dtype)), C(info.max if posinf is None else posinf, v.dtype), r)
-    return _out(
-        lo, prim("where", prim("eq", v, C(-math.inf, v.dtype)), C(info.min if neginf is None else neginf, v.dtype), r)
-    )
-
-
 # ---- copies and conversions
 @rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.positive.default")
 def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
@@ -170,17 +156,7 @@ def to_copy(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
     return lo.pointwise(cast(x.value, m.dtype))
 
 
-@rule("aten.copy.default")
-def copy(lo: Lowering, node: Any, dst: Ref, src: Any, non_blocking: bool = False) -> Ref:
-    _no_complex(lo, dst, src)
-    return lo.pointwise(operand(src, dst.dtype))
-
-
 # ---- two operands
-def _scaled(v: Value, alpha: Any) -> Value:
-    return v if alpha == 1 and not isinstance(alpha, Expr) else prim("mul", operand(alpha, v.dtype), v)
-
-
 def _of_one_dtype(lo: Lowering, dt: torch.dtype, *xs: Any) -> list[Value]:
     """Operands that eager converts to `dt` first, whatever it computes in: Python numbers of sums and comparisons are
     rounded to the tensor's dtype on a CPU, those of products and quotients are not, nor any on a GPU."""
@@ -205,17 +181,15 @@ def _converted(lo: Lowering, a: Any, b: Any) -> list[Value]:
 
 
 @rule("aten.add.Tensor")
-def add(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
+def add(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
-    if x.dtype == torch.bool:
-        return _out(lo, prim("logical_or", x, y if alpha else C(False, torch.bool)))
-    return _out(lo, prim("add", x, _scaled(y, alpha)))
+    return _out(lo, prim("logical_or" if x.dtype == torch.bool else "add", x, y))
 
 
 @rule("aten.sub.Tensor")
-def sub(lo: Lowering, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Ref:
+def sub(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
-    return _out(lo, prim("sub", x, _scaled(y, alpha)))
+    return _out(lo, prim("sub", x, y))
 
 
 @rule("aten.mul.Tensor")
@@ -443,67 +417,7 @@ def where(lo: Lowering, node: Any, cond: Ref, a: Any, b: Any) -> Ref:
     return lo.pointwise(prim("where", cast(cond.value, torch.bool), operand(a, dt), operand(b, dt)))
 
 
-@rule("aten.addcdiv.default")
-def addc(lo: Lowering, node: Any, x: Ref, a: Ref, b: Ref, *, value: Any = 1) -> Ref:
-    v, p, q = _math(lo, x, a, b)
-    s = operand(value, v.dtype)
-    if "addcmul" in node.target._schema.name:
-        return _out(lo, prim("add", v, prim("mul", prim("mul", s, p), q)))
-    return _out(lo, prim("add", v, prim("mul", s, prim("div", p, q))))
-
-
-@rule("aten.lerp.Tensor", "aten.lerp.Scalar")
-def lerp(lo: Lowering, node: Any, a: Ref, b: Ref, w: Any) -> Ref:
-    x, y, t = _math(lo, a, b, w)
-    d = prim("sub", y, x)
-    near = prim("add", x, prim("mul", t, d))
-    far = prim("sub", y, prim("mul", d, prim("sub", C(1, t.dtype), t)))
-    return _out(lo, prim("where", prim("lt", prim("abs", t), C(0.5, t.dtype)), near, far))
-
-
-def clamp_value(v: Value, lo_: Value | None, hi: Value | None) -> Value:
-    """NaN stays NaN; a NaN bound gives NaN; min above max gives max."""
-    if lo_ is not None:
-        v = prim("maximum", lo_, v)  # of equal values (-0.0 and 0.0) the second is taken
-    return v if hi is None else prim("minimum", hi, v)
-
-
-def _number_bounds(*bounds: Any) -> None:
-    """A NaN that is given as a number, and as the only bound, bounds nothing before torch 2.13, and gives NaN since."""
-    if any(type(b) is float and math.isnan(b) for b in bounds):
-        raise NoRule("a bound that is NaN")
-
-
-@rule("aten.clamp.default", "aten.clamp.Tensor")
-def clamp(lo: Lowering, node: Any, x: Ref, min: Any = None, max: Any = None) -> Ref:
-    _number_bounds(min, max)
-    (v,) = _math(lo, x)
-    return _out(
-        lo,
-        clamp_value(v, None if min is None else operand(min, v.dtype), None if max is None else operand(max, v.dtype)),
-    )
-
-
 # ---- activations
-def gelu_value(v: Value, approximate: str = "none") -> Value:
-    def c(x: float) -> Value:
-        return C(x, v.dtype)
-
-    if approximate == "tanh":
-        cube = prim("mul", prim("mul", v, v), v)
-        inner = prim(
-            "mul", c(math.sqrt(2.0) * 2.0 / math.sqrt(math.pi) * 0.5), prim("add", v, prim("mul", c(0.044715), cube))
-        )
-        return prim("mul", prim("mul", c(0.5), v), prim("add", c(1.0), prim("tanh", inner)))
-    return prim("mul", prim("mul", v, c(0.5)), prim("add", c(1.0), prim("erf", prim("mul", v, c(math.sqrt(0.5))))))
-
-
-@rule("aten.gelu.default")
-def gelu(lo: Lowering, node: Any, x: Ref, *, approximate: str = "none") -> Ref:
-    (v,) = _math(lo, x)
-    return _out(lo, gelu_value(v, approximate))
-
-
 @rule("aten.erf.default")
 def erf(lo: Lowering, node: Any, x: Ref) -> Ref:
     (v,) = _math(lo, x)
@@ -529,48 +443,6 @@ def _inside_gelu(node: Any) -> bool:
     return bool(plus.users) and all(
         n.target is torch.ops.aten.mul.Tensor and scaled(n.args[0], 0.5) is x for n in plus.users
     )
-
-
-@rule("aten.silu.default")
-def silu(lo: Lowering, node: Any, x: Ref) -> Ref:
-    (v,) = _math(lo, x)
-    return _out(lo, prim("div", v, prim("add", C(1, v.dtype), prim("exp", prim("neg", v)))))
-
-
-@rule("aten.elu.default")
-def elu(lo: Lowering, node: Any, x: Ref, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ref:
-    (v,) = _math(lo, x)
-    neg = prim("mul", prim("expm1", _scaled(v, input_scale)), operand(alpha * scale, v.dtype))
-    return _out(lo, prim("where", prim("le", v, C(0, v.dtype)), neg, _scaled(v, scale)))
-
-
-@rule("aten.softplus.default")
-def softplus(lo: Lowering, node: Any, x: Ref, beta: Any = 1, threshold: Any = 20) -> Ref:
-    (v,) = _math(lo, x)
-    b = operand(beta, v.dtype)
-    s = prim("mul", v, b)
-    return _out(
-        lo, prim("where", prim("gt", s, operand(threshold, v.dtype)), v, prim("div", prim("log1p", prim("exp", s)), b))
-    )
-
-
-def _relu6_of(v: Value) -> Value:
-    return clamp_value(prim("add", v, C(3, v.dtype)), C(0, v.dtype), C(6, v.dtype))
-
-
-@rule("aten.hardswish.default", "aten.hardsigmoid.default")
-def hard(lo: Lowering, node: Any, x: Ref) -> Ref:
-    (v,) = _math(lo, x)
-    r = _relu6_of(v)
-    if "hardswish" in node.target._schema.name:
-        r = prim("mul", v, r)
-    return _out(lo, prim("div", r, C(6, v.dtype)))
-
-
-@rule("aten.mish.default")
-def mish(lo: Lowering, node: Any, x: Ref) -> Ref:
-    (v,) = _math(lo, x)
-    return _out(lo, prim("mul", v, prim("tanh", prim("log1p", prim("exp", v)))))
 
 
 @rule("aten.threshold_backward.default")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Sequence
 
 import torch
@@ -50,15 +49,6 @@ def sum_(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False
     if "nansum" in node.target._schema.name:
         v = prim("where", prim("isnan", v), C(0, v.dtype), v) if v.dtype.is_floating_point else v
     return _finish(lo, lo.reduce("sum", v, x.shape, dims_of(dim, x.ndim), keepdim), out)
-
-
-@rule("aten.mean.default", "aten.mean.dim")
-def mean(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
-    _real(x)
-    out = lo.meta().dtype
-    dims = dims_of(dim, x.ndim)
-    s = lo.reduce("sum", cast(x.value, compute_dtype(out)), x.shape, dims, keepdim, suffix="_sum")
-    return lo.store(rounded(prim("div", s.value, operand_count(x.shape, dims, s.dtype)), out), s.shape, out)
 
 
 def operand_count(shape: Sequence[Any], dims: Sequence[int], dtype: torch.dtype) -> Value:
@@ -166,108 +156,24 @@ def _short_inside(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[i
     )
 
 
-def _squeezed(x: Ref, dims: Sequence[int], keepdim: bool) -> Ref:
-    if keepdim:
-        return x
-    gone = set(dims)
-    left = [d for d in range(x.ndim) if d not in gone]
-    return remap(x, tuple(x.shape[d] for d in left), {d: dim_symbol(len(left), k) for k, d in enumerate(left)})
-
-
-def _variance(lo: Lowering, x: Ref, dims: Sequence[int], correction: Any, dtype: torch.dtype) -> tuple[Value, Ref, Ref]:
-    mean_, m2 = moments(lo, x, dims, dtype)
-    n = operand_count(x.shape, dims, dtype)
+@rule("aten.var_mean.correction")
+def var_mean(
+    lo: Lowering, node: Any, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple:
+    _real(x)
+    dims, dt = dims_of(dim, x.ndim), compute_dtype(x.dtype)
+    mean, m2 = moments(lo, x, dims, dt)
+    n = operand_count(x.shape, dims, dt)
     c = 1 if correction is None else correction
     if n.op == "const":
-        below = C(max(n.attr - c, 0.0), dtype)
+        below = C(max(n.attr - c, 0.0), dt)
     else:
-        below = prim("maximum", prim("sub", n, operand(c, dtype)), C(0, dtype))
-    return prim("div", m2.value, below), mean_, m2
+        below = prim("maximum", prim("sub", n, operand(c, dt)), C(0, dt))
+    variance = Ref(m2.shape, dt, prim("div", m2.value, below))
+    results = [r if keepdim else _squeezed(r, dims) for r in (variance, mean)]
+    return tuple(lo.store(rounded(r.value, x.dtype), r.shape, x.dtype, suffix=f"_{k}") for k, r in enumerate(results))
 
 
-def _correction(args: tuple, kw: dict) -> tuple[Any, Any, bool]:
-    """(dim, correction, keepdim) of var.correction, var.dim and var.default alike."""
-    dim = args[0] if args else kw.get("dim")
-    if isinstance(dim, bool):  # var(x, unbiased)
-        return None, int(dim), False
-    unbiased = args[1] if len(args) > 1 else kw.get("unbiased")
-    keepdim = args[2] if len(args) > 2 else kw.get("keepdim", False)
-    correction = kw.get("correction", None if unbiased is None else int(unbiased))
-    return dim, 1 if correction is None else correction, keepdim
-
-
-@rule(
-    "aten.var.correction", "aten.var.dim", "aten.var.default", "aten.std.correction", "aten.std.dim", "aten.std.default"
-)
-def var(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
-    spread, _ = _spread_and_mean(lo, node, x, args, kw)
-    return lo.store(rounded(spread.value, x.dtype), spread.shape, x.dtype)
-
-
-@rule(
-    "aten.var_mean.correction",
-    "aten.var_mean.dim",
-    "aten.var_mean.default",
-    "aten.std_mean.correction",
-    "aten.std_mean.dim",
-    "aten.std_mean.default",
-)
-def var_mean(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> tuple:
-    return tuple(
-        lo.store(rounded(r.value, x.dtype), r.shape, x.dtype, suffix=f"_{k}")
-        for k, r in enumerate(_spread_and_mean(lo, node, x, args, kw))
-    )
-
-
-def _spread_and_mean(lo: Lowering, node: Any, x: Ref, args: tuple, kw: dict) -> tuple[Ref, Ref]:
-    """Variance or standard deviation, as the operator's name says, and mean."""
-    _real(x)
-    dim, correction, keepdim = _correction(args, kw)
-    dims = dims_of(dim, x.ndim)
-    dt = compute_dtype(x.dtype)
-    v, mean_, m2 = _variance(lo, x, dims, correction, dt)
-    if "std" in node.target._schema.name:
-        v = prim("sqrt", v)
-    return _squeezed(Ref(m2.shape, dt, v), dims, keepdim), _squeezed(mean_, dims, keepdim)
-
-
-@rule("aten.logsumexp.default")
-def logsumexp(lo: Lowering, node: Any, x: Ref, dim: Any, keepdim: bool = False) -> Ref:
-    _real(x)
-    out = lo.meta().dtype
-    dims = dims_of(dim, x.ndim)
-    dt = compute_dtype(out)
-    v = cast(x.value, dt)
-    m = lo.reduce("max", v, x.shape, dims, True, suffix="_max")
-    zero = C(0, dt)
-    m = Ref(m.shape, dt, prim("where", prim("eq", prim("abs", m.value), C(math.inf, dt)), zero, m.value))
-    s = lo.reduce("sum", prim("exp", prim("sub", v, m.value)), x.shape, dims, True, suffix="_sum")
-    r = _squeezed(Ref(s.shape, dt, prim("add", prim("log", s.value), m.value)), dims, keepdim)
-    return lo.store(rounded(r.value, out), r.shape, out)
-
-
-@rule("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
-def vector_norm(
-    lo: Lowering, node: Any, x: Ref, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Ref:
-    _real(x)
-    out = lo.meta().dtype
-    dims = dims_of(dim, x.ndim)
-    dt = compute_dtype(out)
-    v = prim("abs", cast(x.value, dt))
-    ord = 2 if ord is None else ord
-    if ord == math.inf or ord == -math.inf:
-        return _finish(lo, lo.reduce("max" if ord > 0 else "min", v, x.shape, dims, keepdim), out)
-    if ord == 0:
-        v = cast(prim("ne", v, C(0, dt)), dt)
-    elif ord == 2:
-        v = prim("mul", v, v)
-    elif ord != 1:
-        v = prim("pow", v, operand(ord, dt))
-    s = lo.reduce("sum", v, x.shape, dims, keepdim, suffix="_sum")
-    r = s.value
-    if ord == 2:
-        r = prim("sqrt", r)
-    elif ord not in (0, 1):
-        r = prim("pow", r, operand(1.0 / ord, dt))
-    return _finish(lo, s, out) if r is s.value else lo.store(rounded(r, out), s.shape, out)
+def _squeezed(x: Ref, dims: Sequence[int]) -> Ref:
+    left = [d for d in range(x.ndim) if d not in dims]
+    return remap(x, tuple(x.shape[d] for d in left), {d: dim_symbol(len(left), k) for k, d in enumerate(left)})
