@@ -115,11 +115,6 @@ def derivative(v: Value) -> Value | None:
         rest = next((a for a in density.args if a is not x), x)
         e = _times(rest, 1 / math.sqrt(2 * math.pi))
         square = _times(e.args[0], -0.5) if e is not None and e.op == "exp" else None
-        if square is not None and (
-            square.op == "mul"
-            and square.args[0] is x is square.args[1]
-            or square.op == "square"
-            and square.args[0] is x
-        ):
+        if square is not None and square.op == "mul" and square.args[0] is x is square.args[1]:
             return x
     return None

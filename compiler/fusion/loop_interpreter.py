@@ -79,23 +79,15 @@ def evaluate(e: Any, values: Mapping[str, Any]) -> Any:
     return r
 
 
+# those that torch has under another name, or not at all
 _PRIMS: dict[str, Callable] = {
     "relu": lambda x: x.clamp_min(0),
     "erf_rough": torch.erf,
-    "square": lambda x: x * x,
-    "asin": torch.asin,
-    "acos": torch.acos,
-    "atan": torch.atan,
-    "div": lambda a, b: torch.div(a, b),
     "div_trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "div_floor": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "mul": torch.mul,
-    "add": torch.add,
-    "sub": torch.sub,
     "philox": philox.drawn,
     "keep_word": keep_bits.keep_words,
     "fma": lambda a, b, c: a * b + c,
-    "where": torch.where,
     "masked": torch.where,
     "trigamma": lambda x: torch.polygamma(1, x),
     "frexp_mantissa": lambda x: torch.frexp(x)[0],

@@ -3,41 +3,10 @@
 from __future__ import annotations
 
 from ..lowering.ir import Value, walk
-from ..lowering.primitives import SPECIAL
+from ..lowering.primitives import FUNCTION, PRIMS
 
 __all__ = ["own_cost", "is_function", "Costs"]
 
-_COST = {
-    **dict.fromkeys(
-        ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "erf", "erf_rough"), 12
-    ),
-    **dict.fromkeys(
-        (
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erfc",
-            "lgamma",
-            "pow",
-            "atan2",
-            "nextafter",
-            "hypot",
-        ),
-        25,
-    ),
-    **dict.fromkeys(SPECIAL, 60),
-    "philox": 40,
-    "keep_word": 200,
-    **dict.fromkeys(("div", "div_trunc", "div_floor", "remainder", "fmod", "sqrt", "rsqrt", "reciprocal"), 3),
-}
 _CAP = 1 << 20
 
 
@@ -46,12 +15,12 @@ def own_cost(v: Value) -> int:
         return 0
     if v.op == "load":
         return 1 if not v.args else 2 if reads_rows(v) else 4
-    return _COST.get(v.op, 1)
+    return PRIMS[v.op].cost if v.op in PRIMS else 1
 
 
 def is_function(name: str) -> bool:
     """Whether an operator of this name takes as long as a dozen others."""
-    return _COST.get(name, 1) >= 12
+    return name in PRIMS and PRIMS[name].cost >= FUNCTION
 
 
 def reads_rows(v: Value) -> bool:

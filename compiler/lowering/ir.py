@@ -67,7 +67,7 @@ from typing import Any, Container, Iterable, Mapping, Protocol
 import torch
 
 from ..symbolic.expr import Expr, as_expr, integer, symbol
-from .primitives import BOOL_RESULT, PRIMS
+from .primitives import PRIMS, form_on
 
 __all__ = [
     "Buffer",
@@ -259,8 +259,14 @@ def check_error(message: str) -> Exception:
 
 def prim(op: str, *args: Value) -> Value:
     """An element-wise primitive; operands must have one dtype already (where/masked: the last two)."""
-    if PRIMS.get(op) != len(args):
-        raise ValueError(f"loop IR: primitive {op!r} takes {PRIMS.get(op)} operands, got {len(args)}")
+    row = PRIMS.get(op)
+    if row is None or row.operands != len(args):
+        takes = f"takes {row.operands} operands" if row is not None else "is not known"
+        raise ValueError(f"loop IR: primitive {op!r} {takes}, got {len(args)}")
+    if (row.on_bool or row.on_int) and not (dtype := args[0].dtype).is_floating_point:
+        form = form_on(op, dtype == torch.bool, False)
+        if form != op:
+            return args[0] if form == "identity" else prim(form, *args)
     if op in _OF_POSITIONS and args[0].dtype == torch.int64 and all(a.op in ("index", "const") for a in args):
         e = _position(op, *(integer(a.attr) if a.op == "const" else a.attr for a in args))
         if e is not None:
@@ -269,7 +275,7 @@ def prim(op: str, *args: Value) -> Value:
         folded = _fold(op, args)
         if folded is not None:
             return folded
-    return make(op, torch.bool if op in BOOL_RESULT else args[-1].dtype, args)
+    return make(op, torch.bool if row.truth else args[-1].dtype, args)
 
 
 _OF_POSITIONS = {

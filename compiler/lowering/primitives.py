@@ -1,173 +1,94 @@
-"""The element-wise primitives of the loop IR: how many operands each takes, and which give a truth value."""
+"""The element-wise primitives of the loop IR. A row says what several stages need to know of one; its name is that of
+the operator that it computes, on operands already promoted and cast.
+
+How a primitive is written in a language stands in `codegen/*/prims.py`, and how tests and course labs compute it in
+`fusion/loop_interpreter.py`.
+"""
 
 from __future__ import annotations
 
-__all__ = ["PRIMS", "SPECIAL", "BOOL_RESULT"]
+from dataclasses import dataclass
 
-# Special functions, for floats (gcd: for integers), and their number of arguments; generated code for the CPU has them.
-SPECIAL: dict[str, int] = {
-    **dict.fromkeys(
-        (
-            "digamma",
-            "trigamma",
-            "erfinv",
-            "erfcx",
-            "ndtri",
-            "log_ndtr",
-            "i0",
-            "i0e",
-            "i1",
-            "i1e",
-            "airy_ai",
-            "bessel_j0",
-            "bessel_j1",
-            "bessel_y0",
-            "bessel_y1",
-            "modified_bessel_k0",
-            "modified_bessel_k1",
-            "scaled_modified_bessel_k0",
-            "scaled_modified_bessel_k1",
-            "spherical_bessel_j0",
-            "frexp_mantissa",
-            "frexp_exponent",
-        ),
+__all__ = ["PRIMS", "SPECIAL", "Prim", "form_on"]
+
+
+@dataclass(frozen=True)
+class Prim:
+    operands: int
+    cost: int = 1  # in units of one simple vector instruction
+    truth: bool = False  # it gives a bool, whatever its operands are
+    libm: bool = False  # C's library of mathematics has it under this name, and so has CUDA's
+    on_bool: str = ""  # the primitive that it is of truth values
+    on_int: str = ""  # and of integers; "identity" stands for the operand
+
+
+def _rows(names: str, operands: int, cost: int = 1, **facts: object) -> dict[str, Prim]:
+    return dict.fromkeys(names.split(), Prim(operands, cost, **facts))  # type: ignore[arg-type]
+
+
+FUNCTION = 12  # a polynomial or so; more cost several
+
+# Special functions, for floats (gcd: for integers); generated code for the CPU has them.
+SPECIAL: dict[str, Prim] = {
+    **_rows(
+        """digamma trigamma erfinv erfcx ndtri log_ndtr i0 i0e i1 i1e airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1
+        modified_bessel_k0 modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1 spherical_bessel_j0
+        frexp_mantissa frexp_exponent""",
         1,
+        60,
     ),
-    **dict.fromkeys(
-        (
-            "zeta",
-            "chebyshev_polynomial_t",
-            "chebyshev_polynomial_u",
-            "chebyshev_polynomial_v",
-            "chebyshev_polynomial_w",
-            "hermite_polynomial_h",
-            "hermite_polynomial_he",
-            "laguerre_polynomial_l",
-            "legendre_polynomial_p",
-            "gcd",
-        ),
+    **_rows(
+        """zeta chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w
+        hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p gcd""",
         2,
+        60,
     ),
 }
 
-# name -> number of arguments. Semantics are those of the aten operator of the same name, on operands already promoted
-# and cast; comparisons and logical_* give bool; div is true division (floats), div_trunc and div_floor integer or
-# float. erf_rough is erf within 3.4e-7, where that is no more than the error of eager's operator (generated code for
-# the CPU alone has it).
-PRIMS: dict[str, int] = {
-    **dict.fromkeys(
-        (
-            "neg",
-            "abs",
-            "sign",
-            "reciprocal",
-            "sqrt",
-            "rsqrt",
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "erf_rough",
-            "erfc",
-            "lgamma",
-            "sigmoid",
-            "floor",
-            "ceil",
-            "round",
-            "trunc",
-            "frac",
-            "relu",
-            "isnan",
-            "isinf",
-            "signbit",
-            "logical_not",
-            "bitwise_not",
-            "square",
-        ),
-        1,
-    ),
-    **dict.fromkeys(
-        (
-            "add",
-            "sub",
-            "mul",
-            "div",
-            "div_trunc",
-            "div_floor",
-            "fmod",
-            "remainder",
-            "pow",
-            "atan2",
-            "hypot",
-            "maximum",
-            "minimum",
-            "fmax",
-            "fmin",
-            "copysign",
-            "nextafter",
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-            "bitwise_and",
-            "bitwise_or",
-            "bitwise_xor",
-            "bitwise_left_shift",
-            "bitwise_right_shift",
-        ),
-        2,
-    ),
+PRIMS: dict[str, Prim] = {
+    **_rows("neg frac", 1),
+    **_rows("abs sign relu", 1, on_bool="identity"),
+    **_rows("floor ceil trunc", 1, libm=True, on_int="identity"),
+    **_rows("round", 1, on_int="identity"),
+    **_rows("reciprocal rsqrt", 1, 3),
+    **_rows("sqrt", 1, 3, libm=True),
+    **_rows("exp exp2 expm1 log log2 log10 log1p tanh erf", 1, FUNCTION, libm=True),
+    **_rows("sigmoid", 1, FUNCTION),
+    **_rows("sin cos tan asin acos atan sinh cosh asinh acosh atanh erfc lgamma", 1, 25, libm=True),
+    "erf_rough": Prim(1, FUNCTION),  # erf within 3.4e-7, where eager's operator errs by as much (the CPU's alone)
+    **_rows("isnan isinf signbit logical_not", 1, truth=True),
+    **_rows("bitwise_not", 1, on_bool="logical_not"),
+    **_rows("add", 2, on_bool="logical_or"),
+    **_rows("sub", 2, on_bool="logical_xor"),
+    **_rows("mul", 2, on_bool="logical_and"),
+    **_rows("maximum fmax", 2, on_bool="logical_or"),
+    **_rows("minimum fmin", 2, on_bool="logical_and"),
+    **_rows("div div_trunc div_floor remainder", 2, 3),  # div: of floats
+    **_rows("fmod", 2, 3, libm=True),
+    **_rows("pow", 2, 25),
+    **_rows("atan2 hypot nextafter", 2, 25, libm=True),
+    **_rows("copysign", 2, libm=True),
+    **_rows("logaddexp", 2),  # in running sums on the CPU alone
+    **_rows("eq ne lt le gt ge logical_and logical_or logical_xor", 2, truth=True),
+    **_rows("bitwise_and", 2, on_bool="logical_and"),
+    **_rows("bitwise_or", 2, on_bool="logical_or"),
+    **_rows("bitwise_xor", 2, on_bool="logical_xor"),
+    **_rows("bitwise_left_shift bitwise_right_shift", 2),
     **SPECIAL,
-    "where": 3,  # where(cond, a, b)
-    "fma": 3,  # only from patterns that are exact
-    "check_index": 2,
-    "philox": (
-        5
-        # philox(seed, counter, at, threads, vector): the 32 bits that torch's kernel of so many threads draws for
-        # element `at` (ops/philox.py; GPUs alone)
-    ),
-    "keep_word": (
-        4
-        # keep_word(seed, counter, at, ones): 32 bits that are each 1 with probability ones / 2^16, word `at` of a draw
-        # (ops/keep_bits.py; GPUs alone)
-    ),
-    "masked": 3,  # masked(cond, a, b): like where, but `a` (its loads above all) is evaluated only where cond holds
+    "where": Prim(3),  # where(cond, a, b)
+    "masked": Prim(3),  # like where, but `a` (its loads above all) is evaluated only where cond holds
+    "fma": Prim(3),  # only from patterns that are exact
+    "check_index": Prim(2),
+    # philox(seed, counter, at, threads, vector): the 32 bits that torch's kernel of so many threads draws for element
+    # `at` (ops/philox.py; GPUs alone)
+    "philox": Prim(5, 40),
+    # keep_word(seed, counter, at, ones): 32 bits that are each 1 with probability ones / 2^16, word `at` of a draw
+    # (ops/keep_bits.py; GPUs alone)
+    "keep_word": Prim(4, 200),
 }
 
-# Those that give bool, whatever their operands are.
-BOOL_RESULT = {
-    "isnan",
-    "isinf",
-    "signbit",
-    "logical_not",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-}
+
+def form_on(op: str, truth: bool, floating: bool) -> str:
+    """The primitive that `op` is on truth values, integers or floats; "identity" where it changes nothing."""
+    row = PRIMS[op]
+    return (row.on_bool if truth else "" if floating else row.on_int) or op

@@ -47,15 +47,9 @@ def _either(f: Callable, other: Callable) -> Callable:
 
 
 def view_rule(*names: str) -> Callable:
-    """Register a rule for view operators and for their copying namesakes ("aten.slice.Tensor" and
-    "aten.slice_copy.Tensor").
-    """
-    copies = []
-    for n in names:
-        ns, packet, overload = n.split(".")
-        copies.append(f"{ns}.{packet}_copy.{overload}")
+    """Register a rule for operators that look at memory."""
     VIEWS.update(o for n in names for o in _find(n))
-    return rule(*names, *copies)
+    return rule(*names)
 
 
 def _find(name: str) -> list[Any]:

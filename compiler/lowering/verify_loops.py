@@ -11,7 +11,7 @@ import torch
 from ..errors import VerifyError
 from ..symbolic.expr import Expr, as_expr
 from .ir import REDUCE_OPS, SCAN_OPS, STORE_MODES, Buffer, LoopNest, Value, walk
-from .primitives import BOOL_RESULT, PRIMS
+from .primitives import PRIMS
 from .lowered import Extern, LoweredGraph, View
 
 __all__ = [
@@ -38,14 +38,15 @@ def verify_values(roots: Iterable[Value], where: str) -> list[Value]:
     values = walk(list(roots))
     for v in values:
         if v.op in PRIMS and v.op != "check_index":
-            require(len(v.args) == PRIMS[v.op], f"{where}: {v!r} takes {PRIMS[v.op]} operands")
+            row = PRIMS[v.op]
+            require(len(v.args) == row.operands, f"{where}: {v!r} takes {row.operands} operands")
             args = v.args
             if v.op in ("where", "masked"):
                 require(args[0].dtype == torch.bool, f"{where}: the condition of {v!r} is {args[0].dtype}")
                 args = args[1:]
             require(len({a.dtype for a in args}) == 1, f"{where}: operands of {v!r} differ: {[a.dtype for a in args]}")
             require(
-                v.dtype == (torch.bool if v.op in BOOL_RESULT else args[-1].dtype),
+                v.dtype == (torch.bool if row.truth else args[-1].dtype),
                 f"{where}: {v!r} has the wrong dtype",
             )
         elif v.op == "load":

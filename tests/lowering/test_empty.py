@@ -1,4 +1,4 @@
-"""Operators over tensors without elements: the same nests as of others, and no call of torch's kernels."""
+"""Operators over tensors without elements, and copies of views: nests alone, and no call of torch's kernels."""
 
 from __future__ import annotations
 
@@ -47,3 +47,23 @@ def test_losses_over_classes_of_no_samples(reduction):
     check(
         lambda x, t: F.cross_entropy(x, t, x.new_ones(5), reduction=reduction), torch.randn(0, 5), target, n_externs=0
     )
+
+
+def test_no_repetitions():
+    for repeats in ((0, 1), (2, 0, 1), (0, 2, 3)):
+        check(lambda x, repeats=repeats: x.repeat(repeats), torch.randn(2, 3), n_externs=0)
+
+
+def test_copies_of_views():
+    aten = torch.ops.aten
+
+    def copies(x):
+        return (
+            *aten.split_copy(x, 2),
+            *aten.split_with_sizes_copy(x, [1, 3]),
+            *aten.unbind_copy(x),
+            aten.as_strided_copy(x, [2, 2], [1, 1]),
+            aten.squeeze_copy.dims(x[None], [0]),
+        )
+
+    check(copies, torch.randn(4, 6), n_externs=0)

@@ -12,7 +12,7 @@ from typing import Callable
 
 from ...errors import InternalError
 from .dtypes import CType, literal, lowest, highest
-from ...lowering.primitives import SPECIAL
+from ...lowering.primitives import PRIMS, SPECIAL, form_on
 from .math.special import need_special
 from .support import Support, vector_type
 from .math.vecmath import need_function
@@ -43,77 +43,6 @@ _COMPARE_MASKS = {
     "ge": "{x} | ~{y}",
 }
 _LOGICAL = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
-_ON_BOOL = {
-    "add": "bitwise_or",
-    "mul": "bitwise_and",
-    "maximum": "bitwise_or",
-    "minimum": "bitwise_and",
-    "sub": "bitwise_xor",
-    "fmax": "bitwise_or",
-    "fmin": "bitwise_and",
-    "square": "identity",
-    "relu": "identity",
-    "abs": "identity",
-    "sign": "identity",
-}
-_IDENTITY_ON_INT = frozenset(("floor", "ceil", "round", "trunc"))
-
-# libm functions that have the name of the primitive
-_LIBM = (
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "lgamma",
-    "floor",
-    "ceil",
-    "trunc",
-    "sqrt",
-    "fmod",
-    "atan2",
-    "hypot",
-    "copysign",
-    "nextafter",
-)
-_ARITY2 = frozenset(
-    (
-        "fmod",
-        "remainder",
-        "pow",
-        "atan2",
-        "hypot",
-        "copysign",
-        "nextafter",
-        "div_floor",
-        "div_trunc",
-        "maximum",
-        "minimum",
-        "fmax",
-        "fmin",
-        "bitwise_left_shift",
-        "bitwise_right_shift",
-        "logaddexp",
-        *(name for name, n in SPECIAL.items() if n == 2),
-    )
-)
-
 # Scalar forms; {T} the type, {f} the suffix of libm's functions, {bits} the width of an integer type.
 _FLOAT = {
     "round": "{T} round({T} x) {{ return __builtin_nearbyint{f}(x); }}",
@@ -287,8 +216,7 @@ def _function(s: Support, op: str, ct: CType, vector: bool) -> None:
         s.need(key, "INLINE " + text.format(V=v, bits=8 * ct.size))
         return
     _function(s, op, ct, False)
-    n = 3 if op == "fma" else 2 if op in _ARITY2 or (op == "div" and not ct.is_float) else 1
-    names = "abc"[:n]
+    names = "abc"[: PRIMS[op].operands]
     s.need(
         "lanes.memory",
         "// Lanes one by one go through memory: taking them out of a register costs more.\ntemplate <class V, class T>"
@@ -313,8 +241,8 @@ def _scalar_text(op: str, ct: CType) -> str:
             return f"{t} erf_rough({t} x) {{ return __builtin_erf{f}(x); }}"
         if op == "erfc" and ct.tag == "f32":  # libm's erfcf is off by 3 units
             return "float erfc(float x) { return (float)__builtin_erfc((double)x); }"
-        if op in _LIBM:
-            args = ("x", "y")[: 2 if op in _ARITY2 else 1]
+        if PRIMS[op].libm:
+            args = ("x", "y")[: PRIMS[op].operands]
             return f"{t} {op}({', '.join(f'{t} {a}' for a in args)}) {{ return __builtin_{op}{f}({', '.join(args)}); }}"
     elif op in _INT:
         text = _UINT_SHIFT if ct.kind == "uint" and op == "bitwise_right_shift" else _INT[op]
@@ -355,9 +283,8 @@ def expression(s: Support, op: str, ct: CType, args: list[Operand]) -> str:
     """The text of `op` on operands; a vector where any operand is one. `ct` is the result's type."""
     vector = any(a.is_vector for a in args)
     a = args[0]
-    if a.ct.kind == "bool":
-        op = _ON_BOOL.get(op, op)
-    if op == "identity" or (op in _IDENTITY_ON_INT and not a.ct.is_float):
+    op = form_on(op, a.ct.kind == "bool", a.ct.is_float)
+    if op == "identity":
         return a.text
     written = _OPERATORS.get(op)
     text = written(s, op, ct, args, vector) if written is not None else None
@@ -411,10 +338,6 @@ def _bitwise_not(s: Support, op: str, ct: CType, args: list[Operand], vector: bo
     if ct.kind == "bool":
         return f"{'~' if vector else '!'}{args[0].text}"
     return _wrap(f"~{args[0].text}", ct, vector)
-
-
-def _square(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
-    return _wrap(f"{args[0].text} * {args[0].text}", ct, vector)
 
 
 def _reciprocal(s: Support, op: str, ct: CType, args: list[Operand], vector: bool) -> str:
@@ -497,7 +420,6 @@ _OPERATORS: dict[str, Callable[[Support, str, CType, list[Operand], bool], str |
     "div_trunc": _cut_off_division,
     "neg": _negative,
     "bitwise_not": _bitwise_not,
-    "square": _square,
     "reciprocal": _reciprocal,
     "pow": _power,
 }

@@ -184,8 +184,6 @@ class Epilogue:
             return self._let(v, (f"{a.first} / {b.first}", f"{a.second} / {b.second}"), of_row)
         if v.op == "neg":
             return self._let(v, (f"-{args[0].first}", f"-{args[0].second}"), of_row)
-        if v.op == "square":
-            return self._let(v, (f"{args[0].first} * {args[0].first}", f"{args[0].second} * {args[0].second}"), of_row)
         if v.op == "relu":
             (a,) = args
             return self._let(v, (f"{a.first} < 0 ? 0.0f : {a.first}", f"{a.second} < 0 ? 0.0f : {a.second}"), of_row)

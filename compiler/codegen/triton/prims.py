@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from ...errors import InternalError
+from ...lowering.primitives import PRIMS, form_on
 from .dtypes import TType, highest, literal, lowest, typed
 
 __all__ = [
@@ -135,55 +136,6 @@ OLDER = {"_round_bfloat16": f"@triton.jit\ndef _round_bfloat16(x):\n{_ROUND}\n"}
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_ON_BOOL = {
-    "add": "bitwise_or",
-    "mul": "bitwise_and",
-    "maximum": "bitwise_or",
-    "minimum": "bitwise_and",
-    "sub": "bitwise_xor",
-    "fmax": "bitwise_or",
-    "fmin": "bitwise_and",
-    "square": "identity",
-    "relu": "identity",
-    "abs": "identity",
-    "sign": "identity",
-}
-_IDENTITY_ON_INT = frozenset(("floor", "ceil", "round", "trunc"))
-_LIBDEVICE = {
-    n: n
-    for n in (
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "lgamma",
-        "floor",
-        "ceil",
-        "trunc",
-        "fmod",
-        "atan2",
-        "hypot",
-        "copysign",
-        "nextafter",
-    )
-} | {"round": "nearbyint"}
 
 
 def materialised(x: Operand) -> str:
@@ -219,9 +171,8 @@ def expression(op: str, t: TType, args: list[Operand], need: Need) -> str:
     if all(x.is_literal for x in args):  # arithmetic is left to the device: no folding of literals
         args = [Operand(materialised(x), x.t, x.dims) for x in args]
     a = args[0]
-    if a.t.kind == "bool":
-        op = _ON_BOOL.get(op, op)
-    if op == "identity" or (op in _IDENTITY_ON_INT and not a.t.is_float):
+    op = form_on(op, a.t.kind == "bool", a.t.is_float)
+    if op == "identity":
         return a.text
     if op in _COMPARE:
         return _comparison(op, *args)
@@ -287,7 +238,6 @@ _OPERATORS: dict[str, Callable[..., str]] = {
     "signbit": _signbit,
     "neg": _negative,
     "bitwise_not": lambda t, a: f"{a.text} == 0" if a.t.kind == "bool" else _narrowed(f"~{a.text}", t),
-    "square": lambda t, a: _narrowed(f"{a.text} * {a.text}", t),
     "relu": lambda t, a: f"tl.where({a.text} < 0, {typed(literal(0, t), t)}, {a.text})",
 }
 
@@ -307,11 +257,11 @@ def _function(op: str, t: TType, args: list[Operand], need: Need) -> str:
         return f"({m[0]} {'<<' if op == 'bitwise_left_shift' else '>>'} {args[1].text}).to({t.held})"
     if not t.is_float and not (op in ("fmod",) and a.t.is_float):
         return _int_function(op, t, m, need)
-    if op in _LIBDEVICE:
-        return f"libdevice.{_LIBDEVICE[op]}({', '.join(m)})"
-    if op not in _ON_FLOATS:
-        raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
-    return _ON_FLOATS[op](t, args, m, need)
+    if op in _ON_FLOATS:
+        return _ON_FLOATS[op](t, args, m, need)
+    if PRIMS[op].libm:
+        return f"libdevice.{op}({', '.join(m)})"
+    raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
 
 
 def _one(t: TType) -> Operand:
@@ -352,6 +302,7 @@ _ON_FLOATS: dict[str, Written] = {
     "div": lambda t, args, m, need: _float_div(*args),
     "sigmoid": lambda t, args, m, need: _float_div(_one(t), Operand(f"(1.0 + libdevice.exp(-{m[0]}))", t)),
     "sign": lambda t, args, m, need: f"({m[0]} > 0).to({t.held}) - ({m[0]} < 0).to({t.held})",
+    "round": lambda t, args, m, need: f"libdevice.nearbyint({m[0]})",
     "frac": lambda t, args, m, need: f"{m[0]} - libdevice.trunc({m[0]})",
     "fma": lambda t, args, m, need: f"tl.fma({', '.join(m)})",
     "maximum": _extreme("maximum", "_max64"),

@@ -53,7 +53,7 @@ def is_variance(first: Stage, second: Stage) -> bool:
         or not n.is_const
     ):
         return False
-    if v.op == "mul" and v.args[0] is v.args[1] or v.op == "square":
+    if v.op == "mul" and v.args[0] is v.args[1]:
         d = v.args[0]
         if d.op == "sub" and d.args[0] is total.value:
             m = d.args[1]

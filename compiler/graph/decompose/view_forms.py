@@ -137,10 +137,13 @@ _COPIES = {
     aten.transpose_copy.int: aten.transpose.int,
     aten.squeeze_copy.default: aten.squeeze.default,
     aten.squeeze_copy.dim: aten.squeeze.dim,
+    aten.squeeze_copy.dims: aten.squeeze.dims,
+    aten.as_strided_copy.default: aten.as_strided.default,
     aten.unsqueeze_copy.default: aten.unsqueeze.default,
     aten.slice_copy.Tensor: aten.slice.Tensor,
     aten.select_copy.int: aten.select.int,
     aten.view_copy.default: aten.view.default,
+    aten.view_copy.dtype: aten.view.dtype,
     aten.alias_copy.default: aten.alias.default,
     aten.diagonal_copy.default: aten.diagonal.default,
 }
@@ -181,7 +184,8 @@ def repeat(b: Builder, x: Node, repeats: Any) -> Any:
     shape = _shape(x)
     lead = len(repeats) - len(shape)
     if any(isinstance(r, int) and r == 0 for r in repeats):
-        return NotImplemented
+        sizes = [r if i < lead else r * shape[i - lead] for i, r in enumerate(repeats)]
+        return b.full(sizes, 0, x.meta["val"].dtype, x.meta["val"].device)
     if all(isinstance(r, int) and r == 1 for r in repeats[lead:]) or not shape:
         y = x
         for _ in range(lead):

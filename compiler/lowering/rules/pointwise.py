@@ -7,10 +7,12 @@ from typing import Any, Callable
 
 import torch
 
+from ...ops.closed_set import POINTWISE
 from ...symbolic.expr import as_expr
 from ..ir import Value, cast, check_index, const, prim
+from ..primitives import PRIMS
 from ..context import Lowering
-from ..rule_table import NoRule, rule
+from ..rule_table import RULES, NoRule, rule
 from ..buffer_strides import same_strides, strides_of
 from ..promote import compute_dtype, operand, result_type, rounded
 from ..ref import Ref, ranges_of, strided, value_range
@@ -36,72 +38,16 @@ def _math(lo: Lowering, *xs: Any) -> list[Value]:
     return [operand(x, dt) for x in xs]
 
 
-# ---- one operand, floating point result
-_FLOAT_UNARY = (
-    "sqrt",
-    "rsqrt",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erfc",
-    "lgamma",
-    "sigmoid",
-    "reciprocal",
-)
+def _elementwise(name: str) -> Callable:
+    """The rule of an operator that is one primitive on operands of its own dtype."""
 
-
-def _unary(name: str) -> Callable:
-    def f(lo: Lowering, node: Any, x: Any) -> Ref:
-        (v,) = _math(lo, x)
-        return _out(lo, prim(name, v))
+    def f(lo: Lowering, node: Any, *xs: Any) -> Ref:
+        values = _math(lo, *xs)
+        if values[0].dtype == torch.bool and not PRIMS[name].on_bool:
+            raise NoRule("on bools")
+        return _out(lo, prim(name, *values))
 
     return f
-
-
-for _name in _FLOAT_UNARY:
-    rule(f"aten.{_name}.default")(_unary(_name))
-
-
-# ---- one operand, same dtype
-def _same_dtype(name: str, int_identity: bool = False, bool_identity: bool = False) -> Callable:
-    def f(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
-        if kw.get("decimals"):
-            raise NoRule("round to decimals")
-        (v,) = _math(lo, x)
-        if (int_identity and not v.dtype.is_floating_point) or (bool_identity and v.dtype == torch.bool):
-            return _out(lo, v)
-        return _out(lo, prim(name, v))
-
-    return f
-
-
-rule("aten.neg.default")(_same_dtype("neg"))
-for _name in ("abs", "sign", "relu"):
-    rule(f"aten.{_name}.default")(_same_dtype(_name, bool_identity=True))
-for _name in ("floor", "ceil", "trunc", "round"):
-    rule(f"aten.{_name}.default")(_same_dtype(_name, int_identity=True))
-rule("aten.frac.default")(_same_dtype("frac"))
-
-
-@rule("aten.bitwise_not.default")
-def bitwise_not(lo: Lowering, node: Any, x: Ref) -> Ref:
-    return _out(lo, prim("logical_not" if x.dtype == torch.bool else "bitwise_not", x.value))
 
 
 @rule("aten.logical_not.default")
@@ -183,25 +129,13 @@ def _converted(lo: Lowering, a: Any, b: Any) -> list[Value]:
 @rule("aten.add.Tensor")
 def add(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
-    return _out(lo, prim("logical_or" if x.dtype == torch.bool else "add", x, y))
+    return _out(lo, prim("add", x, y))
 
 
 @rule("aten.sub.Tensor")
 def sub(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     x, y = _converted(lo, a, b)
     return _out(lo, prim("sub", x, y))
-
-
-@rule("aten.mul.Tensor")
-def mul(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
-    return _out(lo, prim("logical_and" if x.dtype == torch.bool else "mul", x, y))
-
-
-@rule("aten.div.Tensor")
-def div(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
-    return _out(lo, prim("div", x, y))
 
 
 @rule("aten.div.Tensor_mode")
@@ -283,29 +217,11 @@ def _power(x: Value, b: float) -> Value | None:
     return None
 
 
-def _binary(name: str, on_bool: str | None = None) -> Callable:
-    def f(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-        x, y = _math(lo, a, b)
-        if x.dtype == torch.bool:
-            if on_bool is None:
-                raise NoRule("on bools")
-            return _out(lo, prim(on_bool, x, y))
-        return _out(lo, prim(name, x, y))
-
-    return f
-
-
-rule("aten.maximum.default")(_binary("maximum", "logical_or"))
-rule("aten.minimum.default")(_binary("minimum", "logical_and"))
-for _name in ("atan2", "hypot"):
-    rule(f"aten.{_name}.default")(_binary(_name))
-
-
 @rule("aten.fmax.default", "aten.fmin.default")
 def fmax(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     if lo.meta().dtype is torch.bfloat16 and lo.meta().device.type == "cpu":
         a, b = b, a  # of 0.0 and -0.0 the first is taken, but of bfloat16 on a CPU the second
-    return _binary("fmax" if node.target is torch.ops.aten.fmax.default else "fmin")(lo, node, a, b)
+    return _elementwise("fmax" if node.target is torch.ops.aten.fmax.default else "fmin")(lo, node, a, b)
 
 
 @rule("aten.nextafter.default")
@@ -316,39 +232,20 @@ def nextafter(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
     return _out(lo, prim("nextafter", x, y))
 
 
-for _overload in ("Tensor", "Scalar"):
-    rule(f"aten.copysign.{_overload}")(_binary("copysign"))
-for _overload in ("Tensor", "Scalar"):
-    rule(f"aten.bitwise_and.{_overload}")(_binary("bitwise_and", "logical_and"))
-    rule(f"aten.bitwise_or.{_overload}")(_binary("bitwise_or", "logical_or"))
-    rule(f"aten.bitwise_xor.{_overload}")(_binary("bitwise_xor", "logical_xor"))
+def _shift(name: str) -> Callable:
+    def f(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
+        x, y = _math(lo, a, b)
+        if x.dtype.is_floating_point or x.dtype == torch.bool:
+            raise NoRule("shift of floats")
+        return _out(lo, prim(name, x, y))
+
+    return f
 
 
-@rule(
-    "aten.bitwise_left_shift.Tensor",
-    "aten.bitwise_left_shift.Tensor_Scalar",
-    "aten.__lshift__.Scalar",
-    "aten.__lshift__.Tensor",
-    "aten.bitwise_right_shift.Tensor",
-    "aten.bitwise_right_shift.Tensor_Scalar",
-    "aten.__rshift__.Scalar",
-    "aten.__rshift__.Tensor",
-)
-def shift(lo: Lowering, node: Any, a: Ref, b: Any) -> Ref:
-    x, y = _math(lo, a, b)
-    if x.dtype.is_floating_point or x.dtype == torch.bool:
-        raise NoRule("shift of floats")
-    return _out(
-        lo,
-        prim(
-            (
-                "bitwise_left_shift"
-                if "l" in node.target._schema.name.split("::")[1].replace("bitwise_", "")[:3]
-                else "bitwise_right_shift"
-            ),
-            x,
-            y,
-        ),
+for _side in ("left", "right"):
+    _name, _short = f"bitwise_{_side}_shift", f"__{_side[0]}shift__"
+    rule(f"aten.{_name}.Tensor", f"aten.{_name}.Tensor_Scalar", f"aten.{_short}.Tensor", f"aten.{_short}.Scalar")(
+        _shift(_name)
     )
 
 
@@ -460,14 +357,6 @@ def gate_backward(lo: Lowering, node: Any, grad: Ref, y: Ref) -> Ref:
     return _out(lo, prim("mul", g, prim("sub", one, prim("mul", v, v))))
 
 
-@rule("aten.silu_backward.default")
-def silu_backward(lo: Lowering, node: Any, grad: Ref, x: Ref) -> Ref:
-    g, v = _math(lo, grad, x)
-    one = C(1, v.dtype)
-    s = prim("div", one, prim("add", one, prim("exp", prim("neg", v))))
-    return _out(lo, prim("mul", prim("mul", g, s), prim("add", one, prim("mul", v, prim("sub", one, s)))))
-
-
 @rule("aten.gelu_backward.default")
 def gelu_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, *, approximate: str = "none") -> Ref:
     g, v = _math(lo, grad, x)
@@ -490,3 +379,9 @@ def gelu_backward(lo: Lowering, node: Any, grad: Ref, x: Ref, *, approximate: st
     inner = prim("mul", c(beta), prim("add", c(1.0), prim("mul", c(3 * kappa), sq)))
     right = prim("mul", prim("mul", prim("mul", c(0.5), v), prim("sub", c(1.0), prim("mul", t, t))), inner)
     return _out(lo, prim("mul", g, prim("add", left, right)))
+
+
+# ---- all others are the primitive of their name
+for _op, _name in POINTWISE.items():
+    if _op not in RULES and _name in PRIMS:
+        rule(_op)(_elementwise(_name))

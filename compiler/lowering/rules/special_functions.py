@@ -82,9 +82,9 @@ def _erfinv(x: Value) -> Value:
     return prim("mul", prim("where", edge, const(math.inf, d), p), x)
 
 
-for _name, _n in SPECIAL.items():
-    _overloads = ("default",) if _n == 1 else ("default", "self_scalar", "other_scalar", "x_scalar", "n_scalar")
-    for _overload in _overloads:
+_OVERLOADS = {1: ("default",), 2: ("default", "self_scalar", "other_scalar", "x_scalar", "n_scalar")}
+for _name, _row in SPECIAL.items():
+    for _overload in _OVERLOADS[_row.operands]:
         for _op in (_name, f"special_{_name}"):
             rule(f"aten.{_op}.{_overload}")(_function(_name))
 for _k in ("i0", "i1"):

@@ -17,7 +17,7 @@ from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, remap, reshape
 from ..rewrite import tidy
 
 
-@view_rule("aten.view.default", "aten._reshape_alias.default")
+@view_rule("aten.view.default")
 def view(lo: Lowering, node: Any, x: Ref, *args: Any) -> Ref:
     return reshape(x, lo.out_shape())
 
@@ -101,12 +101,8 @@ def slice_(lo: Lowering, node: Any, x: Ref, dim: int = 0, start: Any = None, end
     return remap(x, shape, {dim: first if is_one(shape[dim]) else first + s * step})
 
 
-@view_rule(
-    "aten.split.Tensor",
-    "aten.split_with_sizes.default",
-    "aten.unsafe_split.Tensor",
-    "aten.unsafe_split_with_sizes.default",
-)
+# (recorded graphs have the pieces as slices, but for copies)
+@rule("aten.split_copy.Tensor", "aten.split_with_sizes_copy.default")
 def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
     dim %= x.ndim
     out, first = [], as_expr(0)
@@ -117,7 +113,7 @@ def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
     return tuple(out)
 
 
-@view_rule("aten.unbind.int")
+@rule("aten.unbind_copy.int")
 def unbind(lo: Lowering, node: Any, x: Ref, dim: int = 0) -> tuple:
     return tuple(select(lo, node, x, dim, k) for k in range(len(lo.meta())))
 
@@ -169,8 +165,6 @@ def flip(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
 
 @rule("aten.roll.default")
 def roll(lo: Lowering, node: Any, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
-    if any(type(s) is int and s == 0 for s in x.shape):
-        return lo.pointwise(x.value)
     y = x if dims else reshape(x, (maybe_int(_numel(x)),))
     m: dict[int, Any] = {}
     for s, d in zip(shifts, dims or (0,)):
@@ -185,16 +179,6 @@ def _numel(x: Ref) -> Expr:
     for s in x.shape:
         n = n * s
     return n
-
-
-@rule("aten.repeat.default")
-def repeat(lo: Lowering, node: Any, x: Ref, repeats: Any) -> Ref:
-    shape = lo.out_shape()
-    n, lead = len(shape), len(shape) - x.ndim
-    if any(type(s) is int and s == 0 for s in shape):
-        return lo.pointwise(const(0, x.dtype))
-    m = {d: dim_symbol(n, lead + d) % as_expr(x.shape[d]) for d in range(x.ndim)}
-    return lo.pointwise(remap(x, shape, m).value)
 
 
 def _at(x: Ref, d: int) -> Expr:

@@ -272,8 +272,9 @@ def need_special(s: Support, op: str, key: str, scalar: str, tag: str) -> None:
         s.need(key, f"INLINE {scalar} {op}({scalar} x) {{ return {op}(v{tag}{{}} + x)[0]; }}")
         return
     _need_double(s, op)
-    names = ", ".join(f"{scalar} {a}" for a in "ab"[: SPECIAL[op]])
-    s.need(key, f"INLINE {scalar} {op}({names}) {{ return ({scalar}){op}_({', '.join('ab'[: SPECIAL[op]])}); }}")
+    used = "ab"[: SPECIAL[op].operands]
+    names = ", ".join(f"{scalar} {a}" for a in used)
+    s.need(key, f"INLINE {scalar} {op}({names}) {{ return ({scalar}){op}_({', '.join(used)}); }}")
 
 
 def _need_double(s: Support, op: str) -> None:
