@@ -42,7 +42,7 @@ from typing import Any, Callable, Iterator
 
 from .base import forks
 
-__all__ = ["emit", "heard", "stage", "listen", "subscribe", "unsubscribe", "Event"]
+__all__ = ["emit", "fallback", "heard", "stage", "listen", "subscribe", "unsubscribe", "Event"]
 
 
 class Event:
@@ -74,6 +74,11 @@ def emit(kind: str, **facts: Any) -> None:
         e = Event(kind, facts)
         for f in (*local, *_global):
             f(e)
+
+
+def fallback(what: str, reason: str, count: int = 1, **facts: Any) -> None:
+    """State that something ran in another way than it was asked for: reports count these."""
+    emit("fallback", what=what, reason=reason, count=count, **facts)
 
 
 def heard() -> bool:

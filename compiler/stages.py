@@ -217,7 +217,7 @@ def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
             if not opts.get("suppress_errors") or opts.get("disable_fusion"):
                 raise
             why = str(e).splitlines()[0][:200]
-            events.emit("fallback", what="kernel", reason=f"a graph is compiled without fusion: {why}", count=1)
+            events.fallback("kernel", f"a graph is compiled without fusion: {why}")
             return compile_aten(aten, replaced_options(opts, given={**opts.given, "disable_fusion": True}))
 
 

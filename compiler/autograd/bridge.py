@@ -88,12 +88,7 @@ def compile_with_grad(
             raise SkipFrame(
                 f"the gradients of a tensor of a wrapper subclass can't be traced: {why}; the frame runs as it is"
             ) from None
-        events.emit(
-            "fallback",
-            what=f"gradients of {captured.name}",
-            reason=f"{why}; the graph runs by eager kernels and eager autograd",
-            count=1,
-        )
+        events.fallback(f"gradients of {captured.name}", f"{why}; the graph runs by eager kernels and eager autograd")
         return undone(captured)
     return GradGraph(captured, joint, opts, compile_aten)
 
@@ -351,12 +346,7 @@ class GradGraph:
                         if isinstance(e, TCompileError)
                         else InternalError(f"compiling {graph.name}: {type(e).__name__}: {e}")
                     ) from e
-                events.emit(
-                    "fallback",
-                    what=graph.name,
-                    reason=f"{type(e).__name__}: {e}; the graph runs by torch's own kernels",
-                    count=1,
-                )
+                events.fallback(graph.name, f"{type(e).__name__}: {e}; the graph runs by torch's own kernels")
                 call = _by_eager_kernels(graph)
         decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
         call = getattr(call, "call", call)
@@ -398,11 +388,9 @@ class GradGraph:
         call = b.call
         sizes = dict(zip(self.joint.partition.symbols, rest))
         if any(_is_wrapped(t) for t in tangents if t is not None):
-            events.emit(
-                "fallback",
-                what=b.graph.name,
-                reason="the tangents are batched, or of a subclass of Tensor: the graph runs by torch's own kernels",
-                count=1,
+            events.fallback(
+                b.graph.name,
+                "the tangents are batched, or of a subclass of Tensor: the graph runs by torch's own kernels",
             )
             call, fixed = _by_eager_kernels(b.graph), [t for t in tangents if t is not None]
         else:
@@ -650,12 +638,7 @@ def _double(
             "tcompile: double backward (create_graph=True) through a compiled graph with random numbers (dropout): they"
             " can't be drawn again; run this part eager with tcompile.disable"
         )
-    events.emit(
-        "fallback",
-        what=f"double backward of {graph.captured.name}",
-        reason="gradients of gradients run by eager kernels",
-        count=1,
-    )
+    events.fallback(f"double backward of {graph.captured.name}", "gradients of gradients run by eager kernels")
     written = {i for i, _ in j.partition.forward.mutation_slots} | {i for i, _ in plan.writes}
     with torch.enable_grad():
         # The engine runs hooks of what gradients are asked for, and it does so for the inputs themselves, too.

@@ -109,14 +109,10 @@ class SymbolicGraph:
                 return call(*inputs)
         if len(self.compiled) >= self.limit:
             if len(self.compiled) == self.limit:
-                events.emit(
-                    "fallback",
-                    what=self.captured.name,
-                    reason=(
-                        f"the backend relied on sizes, and was asked {self.limit} times "
-                        "(recompile_limit); the graph runs by torch's own kernels"
-                    ),
-                    count=1,
+                events.fallback(
+                    self.captured.name,
+                    f"the backend relied on sizes, and was asked {self.limit} times "
+                    "(recompile_limit); the graph runs by torch's own kernels",
                 )
                 self.compiled.append((lambda inputs: True, undone(self.captured)))
             return self.compiled[-1][1](*inputs)

@@ -116,7 +116,7 @@ def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
             return bridge.compile_with_grad(captured, opts)
         return stages.compile_captured(captured, opts)
     except (NotImplementedError, DataDependentError) as why:
-        events.emit("fallback", what=captured.name, reason=f"{why}; the graph runs by torch's own kernels", count=1)
+        events.fallback(captured.name, f"{why}; the graph runs by torch's own kernels")
         return undone(captured)
 
 
@@ -148,11 +148,8 @@ def _call_backend(
         compiled = fn(gm, example_inputs, **options)
     except Exception as e:
         if _declines(e):
-            events.emit(
-                "fallback",
-                what=captured.name,
-                reason=f"backend {name!r} declines it: {in_words(e)}; the graph runs by torch's own kernels",
-                count=1,
+            events.fallback(
+                captured.name, f"backend {name!r} declines it: {in_words(e)}; the graph runs by torch's own kernels"
             )
             return undone(captured)
         if isinstance(e, TypeError):

@@ -150,7 +150,7 @@ def _say(cell: _Cell) -> None:
         words = f"switched off: its runs took {quick * 1e3:.3g} ms compiled, and {plain * 1e3:.3g} ms as plain Python"
     else:
         words = "this run is plain, to know whether compiling the cell gains anything; the next ones go by that"
-    events.emit("fallback", what="the cell", reason=words, count=1)
+    events.fallback("the cell", words)
 
 
 def _now() -> float:

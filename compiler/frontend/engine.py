@@ -268,13 +268,7 @@ class Engine:
                 ) from error
             if not self.opts.get("suppress_errors"):
                 raise InternalError(f"the graph of {name} raised {in_words(error)}; eager does not") from error
-        events.emit(
-            "fallback",
-            what=name,
-            reason=f"the graph raised {type(error).__name__}: {error}; the call ran as it is",
-            count=1,
-            reran=True,
-        )
+        events.fallback(name, f"the graph raised {type(error).__name__}: {error}; the call ran as it is", reran=True)
         return result
 
     def _compile(
@@ -298,7 +292,7 @@ class Engine:
             return None
         if not self.opts.fullgraph and only_addresses_differ(state, misses, self.generation):
             state.skip_reason = "it reads the id of an object that each run makes anew: no entry would serve the next"
-            events.emit("fallback", what=name, reason=f"{state.skip_reason}; runs eager from now on", count=1)
+            events.fallback(name, f"{state.skip_reason}; runs eager from now on")
             return None
 
         def failures() -> list[GuardFailure]:
@@ -317,7 +311,7 @@ class Engine:
             state.skip_reason = f"recompile limit ({limit}) reached"
             self._limited.append((state, weakref.ref(func.__code__)))
             events.emit("limit", frame=name, limit=limit, failures=failures())
-            events.emit("fallback", what=name, reason=f"{state.skip_reason}: runs eager from now on", count=1)
+            events.fallback(name, f"{state.skip_reason}: runs eager from now on")
             return None
         if self.opts.dynamic is not False:
             for e, _ in misses:
@@ -338,7 +332,7 @@ class Engine:
                 if not small:
                     raise
                 why = f"{', '.join(s.name() for s in small)} is fixed, though mark_unbacked named it: {in_words(e)}"
-                events.emit("fallback", what=name, reason=why, count=1)
+                events.fallback(name, why)
             # An operator has no form for 0 or 1 elements that could be more: they are fixed, as other sizes of 0 and 1.
             return self._make_entry(cache, state, func, args, reasons, break_errors)
         except SkipFrame as skip:
@@ -369,7 +363,7 @@ class Engine:
         if state.put_off == self.generation:
             return
         state.put_off = self.generation
-        events.emit("fallback", what="the rest of the cell", reason=reason, count=1)
+        events.fallback("the rest of the cell", reason)
         if not len(cache):
             state.skip_reason = reason
             self._limited.append((state, weakref.ref(code)))
@@ -635,7 +629,7 @@ class Engine:
         events.emit("error", where=state.name, error=e)
         if self.opts.get("verbose"):
             log_error(state.name, e)
-        events.emit("fallback", what=state.name, reason=f"{state.skip_reason}; runs eager", count=1)
+        events.fallback(state.name, f"{state.skip_reason}; runs eager")
 
 
 class _FailedWithin(BaseException):

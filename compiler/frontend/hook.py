@@ -343,17 +343,12 @@ def enable(opts: Options | None = None, **kwargs: Any) -> Iterator[None]:
                 " dynamic, options"
             )
     if not _hook.available():
-        events.emit("fallback", what="frame hook", reason=_hook.why_unavailable() or "", count=1)
+        events.fallback("frame hook", _hook.why_unavailable() or "")
         yield
         return
     engine = engine_for(opts)
     if sys.gettrace() is not None:
-        events.emit(
-            "fallback",
-            what="frame hook",
-            reason="a debugger or tracer watches this thread: frames run eager for it",
-            count=1,
-        )
+        events.fallback("frame hook", "a debugger or tracer watches this thread: frames run eager for it")
     stated = engine.break_errors_stated()
     with (
         nullcontext() if stated is None else error_on_graph_break(stated),

@@ -155,7 +155,7 @@ class Timings:
         known.said = self.run
         place = {"frame": code.co_qualname, "file": code.co_filename, "line": code.co_firstlineno}
         events.emit("library", decision="switched off", reason=known.words, **place)
-        events.emit("fallback", what=code.co_qualname, reason=f"switched off: {known.words}", count=1)
+        events.fallback(code.co_qualname, f"switched off: {known.words}")
 
     # ---- entries
     def watch(self, entry: Any, cache: Any, code: types.CodeType, leaf: bool) -> None:

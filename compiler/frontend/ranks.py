@@ -42,7 +42,7 @@ def agreed(mine: str, what: str) -> str:
             store.wait([key], WAIT)
             mine = store.get(key).decode()
         except RuntimeError as e:  # the wait ended
-            events.emit("fallback", what="ranks", reason=f"rank 0 decided nothing in time: {e}", count=1)
+            events.fallback("ranks", f"rank 0 decided nothing in time: {e}")
             mine = "on"
     _answers[what] = mine
     return mine

@@ -124,7 +124,7 @@ def _before(optimizer: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | N
         return (_on_parts(optimizer),), kwargs
     except _NotOurs as why:
         what = f"{type(optimizer).__name__}.step()"
-        events.emit("fallback", what=what, reason=f"{why}; torch's own step runs over DTensors", count=1)
+        events.fallback(what, f"{why}; torch's own step runs over DTensors")
         return None
 
 

@@ -62,9 +62,6 @@ def _prepare() -> None:
     _listened = True
     if not every_write_is_heard(compile_guards):
         native.set_watching(False)
-        events.emit(
-            "fallback",
-            what="watched guards",
-            reason="this Python changes objects without a trace; all guards are evaluated at each call",
-            count=1,
+        events.fallback(
+            "watched guards", "this Python changes objects without a trace; all guards are evaluated at each call"
         )

@@ -395,11 +395,9 @@ def prepare() -> bool:
         _layout_known = True
     except _NotFound as reason:
         native.forget_tensor_layout()
-        events.emit(
-            "fallback",
-            what="tensor guards",
-            reason=f"this torch keeps tensors in another way ({reason}); tensor guards are evaluated in Python",
-            count=1,
+        events.fallback(
+            "tensor guards",
+            f"this torch keeps tensors in another way ({reason}); tensor guards are evaluated in Python",
         )
     _thread_state = _find_thread_state()
     return True

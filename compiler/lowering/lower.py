@@ -36,7 +36,7 @@ def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
     if not trial:
         reasons = {str(s.op): s.reason for s in lowered.steps if isinstance(s, Extern)}
         for op, n in lowered.fallbacks.items():
-            events.emit("fallback", what=op, reason=f"eager kernel: {reasons.get(op, NO_RULE)}", count=n)
+            events.fallback(op, f"eager kernel: {reasons.get(op, NO_RULE)}", count=n)
     return lowered
 
 

@@ -60,7 +60,7 @@ def say_missing() -> None:
     global _said
     if native is None and not _said:
         _said = True
-        events.emit("fallback", what="native", reason=why_missing, count=1)
+        events.fallback("native", why_missing)
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def autograd_node() -> ModuleType | None:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except ImportError as error:
-        events.emit("fallback", what="native", reason=f"{path.name} does not load: {error}. {_how}", count=1)
+        events.fallback("native", f"{path.name} does not load: {error}. {_how}")
         return None
     if module.API != NODE_API:
         return None

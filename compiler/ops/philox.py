@@ -336,11 +336,8 @@ def _replays_agree(index: int) -> bool:
     finally:
         generator.set_offset(before)
     if not same:
-        events.emit(
-            "fallback",
-            what="random numbers",
-            reason=f"torch {torch.__version__} draws in CUDA graphs otherwise than generated kernels can",
-            count=1,
+        events.fallback(
+            "random numbers", f"torch {torch.__version__} draws in CUDA graphs otherwise than generated kernels can"
         )
     return same
 
@@ -365,10 +362,7 @@ def _agrees(theirs: Any, ours: Any, n: int, dtype: torch.dtype, index: int, vect
     finally:
         generator.set_offset(before)
     if not same:
-        events.emit(
-            "fallback",
-            what="random numbers",
-            reason=f"torch {torch.__version__} draws {dtype} otherwise than generated kernels on this GPU",
-            count=1,
+        events.fallback(
+            "random numbers", f"torch {torch.__version__} draws {dtype} otherwise than generated kernels on this GPU"
         )
     return same

@@ -158,7 +158,7 @@ def _written(kernel: Any, call: KernelCall) -> set[str]:
     if isinstance(fn, _jit_class()):  # (Triton's interpreter has no IR, as who turned it on knows)
         name = f"{getattr(fn, '__name__', 'kernel')} (Triton kernel)"
         reason = f"what it writes can't be told: {why}. All of its tensors count as written, and may be copied"
-        events.emit("fallback", what=name, reason=reason, count=1)
+        events.fallback(name, reason)
     return set(tensors)
 
 

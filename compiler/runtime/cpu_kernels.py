@@ -43,7 +43,7 @@ def native_ready() -> bool:
         why = native.launcher_setup(sample, torch.Tensor, sample._cdata, sample.data_ptr())
         _native_state.append(why)
         if why is not None:
-            events.emit("fallback", what="launcher", reason=f"{why}; kernels are called through ctypes", count=1)
+            events.fallback("launcher", f"{why}; kernels are called through ctypes")
     return _native_state[0] is None
 
 

@@ -93,7 +93,7 @@ def _say(why: Exception) -> None:
     """To whoever listens, for each graph; where nobody does, by a warning, once for all graphs."""
     reason = f"{str(why).strip()}; torch's own kernels run, and compiled ones are tried again later"
     heard = events.heard()
-    events.emit("fallback", what="toolchain", reason=reason, count=1)
+    events.fallback("toolchain", reason)
     if not heard and "toolchain" not in _said:
         _said.add("toolchain")
         logging.getLogger("tcompile").warning("%s", reason)

@@ -112,12 +112,7 @@ def _note(
             note = _race(gemm, step, index, replayed)
         except RuntimeError as e:  # memory, a call that no CUDA graph can hold
             torch.cuda.empty_cache()
-            events.emit(
-                "fallback",
-                what="autotune",
-                reason=f"{name} runs as the library guesses: {str(e).splitlines()[0][:200]}",
-                count=1,
-            )
+            events.fallback("autotune", f"{name} runs as the library guesses: {str(e).splitlines()[0][:200]}")
             return None
         cache.put_note(key, json.dumps(note))
     if note["trials"]:

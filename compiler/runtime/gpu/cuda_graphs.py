@@ -340,7 +340,7 @@ class CudaGraphs:
     def _say(self, reason: str) -> None:
         if reason not in self.reasons:
             self.reasons.append(reason)
-            events.emit("fallback", what="CUDA graph", reason=reason, count=1)
+            events.fallback("CUDA graph", reason)
 
     # ---- capture
     def _capture(self, g: _Graph, inputs: tuple) -> tuple | None:

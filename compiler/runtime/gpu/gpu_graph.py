@@ -49,7 +49,7 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
         if why is None:
             plan, how = CudaGraphs(plan, generated.schedule, index), "cuda graph"
         else:
-            events.emit("fallback", what="CUDA graph", reason=f"plain launches: {why}", count=1)
+            events.fallback("CUDA graph", f"plain launches: {why}")
     return CompiledGraph(generated, _drawing(plan, generated.schedule, eager), how, by_name)
 
 
@@ -84,7 +84,7 @@ class _Drawing:
             return False
         if why not in self.said:
             self.said.add(why)
-            events.emit("fallback", what="random numbers", reason=f"torch's own kernels: {why}", count=1)
+            events.fallback("random numbers", f"torch's own kernels: {why}")
         return True
 
 

@@ -37,7 +37,7 @@ def _first_accepted(k: GeneratedKernel, target: GpuTarget, opts: Any, contract: 
             continue
         if refused is not None:
             way = ", ".join(f"{n}={v}" for n, v in choices.plain().items())
-            events.emit("fallback", what="kernel", reason=f"{k.name} takes {way}: {_short(refused)}", count=1)
+            events.fallback("kernel", f"{k.name} takes {way}: {_short(refused)}")
         return printed
     assert refused is not None
     raise refused

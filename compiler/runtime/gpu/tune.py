@@ -82,11 +82,8 @@ def searched(what: str, opts: Any, search: Callable[[], Any], otherwise: Any) ->
     except Exception as e:
         if not opts.get("suppress_errors"):
             raise
-        events.emit(
-            "fallback",
-            what="autotune",
-            reason=f"{what} ended with {type(e).__name__}: {str(e).splitlines()[0][:200] if str(e) else ''}",
-            count=1,
+        events.fallback(
+            "autotune", f"{what} ended with {type(e).__name__}: {str(e).splitlines()[0][:200] if str(e) else ''}"
         )
         return otherwise
 
@@ -223,12 +220,7 @@ def _note(k: GeneratedKernel, key: str, trials: list[dict[str, Any]], best: Choi
 
 def _give_up(k: GeneratedKernel, e: Exception) -> None:
     torch.cuda.empty_cache()
-    events.emit(
-        "fallback",
-        what="autotune",
-        reason=f"{k.name} keeps the tiles of the rules: {str(e).splitlines()[0][:200]}",
-        count=1,
-    )
+    events.fallback("autotune", f"{k.name} keeps the tiles of the rules: {str(e).splitlines()[0][:200]}")
 
 
 def _printed(k: GeneratedKernel, c: Choices, target: GpuTarget, opts: Any) -> GeneratedKernel:

@@ -253,12 +253,7 @@ def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float, 
             KeyError,
         ) as e:  # memory, a call that no CUDA graph can hold, a size that has no hint
             torch.cuda.empty_cache()
-            events.emit(
-                "fallback",
-                what="autotune",
-                reason=f"{c.kernel.name} stays the library's: {str(e).splitlines()[0][:200]}",
-                count=1,
-            )
+            events.fallback("autotune", f"{c.kernel.name} stays the library's: {str(e).splitlines()[0][:200]}")
             return False
         cache.put_note(key, json.dumps(trials))
         if best is not None:

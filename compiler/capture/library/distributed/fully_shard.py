@@ -125,7 +125,7 @@ class Unsharding:
         reason = reason or "the graph breaks while parameters are gathered"
         _by_hooks[self.root] = reason
         what = f"FSDP2's hooks of {type(self.root._modules[0]).__name__}"
-        events.emit("fallback", what=what, reason=f"{reason}; they run around the graphs", count=1)
+        events.fallback(what, f"{reason}; they run around the graphs")
 
 
 def _as_dtensor(m: Machine, p: Any, local: TraceTensor) -> Any:
