@@ -21,6 +21,10 @@ class GeneratedKernel:
     bytes: int = 0
     flops: int = 0
 
+    @property
+    def n_buffers(self) -> int:
+        return len(self.kernel.inputs) + len(self.kernel.outputs)
+
 
 @dataclass
 class HostPlan:

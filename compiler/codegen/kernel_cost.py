@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..lowering.ir import Kernel, walk
+from ..lowering.ir import Kernel, walk, numel
 from ..lowering.product_groups import in_groups
 from ..symbolic.expr import as_expr
-from .cpp.layout import numel
 
 __all__ = ["kernel_cost"]
 
@@ -29,12 +28,12 @@ def _gathered(kernel: Kernel) -> dict[str, list[tuple]]:
             if not v.args:  # at positions that the axes give
                 whole.add(buffer.name)
                 continue
-            names = index.symbol_names() | _names_of(v.args)
+            names = index.symbol_names() | symbols_behind(v.args)
             reads.setdefault(buffer.name, []).append(tuple(a for a in axes if a.symbol.symbol_names() & names))
     return {name: rows for name, rows in reads.items() if name not in whole}
 
 
-def _names_of(values: Any) -> set[str]:
+def symbols_behind(values: Any) -> set[str]:
     """Symbols that values depend on, by what they load and where they stand."""
     out: set[str] = set()
     for v in walk(values):

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator
 import torch
 import torch.nn as nn
 
+from ..graph.torch_modes import autocast_nesting
 from ..errors import ExportError
 from .graph_json import sets_modes
 from .program_calls import Check, Input, ProgramCalls
@@ -162,7 +163,7 @@ def modes_kept() -> Iterator[None]:
     """The modes of gradients and autocast are afterwards as they were, whatever the graph sets and however it ends."""
     gradients, caching = torch._C.is_grad_enabled(), torch.is_autocast_cache_enabled()
     autocast = {d: (torch._C.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES}
-    depth = _nesting()
+    depth = autocast_nesting()
     try:
         yield
     finally:
@@ -171,11 +172,5 @@ def modes_kept() -> Iterator[None]:
         for device, (enabled, dtype) in autocast.items():
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
-        while (now := _nesting()) != depth:
+        while (now := autocast_nesting()) != depth:
             (torch.autocast_decrement_nesting if now > depth else torch.autocast_increment_nesting)()
-
-
-def _nesting() -> int:
-    depth = torch.autocast_increment_nesting() - 1
-    torch.autocast_decrement_nesting()
-    return depth

@@ -13,7 +13,7 @@ from ..guards.guard import Guard, TensorSpec
 from ..guards.guard_program import compile_guards
 from ..guards.source import Source
 from ..guards.source_values import is_constant
-from ..symbolic.expr import symbol
+from ..symbolic.expr import maybe_int, symbol
 from .program_calls import Check, ProgramCalls, path_text
 from .value_json import decode, decode_expr
 
@@ -97,8 +97,8 @@ def _guard(c: Check, index: dict[str, int], arguments: dict[str, dict], place: t
     source = _source(c.path, index)
     if c.kind == "tensor":
         row = arguments[path_text(c.path)]
-        shape = tuple(_plain(decode_expr(e)) for e in row["shape"])
-        stride = tuple(_plain(decode_expr(e)) for e in row["stride"]) if "stride" in row else (None,) * len(shape)
+        shape = tuple(maybe_int(decode_expr(e)) for e in row["shape"])
+        stride = tuple(maybe_int(decode_expr(e)) for e in row["stride"]) if "stride" in row else (None,) * len(shape)
         dtype = decode({"torch": c.expected["dtype"]})
         device = torch.device("cpu") if c.expected["device"] == "cpu" else place
         return Guard(source, "TENSOR", TensorSpec(torch.Tensor, dtype, device, False, shape, stride))
@@ -120,10 +120,6 @@ def _guard(c: Check, index: dict[str, int], arguments: dict[str, dict], place: t
     if c.kind == "apart":
         return Guard(None, "NO_OVERLAP", (source, _source(c.expected, index)))
     return None
-
-
-def _plain(e: Any) -> Any:
-    return e.value if e.is_const else e
 
 
 def _constant(value: Any) -> Callable:

@@ -38,7 +38,7 @@ def kernel_files(generated: Generated, opts: Any, folder: Path) -> tuple[list[di
                 "file": f"kernels/{files[code]}",
                 "phases": [library.symbol(k.source.symbol(p)) for p in k.source.phases],
                 "plan": library.symbol(k.source.symbol(k.source.plan_symbol)),
-                "buffers": _buffers(k),
+                "buffers": k.n_buffers,
                 "sizes": len(k.kernel.sizes),
                 "checks": list(k.source.checks),
                 "threads": generated.threads.get(k.name, int(opts.get("threads"))),
@@ -52,10 +52,6 @@ def _features(width: int) -> list[str]:
     if width == 64:
         return sorted(cpu_features())
     return ["avx2", "bmi2", "f16c", "fma"] if width == 32 else []
-
-
-def _buffers(k: GeneratedKernel) -> int:
-    return len(k.kernel.inputs) + len(k.kernel.outputs)
 
 
 def _on_gpu(generated: Generated, opts: Any, folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -80,7 +76,7 @@ def _on_gpu(generated: Generated, opts: Any, folder: Path) -> tuple[list[dict[st
         rows.append(
             {
                 "name": k.name,
-                "buffers": _buffers(k),
+                "buffers": k.n_buffers,
                 "sizes": [str(e) for e in k.kernel.sizes],
                 "forms": forms,
             }

@@ -66,13 +66,14 @@ from typing import Any, Container, Iterable, Mapping, Protocol
 
 import torch
 
-from ..symbolic.expr import Expr, as_expr, integer, symbol
+from ..symbolic.expr import Expr, as_expr, integer, mul_all, symbol
 from .primitives import PRIMS, form_on
 
 __all__ = [
     "Buffer",
     "Value",
     "Axis",
+    "numel",
     "Acc",
     "Store",
     "Stage",
@@ -369,6 +370,11 @@ def _indirect_in(e: Expr) -> tuple[Value, ...]:
 class Axis:
     symbol: Expr
     size: Any  # int or Expr over size symbols
+
+
+def numel(axes: Iterable[Axis]) -> Expr:
+    """How many elements the loops over these axes go through."""
+    return mul_all(a.size for a in axes)
 
 
 @dataclass

@@ -19,6 +19,8 @@ __all__ = [
     "Scalar",
     "numel",
     "dim_symbol",
+    "axis",
+    "is_empty",
     "shape_of",
     "same",
     "is_one",
@@ -61,6 +63,16 @@ class Scalar:
 def dim_symbol(ndim: int, d: int) -> Expr:
     """The symbol of dimension d of a tensor with ndim dimensions."""
     return _symbols[ndim - 1 - d]
+
+
+def axis(shape: Sequence[Any], d: int) -> Expr:
+    """The index of dimension d: its symbol, and 0 where it has one element."""
+    return as_expr(0) if is_one(shape[d]) else dim_symbol(len(shape), d)
+
+
+def is_empty(shape: Sequence[Any]) -> bool:
+    """Whether a tensor of this shape is known to have no elements."""
+    return any(type(s) is int and s == 0 for s in shape)
 
 
 def shape_of(sizes: Sequence[Any]) -> tuple:

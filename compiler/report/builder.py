@@ -43,7 +43,7 @@ from .profiles import moved_profile
 from .plan_facts import partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
-from .words import failure_subject, failure_words
+from .words import failure_subject, failure_words, subject
 
 __all__ = ["ReportBuilder", "record"]
 
@@ -770,11 +770,6 @@ class ReportBuilder:
         kept = next((p.eager_kept for p, i in self._partitions.values() if self.r.partitions[i].graph == graph), None)
         live = at_least(live, kept or [])
         row.eager_live, row.eager_peak_bytes = thinned(live), max(live, default=None)
-
-
-def subject(r: s.Recompile) -> str:
-    """`x.shape[0]`: the thing that changed."""
-    return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind
 
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")

@@ -9,6 +9,7 @@ from ..base.labels import cell_number, frame_words
 from .conclusions.answers import NO_CHANGE, answers_of
 from .conclusions.decisions import decisions_of
 from .numbers import against, count, plural, seconds, size
+from .words import subject
 from .conclusions.truth import (
     excuse_library_breaks,
     fell_back,
@@ -163,7 +164,7 @@ def _marks(r: Any) -> list[s.Mark]:
             c.file,
             c.line,
             "guard",
-            f"{_subject(c)}: {c.expected} → {c.got}; {_called(c.frame_name)} was compiled again",
+            f"{subject(c)}: {c.expected} → {c.got}; {_called(c.frame_name)} was compiled again",
             f"recompiles/{i}",
         )
     for i, f in enumerate(r.fallbacks):
@@ -194,10 +195,6 @@ def _is_user_code(r: Any, file: str) -> bool:
 def _called(frame: str) -> str:
     words = frame_words(frame)
     return words if words != frame else f"`{frame}`"
-
-
-def _subject(c: s.Recompile) -> str:
-    return f"{c.source}.{c.detail}" if c.source and c.detail else c.source or c.detail or c.kind
 
 
 def numerics_findings(r: Any) -> list[s.Finding]:
@@ -240,7 +237,7 @@ def _ping_pong(r: Any) -> list[s.Finding]:
         if switches < _PING_PONG or switches * _PING_PONG < calls:
             continue
         last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
-        what = f": {_subject(last)} goes back and forth ({last.expected} ↔ {last.got})" if last is not None else ""
+        what = f": {subject(last)} goes back and forth ({last.expected} ↔ {last.got})" if last is not None else ""
         text = (
             f"{_called(f.name)} switched {plural(switches, 'time')} between its {len(entries)} entries in"
             f" {plural(calls, 'call')}{what}"
@@ -323,7 +320,7 @@ def _findings(r: Any) -> list[s.Finding]:
     for i, f in enumerate(r.frames):
         if f.status == "limit":
             last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
-            why = f": {_subject(last)} changes every call" if last is not None else ""
+            why = f": {subject(last)} changes every call" if last is not None else ""
             action = (
                 last.suggestion if last is not None else ""
             ) or "raise tcompile.config.recompile_limit, or pass dynamic=True"
@@ -342,7 +339,7 @@ def _findings(r: Any) -> list[s.Finding]:
     took = recompile_seconds(r)
     by_cause: dict[tuple, list[int]] = {}
     for i, c in enumerate(r.recompiles):
-        by_cause.setdefault((c.frame, _subject(c)), []).append(i)
+        by_cause.setdefault((c.frame, subject(c)), []).append(i)
     for (_, what), which in by_cause.items():
         c = r.recompiles[which[-1]]
         cost = sum(took[n] for n in which)
@@ -409,7 +406,7 @@ def closed_line(r: Any) -> str:
     if m.externs:
         facts.append(plural(m.externs, "library call"))
     if m.recompiles:
-        what = list(dict.fromkeys(_subject(c) for c in r.recompiles))
+        what = list(dict.fromkeys(subject(c) for c in r.recompiles))
         facts.append(f"recompiled {m.recompiles}× ({', '.join(what[:2])}{', …' if len(what) > 2 else ''})")
     parts = [" · ".join(facts) if m.graphs or not m.note else m.note]
     if m.note and m.graphs:

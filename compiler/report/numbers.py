@@ -77,6 +77,10 @@ def against(value: float, lo: float, hi: float, what: str) -> str:
     )
 
 
+def scientific(x: float | None) -> str:
+    return "–" if x is None else f"{x:.2e}"
+
+
 def count(n: int) -> str:
     """1 900: thin groups of three, so that large counts can be read."""
     return f"{n:,}".replace(",", " ")

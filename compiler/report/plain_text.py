@@ -7,7 +7,7 @@ from typing import Any
 
 from . import schema as s
 from ..base.labels import frame_words, stage_name
-from .numbers import against, count, interval, plural, ratio, seconds, seconds_range, size
+from .numbers import against, count, interval, plural, ratio, scientific, seconds, seconds_range, size
 from .conclusions.wall import by_kind
 from .ranks.ranks_text import ranks_lines
 
@@ -354,18 +354,15 @@ def _fallbacks(r: Any) -> list[str]:
 
 
 def _numerics(r: Any) -> list[str]:
-    def number(x: float | None) -> str:
-        return "–" if x is None else f"{x:.2e}"
-
     return (
         table(
             [
                 [
                     n.name,
                     n.op,
-                    number(n.max_abs),
-                    number(n.rms_vs_float64),
-                    number(n.eager_rms_vs_float64),
+                    scientific(n.max_abs),
+                    scientific(n.rms_vs_float64),
+                    scientific(n.eager_rms_vs_float64),
                     n.verdict,
                     n.why,
                 ]

@@ -26,6 +26,13 @@ def call_like(graph: torch.fx.Graph, like: Node, op: Any, *args: Any, **kwargs: 
     return n
 
 
+def permuted(graph: torch.fx.Graph, like: Node, x: Node, order: list[int]) -> Node:
+    """`x` with its dimensions in `order`, which undoes itself: what `x` was permuted from, where it was so."""
+    if x.target is aten.permute.default and list(x.args[1]) == order:
+        return x.args[0]
+    return call_like(graph, like, aten.permute.default, x, order)
+
+
 def holds_symbols(args: Any) -> bool:
     """Whether arguments of a node name sizes that vary."""
     return isinstance(args, Expr) or isinstance(args, (list, tuple)) and any(map(holds_symbols, args))

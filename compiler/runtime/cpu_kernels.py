@@ -145,7 +145,7 @@ def _forget(library: KernelLibrary, cache: KernelCache) -> None:
 def make_kernel(k: GeneratedKernel, library: KernelLibrary, opts: Any) -> Callable:
     """The callable of one kernel in a loaded library."""
     kinds = "".join("f" if ctype(dtype).is_float else "i" for _, dtype in k.kernel.params)
-    n_buffers, n_sizes = len(k.kernel.inputs) + len(k.kernel.outputs), len(k.kernel.sizes)
+    n_buffers, n_sizes = k.n_buffers, len(k.kernel.sizes)
     checks = tuple(k.source.checks)
     phases, plan = [k.source.symbol(p) for p in k.source.phases], k.source.symbol(k.source.plan_symbol)
     if native_ready():

@@ -24,7 +24,7 @@ import tcompile
 from ..compiler import stages
 from ..compiler.base.quoting import comment
 from ..compiler.codegen.cpp.dtypes import ctype
-from ..compiler.codegen.cpp.layout import merge_axes, numel
+from ..compiler.codegen.cpp.layout import merge_axes
 from ..compiler.codegen.cpp.prims import Operand, expression
 from ..compiler.codegen.cpp.printer import KernelSource
 from ..compiler.codegen.cpp.support import SIGNATURE, Support, Target
@@ -34,7 +34,7 @@ from ..compiler.codegen.target import host_target
 from ..compiler.config import Options
 from ..compiler.errors import ToolchainError
 from ..compiler.fusion.schedule import Launch
-from ..compiler.lowering.ir import Axis, Buffer, Kernel, Stage
+from ..compiler.lowering.ir import Axis, Buffer, Kernel, Stage, numel
 from ..compiler.runtime.cpu_kernels import load_text
 from ..compiler.stages import Decline
 from ..compiler.symbolic.expr import Expr, ZERO, as_expr

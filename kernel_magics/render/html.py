@@ -16,7 +16,7 @@ from ...compiler.base.quoting import html_text
 from ...compiler.report import schema as s
 from ...compiler.report.finish import SYMBOLS
 from ...compiler.base.labels import frame_words, stage_name
-from ...compiler.report.numbers import against, count, plural, seconds, seconds_range, size
+from ...compiler.report.numbers import against, count, plural, scientific, seconds, seconds_range, size
 from ...compiler.report.plain_text import gain_words
 from ...compiler.report.conclusions.wall import by_kind
 from . import svg
@@ -717,18 +717,15 @@ def _partitions(r: Any) -> str:
 
 
 def _numerics(r: Any) -> str:
-    def number(x: float | None) -> str:
-        return "–" if x is None else f"{x:.2e}"
-
     return (
         table(
             [
                 [
                     code(n.name),
                     n.op,
-                    number(n.max_abs),
-                    number(n.rms_vs_float64),
-                    number(n.eager_rms_vs_float64),
+                    scientific(n.max_abs),
+                    scientific(n.rms_vs_float64),
+                    scientific(n.eager_rms_vs_float64),
                     f"{n.verdict} {n.why}",
                 ]
                 for n in r.numerics

@@ -94,7 +94,10 @@ def _give(m: Machine, call: Any, inputs: list, body: Body) -> Any:
 
 
 # --- operators that call their function and do nothing else that capture needs to know
-@python_function(("torch.ops.higher_order", "wrap"))
+@python_function(
+    ("torch.ops.higher_order", "wrap"),
+    ("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder"),  # (of nested_compile_region)
+)
 def wrap_(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     return m.call(fn, list(args), kwargs)
 

@@ -125,12 +125,6 @@ def transparent_mark(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     return fn
 
 
-@python_function(("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder"))
-def nested_region(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """A call of what torch.compiler.nested_compile_region decorated: the function itself is captured."""
-    return m.call(fn, list(args), kwargs)
-
-
 @python_function(
     (_DECORATORS, "mark_dynamic"),
     (_DECORATORS, "maybe_mark_dynamic"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lowering.ir import Acc, Kernel
+from ...lowering.ir import Acc, Kernel, numel
 from ...symbolic.expr import ZERO, Expr, as_expr
 from .dtypes import ctype
-from .layout import Layout, StageLoops, numel
+from .layout import Layout, StageLoops
 from .prims import Operand, reduce_identity, reduce_update, splat
 from .support import Support, vector_type
 from .values import LANE_IDS, Scope, StageValues

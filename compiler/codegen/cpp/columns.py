@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...lowering.ir import numel
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum
 from .dtypes import ctype
-from .layout import numel
 from .prims import Operand, expression, reduce_identity
 
 if TYPE_CHECKING:

@@ -15,20 +15,21 @@ chunks depend on the sizes alone, never on the number of threads, so results do 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
-from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, indirect_values, walk
+from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, indirect_values, walk, numel
 from ...lowering.rewrite import Rewriter
-from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, minimum, symbol
+from ..kernel_cost import symbols_behind
+from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, maybe_int, minimum, symbol
 from .dtypes import ctype, storage_size
 from .runs import run_directions
 from ...lowering.primitives import SPECIAL
 from .support import Target
 from .math.vecmath_special import SPECIAL_F64, WIDE
 
-__all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "numel", "size_hint", "value_cost"]
+__all__ = ["Choices", "StageLoops", "Layout", "merge_axes", "plan_layout", "size_hint", "value_cost"]
 
 MAX_CHUNKS = 64  # of a split reduction
 CHUNK_ELEMENTS = 8192
@@ -114,13 +115,6 @@ class Layout:
     copies: int = 1  # vectors that go through the statements side by side (long dependent chains)
 
 
-def numel(axes: tuple[Axis, ...]) -> Expr:
-    n = ONE
-    for a in axes:
-        n = n * as_expr(a.size)
-    return n
-
-
 def _values(stage: Stage) -> list[Value]:
     return walk(stage.roots())
 
@@ -173,13 +167,9 @@ def _merge(axes: tuple[Axis, ...], indices: list[Expr], mapping: dict[str, Expr]
         if out and _mergeable(out[-1], axis, indices):
             previous = out.pop()
             mapping[previous.symbol.name] = ZERO
-            axis = Axis(axis.symbol, _size(as_expr(previous.size) * as_expr(axis.size)))
+            axis = Axis(axis.symbol, maybe_int(as_expr(previous.size) * as_expr(axis.size)))
         out.append(axis)
     return tuple(out)
-
-
-def _size(e: Expr) -> Any:
-    return e.value if e.is_const else e
 
 
 def _mergeable(a: Axis, b: Axis, indices: list[Expr]) -> bool:
@@ -232,8 +222,8 @@ def _axis_cost(name: str, size: int, places: list[Place], lanes: int) -> float:
 
 
 def _places(stage: Stage) -> list[Place]:
-    loads = [Place(v.attr[1], frozenset(_axes_behind(v.args)), False) for v in _values(stage) if v.op == "load"]
-    return [Place(s.index, frozenset(_axes_behind(s.positions)), True) for s in stage.stores] + loads
+    loads = [Place(v.attr[1], frozenset(symbols_behind(v.args)), False) for v in _values(stage) if v.op == "load"]
+    return [Place(s.index, frozenset(symbols_behind(s.positions)), True) for s in stage.stores] + loads
 
 
 def _lane_by_lane(stage: Stage, along: Axis | None) -> int:
@@ -242,16 +232,6 @@ def _lane_by_lane(stage: Stage, along: Axis | None) -> int:
     return (
         sum(name in behind or e.coeff(name) not in (ZERO, ONE, TWO) for e, behind, _ in _places(stage)) if name else 0
     )
-
-
-def _axes_behind(values: Sequence[Value]) -> set[str]:
-    names: set[str] = set()
-    for v in walk(values):
-        if v.op == "load":
-            names |= v.attr[1].symbol_names()
-        elif v.op == "index":
-            names |= v.attr.symbol_names()
-    return names
 
 
 def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mode: str = "outer") -> int:

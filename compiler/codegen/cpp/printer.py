@@ -15,14 +15,14 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Sequence
 
-from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage
+from ...lowering.ir import Acc, Axis, Buffer, Kernel, Stage, numel
 from ...lowering.print_loops import names_of
 from ...base.quoting import comment
 from ...symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .accumulators import FLUSH, Accumulator, better
 from .columns import column_phases
 from .dtypes import ctype, storage_size
-from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, numel, plan_layout, size_hint, value_cost
+from .layout import Choices, Layout, StageLoops, chunk_count, merge_axes, plan_layout, size_hint, value_cost
 from .hoist import hoisted
 from .moves import moved_as_bits
 from .pieces import mark_turns

@@ -29,12 +29,11 @@ from typing import Any
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values
+from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values, numel
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, minimum, symbol
 from ..sums import sum_of_products
 from .dtypes import ctype
 from .few_rows import DEEP, FEW_ROWS, few_rows_text, few_rows_tile
-from .layout import numel
 from .support import SIGNATURE, Support, Target, used_sizes
 from .values import LEVEL_ITEM, LEVEL_LOOP, LEVEL_TOP, LEVEL_VECTOR, Location, Scope, StageValues, stored
 from .math.vecmath import need_instruction

@@ -16,11 +16,10 @@ from typing import Mapping, Sequence
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, Store, Value
+from ...lowering.ir import Axis, Buffer, Store, Value, numel
 from ...lowering.rewrite import tidy
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
 from ..gelu import derivative, gelu, plus_one
-from ..triton.layout import numel
 
 __all__ = ["COLUMN", "FOUR", "ROW", "Epilogue", "NotPrintable"]
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, Kernel, Store, Value
+from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, numel
 from ...lowering.print_loops import names_of
 from ...symbolic.expr import Expr, as_expr, integer
 from ..triton.cheap import rounded_to
-from ..triton.layout import Choices, GpuTarget, numel, spans
+from ..triton.layout import Choices, GpuTarget, spans
 from ..triton.printer import Function, TritonSource, header_of, without_locals
 from ..triton.product import Product, find_product
 from ..triton.product import product_choices as triton_choices

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...lowering.product_groups import GROUP, Ends
-from ...lowering.ir import Axis
+from ...lowering.ir import Axis, numel
 from ...symbolic.expr import Expr, as_expr, integer, minimum, symbol
-from .layout import numel
 
 if TYPE_CHECKING:
     from .printer import Printer

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lowering.ir import Stage, walk
+from ...lowering.ir import Stage, walk, numel
 from ...symbolic.expr import integer
-from .layout import numel
 from .values import Names
 
 __all__ = ["print_horizontal"]

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Iterable
 
-from ...lowering.ir import Axis, Kernel, Stage, Value, indirect_values, walk
+from ...lowering.ir import Axis, Kernel, Stage, Value, indirect_values, walk, numel
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr
 from .dtypes import ttype
 
@@ -37,7 +37,6 @@ __all__ = [
     "Choices",
     "Layout",
     "plan_layout",
-    "numel",
     "is_wide",
     "spans",
     "runs_of",
@@ -120,13 +119,6 @@ class Layout:
         return out
 
 
-def numel(axes: Iterable[Axis]) -> Expr:
-    n = ONE
-    for a in axes:
-        n = n * as_expr(a.size)
-    return n
-
-
 def stage_values(stage: Stage) -> list[Value]:
     known = indirect_values()
     roots = [a.value for a in stage.accs] + [s.value for s in stage.stores]
@@ -158,7 +150,7 @@ def is_wide(kernel: Kernel) -> bool:
     return any(at_hints(e, kernel.hints) >= INT32 - (1 << 20) for e in spans(kernel))
 
 
-def _pow2(n: int) -> int:
+def pow2(n: int) -> int:
     return 1 << max(0, int(n) - 1).bit_length()
 
 
@@ -235,7 +227,7 @@ def _flat(kind: str, axes: tuple[Axis, ...], n: int, target: GpuTarget) -> Layou
         xblock //= 2
     if xblock < 512:
         warps = 2 if xblock == 256 else 1 if xblock <= 64 else 2
-    return Layout(kind, axes, xblock=min(xblock, max(32, _pow2(n))), warps=warps)
+    return Layout(kind, axes, xblock=min(xblock, max(32, pow2(n))), warps=warps)
 
 
 def is_horizontal(kernel: Kernel) -> bool:
@@ -308,7 +300,7 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     x, r = at_hints(numel(kernel.outer), hints), at_hints(numel(reduced), hints)
     passes = sum(1 for s in kernel.stages if s.axes)
     x_fast = _along_x(kernel, reduced)
-    rows = _pow2(r)
+    rows = pow2(r)
     if any(a.running for s in kernel.stages for a in s.accs):
         return _scan(kernel, target, x, rows, x_fast)
     few = _few_rows(x, r, passes, x_fast, target)
@@ -316,7 +308,7 @@ def _reduction(kernel: Kernel, target: GpuTarget, choices: Choices, reduced: tup
     if (
         shared > 1 and choices.kind is None
     ):  # several vectors times one matrix: what they read again is shared by a few rows of it
-        return Layout("looped", kernel.outer, xblock=min(8, _pow2(x)), rblock=min(512, rows), warps=8)
+        return Layout("looped", kernel.outer, xblock=min(8, pow2(x)), rblock=min(512, rows), warps=8)
     on = _Rows(kernel, target, x, r, rows, passes, x_fast)
     kind = choices.kind
     if kind is None:
@@ -348,7 +340,7 @@ def _whole_rows(lay: Layout, on: _Rows) -> None:
         xblock = max(xblock, 32)
     while xblock > 1 and -(-on.x // xblock) < 4 * on.target.processors and not (on.x_fast and xblock <= 32):
         xblock //= 2
-    lay.xblock = min(xblock, _pow2(on.x))
+    lay.xblock = min(xblock, pow2(on.x))
     each = 4 if crowded else 8 if draws(on.kernel) or _reads_bits(on.kernel) else 16
     lay.warps = min(32, max(1, _floor_pow2(lay.xblock * on.rows // (32 * each))))
     if on.rows >= 1024:
@@ -358,7 +350,7 @@ def _whole_rows(lay: Layout, on: _Rows) -> None:
 def _columns(lay: Layout, on: _Rows) -> None:
     """Results lie side by side: a block of them goes down the rows."""
     small, loads, looped = on.x * on.r < 1 << 23, _row_loads(on.kernel), lay.kind == "looped"
-    lay.xblock = min(32 if small else 128 if lay.kind == "split" and loads > 3 else 64, _pow2(on.x))
+    lay.xblock = min(32 if small else 128 if lay.kind == "split" and loads > 3 else 64, pow2(on.x))
     lay.rblock = min(64 if lay.kind == "split" and loads == 1 and not small else 32, on.rows)
     lay.warps = 4 if small else 8
     while looped and lay.xblock > 16 and -(-on.x // lay.xblock) < 2 * on.target.processors:
@@ -369,7 +361,7 @@ def _columns(lay: Layout, on: _Rows) -> None:
 
 def _pieces_of_rows(lay: Layout, on: _Rows) -> None:
     lay.rblock = min(4096 if on.r >= 16384 else 2048, on.rows)
-    lay.xblock = 1 if lay.rblock >= 1024 else min(_pow2(on.x), 1024 // lay.rblock)
+    lay.xblock = 1 if lay.rblock >= 1024 else min(pow2(on.x), 1024 // lay.rblock)
     lay.warps = min(16, max(2, lay.xblock * lay.rblock // (32 * 8)))
     # (a piece of a row is folded in each step: fewer warps wait for each other)
     if lay.kind == "looped" and on.r >= 16384 and _row_bytes(on.kernel) <= 2:
@@ -383,7 +375,7 @@ def _split(lay: Layout, on: _Rows) -> None:
     blocks = -(-on.x // lay.xblock)
     pieces = max(1, -(-on.r // lay.rblock))
     programs = (8 if on.x_fast and on.passes == 1 and on.x * on.r < 1 << 23 else 4) * processors
-    lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), _pow2(-(-pieces // 2))))
+    lay.split = max(1, min(MOST_SPLIT, _floor_pow2(max(1, programs // blocks)), pow2(-(-pieces // 2))))
     if on.x_fast and on.passes == 1 and _stores_rows(on.kernel):
         # what is computed beside the sums needs warps that go on while others wait
         more = min(MOST_SPLIT, _floor_pow2(16 * processors // blocks), _floor_pow2(pieces // 8))
@@ -394,12 +386,12 @@ def _scan(kernel: Kernel, target: GpuTarget, x: int, rows: int, x_fast: bool) ->
     """Rows in pieces, in order."""
     lay = Layout("looped", kernel.outer)
     if x_fast:
-        lay.xblock, lay.rblock = min(32, _pow2(x)), min(64, rows)
+        lay.xblock, lay.rblock = min(32, pow2(x)), min(64, rows)
         while lay.xblock > 16 and -(-x // lay.xblock) < 2 * target.processors:
             lay.xblock //= 2
     else:
         lay.rblock = min(2048, rows)
-        lay.xblock = min(_pow2(x), max(1, 1024 // lay.rblock))
+        lay.xblock = min(pow2(x), max(1, 1024 // lay.rblock))
     lay.warps = min(8, max(1, _floor_pow2(lay.xblock * lay.rblock // (32 * 8))))
     return lay
 
@@ -411,7 +403,7 @@ def runs_of(kernel: Kernel) -> int:
 
 def _rows(kernel: Kernel, reduced: tuple[Axis, ...]) -> Layout:
     r = at_hints(numel(reduced), kernel.hints)
-    return Layout("rows", kernel.outer, rblock=_pow2(r), warps=8 if r > 512 else 4, stages=3)
+    return Layout("rows", kernel.outer, rblock=pow2(r), warps=8 if r > 512 else 4, stages=3)
 
 
 def _few_rows(x: int, r: int, passes: int, x_fast: bool, target: GpuTarget) -> bool:

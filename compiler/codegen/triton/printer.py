@@ -25,6 +25,7 @@ from ...lowering.ir import (
     load,
     make,
     walk,
+    numel,
 )
 from ...lowering.print_loops import names_of
 from ...lowering.rewrite import Rewriter
@@ -35,7 +36,7 @@ from ..cpp.product import NUMBER
 from . import bit_masks, cheap, eight_bits, indices, philox_draws, prims, scan
 from .dtypes import ttype
 from .horizontal import print_horizontal
-from .layout import GpuTarget, Layout, numel, spans
+from .layout import GpuTarget, Layout, spans
 from .open_numbers import KINDS, opened, own_sizes, with_arguments
 from .prims import Operand, reduce_identity, reduce_tile, reduce_update
 from .product import Product, print_product

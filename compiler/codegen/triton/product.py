@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...lowering.product_groups import Ends, in_groups
-from ...lowering.ir import Axis, Kernel, Store, Value, walk
+from ...lowering.ir import Axis, Kernel, Store, Value, walk, numel
 from ...lowering.rewrite import Rewriter, tidy
 from ...symbolic.expr import ONE, Expr, as_expr, ceildiv, integer, symbol
 from ..sums import sum_of_products
 from .dtypes import ttype
 from .grouped import Groups, flat, most_tiles, print_bounds, print_tile
-from .layout import Choices, Layout, at_hints, numel, stage_values
+from .layout import Choices, Layout, at_hints, pow2, stage_values
 from .prims import Operand
 from .values import Names, Values
 
@@ -148,7 +148,7 @@ def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
         else:
             depth = _ceildiv(depth, n)
     wide = not lay.groups or rows > 2 * FEW_ROWS and not _reads_tiles(kernel, p)
-    lay.yblock = max(LEAST, min(128 if wide else FEW_ROWS, _pow2(rows)))
+    lay.yblock = max(LEAST, min(128 if wide else FEW_ROWS, pow2(rows)))
     if rows <= FEW_ROWS:
         lay.xblock, lay.rblock, lay.warps, lay.stages = 64, 128, 4, 4
         while lay.xblock > LEAST and batch * -(-columns // lay.xblock) < processors:
@@ -169,7 +169,7 @@ def product_layout(kernel: Kernel, p: Product, processors: int) -> Layout:
                 lay.yblock //= 2
         if lay.xblock * lay.yblock <= 128 * 64:
             lay.warps, lay.stages = 4, 4
-    lay.xblock, lay.rblock = max(LEAST, min(lay.xblock, _pow2(columns))), max(LEAST, min(lay.rblock, _pow2(depth)))
+    lay.xblock, lay.rblock = max(LEAST, min(lay.xblock, pow2(columns))), max(LEAST, min(lay.rblock, pow2(depth)))
     while group and group % lay.rblock and lay.rblock > LEAST:
         lay.rblock //= 2
     return lay
@@ -185,10 +185,6 @@ def _reads_tiles(kernel: Kernel, p: Product) -> bool:
         for st in kernel.stages[1:]
         for v in stage_values(st)
     )
-
-
-def _pow2(n: int) -> int:
-    return 1 << max(0, int(n) - 1).bit_length()
 
 
 def _ceildiv(n: int, m: int) -> int:

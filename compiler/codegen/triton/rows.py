@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...lowering.ir import numel
 from ...symbolic.expr import integer
 from .dtypes import ttype
-from .layout import numel, runs_of
+from .layout import runs_of
 from .values import Names, stored
 
 __all__ = ["print_rows"]

@@ -12,10 +12,9 @@ from typing import Any, Iterable
 
 import torch
 
-from ...lowering.ir import Acc, Stage, walk
+from ...lowering.ir import Acc, Stage, walk, numel
 from ...symbolic.expr import Expr, ceildiv, integer
 from .dtypes import ttype
-from .layout import numel
 from .prims import Operand
 from .values import Names
 

@@ -11,20 +11,16 @@ import torch
 
 from ...symbolic.expr import IntLike
 from .core import TensorMeta, fold, new, rule
-from .strides import preserve_strides
+from .strides import like, preserve_strides
 from .types import opmath
 
 __all__: list[str] = []
 
 
-def _like(x: TensorMeta) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
-
-
 def _as_query(q: TensorMeta, shape: Sequence[IntLike]) -> TensorMeta:
     """A result of this shape whose dimensions lie in memory in the order of the query's."""
     if tuple(shape) == tuple(q.shape):
-        return _like(q)
+        return like(q)
     strides = preserve_strides(q)
     order = sorted(range(4), key=lambda d: -strides[d] if isinstance(strides[d], int) else -(4 - d) * 2**40)
     out: list[IntLike] = [0] * 4
@@ -58,7 +54,7 @@ def sdpa_flash_cpu(
 ) -> tuple[TensorMeta, TensorMeta]:
     b, h, n, d = q.shape
     if _flash_cpu_is_like_query():
-        out = TensorMeta(q.shape, preserve_strides(q), q.dtype, q.device)
+        out = like(q)
     else:
         out = _by_length((b, h, n, v.shape[3]), q)
     lse = new((b, n, h), opmath(q.dtype), q.device)
@@ -114,7 +110,7 @@ def flash(
 ) -> tuple:
     b, h, n, _ = q.shape
     return (
-        _like(q),
+        like(q),
         new((b, h, n), torch.float32, q.device),
         None,
         None,
@@ -156,7 +152,7 @@ def cudnn(
 
 @rule("_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_cudnn_attention_backward")
 def backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *_: Any, **__: Any) -> tuple:
-    return _like(q), _like(k), _like(v)
+    return like(q), like(k), like(v)
 
 
 @rule("tcompile::dropout_attention")
@@ -167,7 +163,7 @@ def dropout_attention(q: TensorMeta, k: TensorMeta, v: TensorMeta, *others: Any)
 
 @rule("tcompile::dropout_attention_backward")
 def dropout_attention_backward(g: TensorMeta, q: TensorMeta, k: TensorMeta, v: TensorMeta, *others: Any) -> tuple:
-    return _like(q), _like(k), _like(v)
+    return like(q), like(k), like(v)
 
 
 @rule("_scaled_dot_product_efficient_attention_backward")
@@ -186,4 +182,4 @@ def efficient_backward(
     *_: Any,
     **__: Any,
 ) -> tuple:
-    return *(_by_length(m.shape, m) for m in (q, k, v)), _like(bias) if bias is not None and mask[3] else None
+    return *(_by_length(m.shape, m) for m in (q, k, v)), like(bias) if bias is not None and mask[3] else None

@@ -20,13 +20,8 @@ def wait_tensor(t: TensorMeta) -> TensorMeta:
     return t
 
 
-@rule(_SPACE + "all_reduce")
-def all_reduce(t: TensorMeta, reduce_op: str, group_name: Any) -> TensorMeta:
-    return new(t.shape, t.dtype, t.device)
-
-
-@rule(_SPACE + "broadcast")
-def broadcast(t: TensorMeta, src: int, group_name: Any) -> TensorMeta:
+@rule(_SPACE + "all_reduce", _SPACE + "broadcast")
+def same_on_each(t: TensorMeta, how: Any, group_name: Any) -> TensorMeta:
     return new(t.shape, t.dtype, t.device)
 
 

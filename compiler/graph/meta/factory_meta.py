@@ -10,7 +10,7 @@ import torch
 from ...symbolic import expr as E
 from ...symbolic.expr import IntLike
 from .core import TensorMeta, broadcast_shapes, fix, fold, new, rule, same, strides_for
-from .strides import preserve_strides
+from .strides import like, preserve_strides
 
 __all__ = ["device_of"]
 
@@ -221,22 +221,8 @@ def normal(
 
 
 # ---- in the likeness of a tensor
-@rule("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like")
-def zeros_like(
-    x: TensorMeta,
-    *_: Any,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-    generator: Any = None,
-) -> TensorMeta:
-    return _like(x, dtype, device, memory_format)
-
-
-@rule("full_like", "randint_like")
-def full_like(
+@rule("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
+def made_like(
     x: TensorMeta,
     *_: Any,
     dtype: Any = None,
@@ -327,12 +313,7 @@ def copy(x: TensorMeta, src: TensorMeta, non_blocking: bool = False) -> TensorMe
         raise RuntimeError(
             f"The size of tensor a ({list(x.shape)}) must match the size of tensor b ({list(src.shape)})"
         )
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
-
-
-@rule("_unsafe_index_put", "zero_functional")
-def same_like(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    return like(x)
 
 
 @rule("tril", "triu")
@@ -348,6 +329,10 @@ def bernoulli(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
 
 
 @rule(
+    "_unsafe_index_put",
+    "zero_functional",
+    "hardtanh",
+    "nan_to_num",
     "normal_functional",
     "uniform",
     "random",
@@ -358,8 +343,8 @@ def bernoulli(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     "geometric",
     "log_normal",
 )
-def random_like(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+def same_like(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
+    return like(x)
 
 
 @rule("multinomial")
@@ -379,6 +364,6 @@ def complex_(a: TensorMeta, b: TensorMeta) -> TensorMeta:
 @rule("native_dropout")
 def native_dropout(x: TensorMeta, p: float, train: bool | None) -> tuple[TensorMeta, TensorMeta]:
     return (
-        TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device),
-        TensorMeta(x.shape, preserve_strides(x), torch.bool, x.device),
+        like(x),
+        like(x, torch.bool),
     )

@@ -24,7 +24,7 @@ from .core import (
     strides_for,
     suggest_format,
 )
-from .strides import elementwise_strides, preserve_strides
+from .strides import elementwise_strides, like, preserve_strides
 from .types import promote
 from .views_meta import diagonal, select, slice_
 
@@ -208,7 +208,7 @@ def index_fill(x: TensorMeta, dim: int, index: TensorMeta, value: Any) -> Tensor
     _require(
         not isinstance(value, TensorMeta) or value.ndim == 0, "index_fill_ only supports a 0-dimensional value tensor"
     )
-    return filled(x)
+    return like(x)
 
 
 @rule("put")
@@ -221,11 +221,7 @@ def put(x: TensorMeta, index: TensorMeta, source: TensorMeta, accumulate: bool =
         same(numel(index.shape), numel(source.shape)),
         "put_(): Expected source and index to have the same number of elements",
     )
-    return filled(x)
-
-
-def filled(x: TensorMeta) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    return like(x)
 
 
 def _scattered(view_rule: Any) -> Any:
@@ -274,7 +270,7 @@ def index_put(
             f"Index put requires the source and destination dtypes match, got {x.dtype} for the destination "
             f"and {values.dtype} for the source."
         )
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    return like(x)
 
 
 @rule("index.Tensor", "_unsafe_index.Tensor")
@@ -438,7 +434,7 @@ def roll(x: TensorMeta, shifts: Any, dims: Any = ()) -> TensorMeta:
     if not dims:
         return new(x.shape, x.dtype, x.device)
     if any(is_zero(n) for n in x.shape):
-        return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+        return like(x)
     for s, d in zip(shifts, dims):  # as eager's, which joins two parts for each
         start = fold(-s % x.shape[d])
         x = cat([x.replace(shape=(*x.shape[:d], n, *x.shape[d:][1:])) for n in (fold(x.shape[d] - start), start)], d)
@@ -448,7 +444,7 @@ def roll(x: TensorMeta, shifts: Any, dims: Any = ()) -> TensorMeta:
 @rule("flip")
 def flip(x: TensorMeta, dims: Sequence[int]) -> TensorMeta:
     norm_dims(dims, x.ndim)
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    return like(x)
 
 
 @rule("repeat")
@@ -474,7 +470,7 @@ def pixel_shuffle(x: TensorMeta, r: int) -> TensorMeta:
 def pixel_unshuffle(x: TensorMeta, r: int) -> TensorMeta:
     *b, c, h, w = x.shape
     if x.device.type == "cpu" and any(map(is_zero, x.shape)):
-        return filled(x)  # (torch's kernel copies what is empty as it is)
+        return like(x)  # (torch's kernel copies what is empty as it is)
     for name, n, at in (("height", h, -2), ("width", w, -1)):
         if not is_zero(fold(n % r)):
             raise RuntimeError(
@@ -504,16 +500,6 @@ def isin(x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
     return new(x.shape, torch.bool, x.device)
 
 
-@rule("slice_backward")
-def slice_backward(g: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
-    return new(sizes, g.dtype, g.device)
-
-
-@rule("select_backward", "diagonal_backward")
-def select_backward(g: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
-    return new(sizes, g.dtype, g.device)
-
-
-@rule("unfold_backward")
-def unfold_backward(g: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
+@rule("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
+def view_backward(g: TensorMeta, sizes: Sequence[IntLike], *_: Any) -> TensorMeta:
     return new(sizes, g.dtype, g.device)

@@ -26,7 +26,7 @@ from .core import (
     strides_for,
     suggest_format,
 )
-from .strides import preserve_strides
+from .strides import like, preserve_strides
 from .types import opmath
 
 __all__: list[str] = []
@@ -440,7 +440,7 @@ def elementwise_loss(x: TensorMeta, target: TensorMeta, *args: Any, **kwargs: An
 
 @rule("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward")
 def loss_backward(g: TensorMeta, x: TensorMeta, *_: Any, **__: Any) -> TensorMeta:
-    return TensorMeta(x.shape, preserve_strides(x), x.dtype, x.device)
+    return like(x)
 
 
 def _check_classes(x: TensorMeta, target: TensorMeta, weight: TensorMeta | None) -> None:

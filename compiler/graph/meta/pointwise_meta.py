@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .core import RULES, TensorMeta, broadcast_shapes, contiguous_strides, rule
-from .strides import elementwise_strides, preserve_strides
+from .strides import elementwise_strides
 from .types import is_int, result_type, to_complex_real
 
 __all__ = ["pointwise", "pointwise_dtype", "FLOAT_RESULT", "BOOL_RESULT", "generic_pointwise"]
@@ -217,11 +217,6 @@ _FIRST = """relu relu6 leaky_relu elu gelu silu hardswish hardsigmoid mish softp
 @rule(*_FIRST)
 def same_as_input(a: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
     return pointwise([a], a.dtype)
-
-
-@rule("hardtanh", "nan_to_num")
-def written_into_empty_like(a: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
-    return TensorMeta(a.shape, preserve_strides(a), a.dtype, a.device)
 
 
 @rule("fill.Scalar", "fill.Tensor", "zero")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .core import DataDependentError, TensorMeta, is_zero, new, norm_dim, norm_dims, numel, rule
-from .strides import preserve_strides
+from .strides import like
 from .types import is_int, result_type, to_complex_real
 
 __all__ = ["reduced"]
@@ -26,13 +26,8 @@ def _sum_dtype(x: TensorMeta, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or (torch.int64 if is_int(x.dtype) else x.dtype)
 
 
-@rule("sum", "nansum")
+@rule("sum", "nansum", "prod")
 def sum_(x: TensorMeta, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
-    return reduced(x, dim, keepdim, _sum_dtype(x, dtype))
-
-
-@rule("prod")
-def prod(x: TensorMeta, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
     return reduced(x, dim, keepdim, _sum_dtype(x, dtype))
 
 
@@ -135,7 +130,7 @@ def argmax(x: TensorMeta, dim: int | None = None, keepdim: bool = False) -> Tens
 def any_(x: TensorMeta, dim: Any = None, keepdim: bool = False) -> TensorMeta:
     dtype = torch.uint8 if x.dtype is torch.uint8 else torch.bool
     if isinstance(dim, (list, tuple)) and not dim:  # an empty list reduces nothing
-        return TensorMeta(x.shape, preserve_strides(x), dtype, x.device)
+        return like(x, dtype)
     return reduced(x, dim, keepdim, dtype)
 
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Sequence
 
+import torch
+
 from ...symbolic.expr import IntLike
 from .core import TensorMeta, contiguous_strides, fold, is_channels_last, is_contiguous, is_dense, is_zero, less, same
 from .core import channels_last_strides
 
-__all__ = ["elementwise_strides", "preserve_strides"]
+__all__ = ["elementwise_strides", "like", "preserve_strides"]
+
+
+def like(m: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
+    """That of `empty_like(m, dtype=dtype)`."""
+    return TensorMeta(m.shape, preserve_strides(m), dtype or m.dtype, m.device)
 
 
 def elementwise_strides(shape: tuple, operands: Sequence[TensorMeta]) -> tuple:

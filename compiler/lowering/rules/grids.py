@@ -14,9 +14,9 @@ from ...symbolic.expr import as_expr
 from ..ir import Value, cast, const, index, indirect_symbol, prim
 from ..context import Lowering
 from ..rule_table import NoRule, rule
-from ..ref import Ref, contiguous_strides, is_one, numel, remap, reshape
+from ..ref import Ref, axis, contiguous_strides, is_one, numel, remap, reshape
 from .scatters import on_cpu
-from .windows import both, element_at, out_axis
+from .windows import both, element_at
 
 I64 = torch.int64
 NEAREST = 1  # of eager's modes; 0 is linear
@@ -87,7 +87,7 @@ def grid_sampler_3d(lo: Lowering, node: Any, x: Ref, grid: Ref, mode: int, paddi
     for d, (size, step) in enumerate(zip(x.shape[2:], contiguous_strides(x.shape)[2:])):
         a = _Along(size, padding, align, x.dtype)
         coordinate = remap(
-            grid, points, {**{k: out_axis(points, k) for k in range(4)}, 4: 2 - d}
+            grid, points, {**{k: axis(points, k) for k in range(4)}, 4: 2 - d}
         )  # (the last one is the first dimension's)
         taps.append([_kept(lo, a, step, points, p, w) for p, w in _taps(a, a.place(coordinate.value), mode)])
     return lo.pointwise(_sum(reshape(x, (*x.shape[:2], numel(x.shape[2:]))), shape, list(itertools.product(*taps))))
@@ -114,7 +114,7 @@ def _sum(x: Ref, shape: tuple, corners: Sequence[tuple[_Tap, ...]]) -> Value:
     """The sum over corners; those outside add nothing, whatever the weights. (Something is read there, too: reads under
     conditions are no gathers.)
     """
-    lead = {0: out_axis(shape, 0), **{1 + d: out_axis(shape, 2 + d) for d in range(3)}}
+    lead = {0: axis(shape, 0), **{1 + d: axis(shape, 2 + d) for d in range(3)}}
     total: Value | None = None
     for corner in corners:
         ok: Value | None = None

@@ -12,7 +12,7 @@ from ...symbolic.expr import Expr, as_expr
 from ..ir import Value, cast, check_index, const, index, indirect_symbol, indirect_values, prim
 from ..context import Lowering
 from ..rule_table import NoRule, rule
-from ..ref import Ref, dim_symbol, is_one, ranges_of, remap, value_range
+from ..ref import Ref, dim_symbol, is_empty, is_one, ranges_of, remap, value_range
 
 
 def refuse_nothing(size: Any) -> None:
@@ -45,10 +45,6 @@ def embedding(lo: Lowering, node: Any, weight: Ref, ids: Ref, *args: Any, **kw: 
     at = remap(ids, ids.shape + (1,), {d: dim_symbol(n, d) for d in range(ids.ndim)})
     row = position(at.value, weight.shape[0], "IndexError: index out of range in self", False, shape)
     return lo.pointwise(_read(weight, shape, {0: row, 1: dim_symbol(n, n - 1)}))
-
-
-def _empty(shape: Sequence[Any]) -> bool:
-    return any(type(s) is int and s == 0 for s in shape)
 
 
 def _read(x: Ref, shape: tuple, of_dim: dict[int, Any]) -> Value:
@@ -85,7 +81,7 @@ def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Re
     dim %= x.ndim
     m: dict[int, Any] = {d: dim_symbol(x.ndim, d) if not is_one(ids.shape[d]) else 0 for d in range(x.ndim)}
     message = f"RuntimeError: index out of bounds for dimension {dim} with size {x.shape[dim]}"
-    if _empty(ids.shape):
+    if is_empty(ids.shape):
         return lo.pointwise(const(0, x.dtype))  # nothing is read: nothing is out of bounds
     m[dim] = position(ids.value, x.shape[dim], message, False, ids.shape)
     return lo.pointwise(_read(x, ids.shape, m))
@@ -110,7 +106,7 @@ def index_tensor(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None]) -> 
     for d, i in used:
         at = remap(i, i.shape + (1,) * tail, {k: dim_symbol(i.ndim + tail, k) for k in range(i.ndim)})
         message = f"IndexError: index is out of bounds for dimension {d} with size {x.shape[d]}"
-        if _empty(shape):
+        if is_empty(shape):
             return lo.pointwise(const(0, x.dtype))  # as above
         m[d] = position(at.value, x.shape[d], message, True, shape)
     return lo.pointwise(_read(x, shape, m))

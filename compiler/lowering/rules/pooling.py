@@ -8,11 +8,11 @@ from typing import Any, Sequence
 
 import torch
 
-from ...symbolic.expr import Expr, as_expr
+from ...symbolic.expr import Expr
 from ..ir import Value, cast, const, index, prim
 from ..context import Lowering
 from ..rule_table import NoRule, rule
-from ..ref import Ref, dim_symbol, is_one, remap
+from ..ref import Ref, axis, remap
 
 MOST_TAPS = 16  # of a window
 i64 = torch.int64
@@ -32,10 +32,6 @@ def _fits(lo: Lowering, x: Ref, kernel: tuple[int, int], dilation: tuple[int, in
         torch.bfloat16,
     ):
         raise NoRule("pooling")
-
-
-def _at(d: int, shape: Sequence[Any]) -> Expr:
-    return as_expr(0) if is_one(shape[d]) else dim_symbol(4, d)
 
 
 def _within(e: Expr, n: int) -> Value:
@@ -60,13 +56,13 @@ def max_pool_backward(
     steps, pads = _pair(stride, window), _pair(padding, (0, 0))
     _fits(lo, g, window, _pair(dilation, (1, 1)), shape)
     f32 = torch.float32
-    here = index(_at(2, shape) * shape[3] + _at(3, shape))
+    here = index(axis(shape, 2) * shape[3] + axis(shape, 3))
     total: Value | None = None
     for a in range(-(-window[0] // steps[0])):
         for b in range(-(-window[1] // steps[1])):
-            oh, ow = (_at(2, shape) + pads[0]) // steps[0] - a, (_at(3, shape) + pads[1]) // steps[1] - b
+            oh, ow = (axis(shape, 2) + pads[0]) // steps[0] - a, (axis(shape, 3) + pads[1]) // steps[1] - b
             inside = prim("logical_and", _within(oh, g.shape[2]), _within(ow, g.shape[3]))
-            at = {0: _at(0, shape), 1: _at(1, shape), 2: oh, 3: ow}
+            at = {0: axis(shape, 0), 1: axis(shape, 1), 2: oh, 3: ow}
             mine = prim("eq", remap(indices, shape, at).value, here)
             v = prim(
                 "masked",

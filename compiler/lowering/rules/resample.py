@@ -16,8 +16,8 @@ from ..context import Lowering
 from ..rule_table import NoRule, rule
 from ..buffer_strides import strides_of
 from ..promote import rounded
-from ..ref import Ref, is_one, remap
-from .windows import element_at, out_axis
+from ..ref import Ref, axis, is_one, remap
+from .windows import element_at
 
 I64 = torch.int64
 
@@ -59,7 +59,7 @@ def _nearest(exact: bool) -> Any:
         shape = lo.out_shape()
         lead = len(shape) - n
         at = [
-            _nearest_position(x.shape[lead + k], shape[lead + k], s, out_axis(shape, lead + k), exact, x.dtype)
+            _nearest_position(x.shape[lead + k], shape[lead + k], s, axis(shape, lead + k), exact, x.dtype)
             for k, s in enumerate(_scales(scales, n))
         ]
         return lo.pointwise(element_at(x, shape, lead, at))
@@ -131,7 +131,7 @@ class _Row:
         self.lo, self.shape, self.d = lo, shape, d
         channels = strides_of(lo.meta())[1] if len(shape) == 4 else 0
         self.known = type(channels) is int and channels == 1 and lo._device().type == "cpu" and not is_one(shape[1])
-        self.at = out_axis(shape[d : d + 1], 0) if self.known else out_axis(shape, d)
+        self.at = axis(shape[d : d + 1], 0) if self.known else axis(shape, d)
 
     def kept(self, v: Value) -> Value:
         if not self.known:
@@ -139,7 +139,7 @@ class _Row:
         return remap(
             self.lo.store(v, self.shape[self.d : self.d + 1], suffix="_row"),
             self.shape,
-            {0: out_axis(self.shape, self.d)},
+            {0: axis(self.shape, self.d)},
         ).value
 
 
@@ -150,7 +150,7 @@ def _linear(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
     lead = len(shape) - n
     taps: list[list[tuple[Expr, Value | None]]] = []
     for k, s in enumerate(_scales(scales, n)):
-        old, new, o = x.shape[lead + k], shape[lead + k], out_axis(shape, lead + k)
+        old, new, o = x.shape[lead + k], shape[lead + k], axis(shape, lead + k)
         if is_one(old):
             taps.append([(as_expr(0), None)])
             continue
@@ -183,7 +183,7 @@ def _along_rows(
         return _weighted(x, shape, lead, taps, t)
     between = (*shape[:-1], x.shape[-1])
     rows = lo.store(
-        _weighted(x, between, lead, [*taps[:-1], [(out_axis(between, len(between) - 1), None)]], t),
+        _weighted(x, between, lead, [*taps[:-1], [(axis(between, len(between) - 1), None)]], t),
         between,
         t,
         suffix="_rows",
@@ -218,7 +218,7 @@ def bicubic(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], align: bool, *
     lead = len(shape) - 2
     taps: list[list[tuple[Expr, Value | None]]] = []
     for k, s in enumerate(_scales(scales, 2)):
-        old, new, o = x.shape[lead + k], shape[lead + k], out_axis(shape, lead + k)
+        old, new, o = x.shape[lead + k], shape[lead + k], axis(shape, lead + k)
         if isinstance(old, int) and isinstance(new, int) and old == new:
             taps.append([(o, None)])
             continue

@@ -24,7 +24,19 @@ from ..context import Lowering
 from ..rule_table import NoRule, rule
 from ..buffer_strides import strides_of
 from ..promote import compute_dtype, operand, rounded
-from ..ref import Ref, contiguous_strides, dim_symbol, is_one, numel, ref_of_buffer, remap, reshape, same
+from ..ref import (
+    Ref,
+    axis,
+    contiguous_strides,
+    dim_symbol,
+    is_empty,
+    is_one,
+    numel,
+    ref_of_buffer,
+    remap,
+    reshape,
+    same,
+)
 from .indexing import refuse_nothing
 from .views import no_shared_memory
 
@@ -65,10 +77,6 @@ def start(lo: Lowering, x: Ref | Value, k: int | None = None) -> Buffer:
     return lo.store(cast(x.value if isinstance(x, Ref) else x, m.dtype), shape, m.dtype, stride).value.attr[0]
 
 
-def _empty(shape: Sequence[Any]) -> bool:
-    return any(type(s) is int and s == 0 for s in shape)
-
-
 def store_at(
     lo: Lowering,
     b: Buffer,
@@ -81,7 +89,7 @@ def store_at(
     """Over `shape`, store `value` at position `at` of each of b's dimensions (or of `strides`): an axis, or a checked
     position.
     """
-    if _empty(shape) or (_empty(b.shape) and not any(isinstance(p, Value) for p in at)):
+    if is_empty(shape) or (is_empty(b.shape) and not any(isinstance(p, Value) for p in at)):
         return ref_of_buffer(b)
     n = len(shape)
     e = as_expr(0)
@@ -101,10 +109,6 @@ def store_at(
         LoopNest(b, kept, e, put(cast(value, b.dtype), positions), order, None, axes, mode, lo.origins(), lo.lines())
     )
     return ref_of_buffer(b)
-
-
-def axis(shape: Sequence[Any], d: int) -> Expr:
-    return as_expr(0) if is_one(shape[d]) else dim_symbol(len(shape), d)
 
 
 def checked(i: Value, size: Any, message: str, wrap: bool = False) -> Value:
@@ -279,7 +283,7 @@ def diagonal_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, offset: int = 0,
         at[d] = axis(shape, k)
     along = axis(shape, len(shape) - 1)
     at[dim1], at[dim2] = along + max(0, -offset), along + max(0, offset)
-    if _empty(shape):
+    if is_empty(shape):
         return ref_of_buffer(b)
     return _store_strided(lo, b, shape, src.value, at, b.stride)
 
@@ -291,7 +295,7 @@ def as_strided_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, size: Any, str
         raise NoRule("positions that may coincide")
     no_shared_memory(lo)
     b = start(lo, x)
-    if _empty(shape):
+    if is_empty(shape):
         return ref_of_buffer(b)
     return _store_strided(
         lo,

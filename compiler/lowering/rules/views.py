@@ -13,7 +13,7 @@ from ..ir import const, index, load, prim
 from ..context import Lowering
 from ..rule_table import NoRule, rule, view_rule
 from ..buffer_strides import same_strides, strides_of
-from ..ref import Ref, dim_symbol, flat_index, is_one, ranges_of, remap, reshape, same, shape_of, strided
+from ..ref import Ref, axis, dim_symbol, flat_index, is_one, numel, ranges_of, remap, reshape, same, shape_of, strided
 from ..rewrite import tidy
 
 
@@ -165,24 +165,13 @@ def flip(lo: Lowering, node: Any, x: Ref, dims: Any) -> Ref:
 
 @rule("aten.roll.default")
 def roll(lo: Lowering, node: Any, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
-    y = x if dims else reshape(x, (maybe_int(_numel(x)),))
+    y = x if dims else reshape(x, (numel(x.shape),))
     m: dict[int, Any] = {}
     for s, d in zip(shifts, dims or (0,)):
         d %= max(y.ndim, 1)
         m[d] = (m.get(d, dim_symbol(y.ndim, d)) - s) % as_expr(y.shape[d])
     y = remap(y, y.shape, m)
     return lo.pointwise((y if dims else reshape(y, x.shape)).value)
-
-
-def _numel(x: Ref) -> Expr:
-    n = as_expr(1)
-    for s in x.shape:
-        n = n * s
-    return n
-
-
-def _at(x: Ref, d: int) -> Expr:
-    return as_expr(0) if is_one(x.shape[d]) else dim_symbol(x.ndim, d)
 
 
 # ---- a part of a tensor replaced
@@ -202,7 +191,7 @@ def slice_scatter(
     dim %= x.ndim
     no_shared_memory(lo)
     first = as_expr(slice_start(start, x.shape[dim]))
-    at = _at(x, dim)
+    at = axis(x.shape, dim)
     count = as_expr(src.shape[dim])
     ranges = ranges_of(x.shape)
     inside = [prim("ge", index(at), index(first)), prim("lt", index(at), index(first + (count - 1) * step + 1))]
@@ -225,5 +214,5 @@ def select_scatter(lo: Lowering, node: Any, x: Ref, src: Ref, dim: int, i: Any) 
     no_shared_memory(lo)
     kept = [d for d in range(n) if d != dim]
     s = remap(src, x.shape, {k: dim_symbol(n, d) for k, d in enumerate(kept)})
-    cond = prim("eq", index(_at(x, dim)), index(as_expr(_wrap(i, x.shape[dim]))))
+    cond = prim("eq", index(axis(x.shape, dim)), index(as_expr(_wrap(i, x.shape[dim]))))
     return lo.pointwise(prim("where", cond, s.value, x.value))

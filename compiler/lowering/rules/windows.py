@@ -13,7 +13,7 @@ from ..ir import Value, cast, const, index, prim
 from ..context import Lowering, summed
 from ..rule_table import NoRule, rule
 from ..promote import compute_dtype, rounded
-from ..ref import Ref, dim_symbol, is_one, remap, reshape
+from ..ref import Ref, axis, dim_symbol, is_one, remap, reshape
 from .scatters import on_cpu
 
 __all__ = ["element_at"]
@@ -39,10 +39,6 @@ def element_at(
     m.update({lead + k: as_expr(p) for k, p in enumerate(at)})
     v = remap(x, shape, m).value
     return v if inside is None else prim("masked", inside, v, const(fill, v.dtype))
-
-
-def out_axis(shape: Sequence[Any], d: int) -> Expr:
-    return as_expr(0) if is_one(shape[d]) else dim_symbol(len(shape), d)
 
 
 def within(e: Expr, size: Any, least: Any, greatest: Any) -> Condition:
@@ -95,7 +91,7 @@ def avg_pool(
     lead = len(shape) - n
     up = compute_dtype(x.dtype)
     sizes = x.shape[lead:]
-    firsts = [out_axis(shape, lead + k) * stride[k] - padding[k] for k in range(n)]
+    firsts = [axis(shape, lead + k) * stride[k] - padding[k] for k in range(n)]
     exact = not ceil_mode and not any(padding)  # every window lies inside
 
     def term(offsets: Sequence[Any], over: Sequence[Any], here: Sequence[Expr]) -> Value:
@@ -176,7 +172,7 @@ def adaptive_avg_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> R
     if not x.dtype.is_floating_point:
         raise NoRule("averages of integers")
     up = compute_dtype(x.dtype)
-    windows = [_window(x.shape[lead + k], shape[lead + k], out_axis(shape, lead + k)) for k in range(n)]
+    windows = [_window(x.shape[lead + k], shape[lead + k], axis(shape, lead + k)) for k in range(n)]
     kernel = [w[1] for w in windows]
 
     def term(offsets: Sequence[Any], over: Sequence[Any], here: Sequence[Expr]) -> Value:
@@ -222,7 +218,7 @@ def adaptive_max_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> t
     lead = len(shape) - n
     if not x.dtype.is_floating_point:
         raise NoRule("maxima of integers")
-    windows = [_window(x.shape[lead + k], shape[lead + k], out_axis(shape, lead + k)) for k in range(n)]
+    windows = [_window(x.shape[lead + k], shape[lead + k], axis(shape, lead + k)) for k in range(n)]
     kernel, firsts = [w[1] for w in windows], [w[0] for w in windows]
 
     def value(offsets: Sequence[Any], over: Sequence[Any]) -> Value:
@@ -296,7 +292,7 @@ def max_pool(
     at: Value | None = None
     for offsets in itertools.product(*(range(k) for k in kernel)):
         inside: Condition = None
-        here = [out_axis(shape, lead + k) * stride[k] + (offsets[k] * dilation[k] - padding[k]) for k in range(n)]
+        here = [axis(shape, lead + k) * stride[k] + (offsets[k] * dilation[k] - padding[k]) for k in range(n)]
         if not exact:
             for k in range(n):
                 reach, first = _last(shape[lead + k], stride[k]), offsets[k] * dilation[k] - padding[k]
@@ -347,7 +343,7 @@ def im2col(
     shape = (*x.shape[:lead], kernel[0], kernel[1], *outs_)
     at, inside = [], None
     for k in range(2):
-        e = out_axis(shape, lead + 2 + k) * stride[k] - padding[k] + out_axis(shape, lead + k) * dilation[k]
+        e = axis(shape, lead + 2 + k) * stride[k] - padding[k] + axis(shape, lead + k) * dilation[k]
         reach = _last(outs_[k], stride[k])
         most = None if reach is None else reach - padding[k] + dilation[k] * (kernel[k] - 1)
         inside = both(inside, within(e, sizes[k], -padding[k], most))
@@ -382,7 +378,7 @@ def col2im(
     for offsets in itertools.product(range(kernel[0]), range(kernel[1])):
         at, inside = [], None
         for k in range(2):
-            e = out_axis(shape, lead + k) + (padding[k] - offsets[k] * dilation[k])
+            e = axis(shape, lead + k) + (padding[k] - offsets[k] * dilation[k])
             step = stride[k]
             if step > 1:
                 inside = both(inside, prim("eq", index(e % step), const(0, torch.int64)))
@@ -406,7 +402,7 @@ def _pad(source: Any) -> Any:
         at = []
         for k in range(n):
             before, after = pad[2 * (n - 1 - k)], pad[2 * (n - 1 - k) + 1]
-            e = out_axis(shape, lead + k) - before
+            e = axis(shape, lead + k) - before
             cut = isinstance(before, int) and isinstance(after, int) and before <= 0 and after <= 0
             at.append(e if cut else source(e, as_expr(x.shape[lead + k])))
         return lo.pointwise(element_at(x, shape, lead, at))

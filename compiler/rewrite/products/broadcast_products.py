@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from ...graph.aten import AtenGraph
 from ...symbolic.expr import as_expr
-from ..pass_nodes import call_like
+from ..pass_nodes import call_like, permuted
 
 __all__ = ["broadcast_products"]
 
@@ -37,7 +37,7 @@ def broadcast_products(a: AtenGraph) -> None:
         columns = n.meta["val"].shape[2]
         with a.graph.inserting_before(n):
             if order == "swapped":
-                x = _swapped(a.graph, n, x)
+                x = permuted(a.graph, n, x, SWAPPED)
                 batch, rows = rows, batch
             elif order == "copied":
                 x = call_like(a.graph, n, aten.clone.default, x, memory_format=torch.contiguous_format)
@@ -80,12 +80,6 @@ def _order_of_rows(x: Node, hints: dict[str, int]) -> str | None:
         if by_row is batch * by_batch:
             return "swapped"
     return "copied" if rows.eval(hints) < MANY_ROWS else None
-
-
-def _swapped(g: torch.fx.Graph, like: Node, x: Node) -> Node:
-    if x.target is aten.permute.default and list(x.args[1]) == SWAPPED:
-        return x.args[0]
-    return call_like(g, like, aten.permute.default, x, SWAPPED)
 
 
 def _is(size: Any, value: int) -> bool:

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from ...symbolic.expr import as_expr
 from ...graph.aten import AtenGraph
-from ..pass_nodes import call_like
+from ..pass_nodes import call_like, permuted
 
 __all__ = ["turned_products"]
 
@@ -31,7 +31,7 @@ def turned_products(a: AtenGraph) -> None:
         if views is None or not others and not views:
             continue
         with a.graph.inserting_before(n):
-            x, y = (_swapped(a.graph, n, m) for m in reversed(n.args))
+            x, y = (permuted(a.graph, n, m, SWAPPED) for m in reversed(n.args))
             new = call_like(a.graph, n, aten.bmm.default, x, y)
         for u in others:
             u.replace_all_uses_with(new)
@@ -40,12 +40,6 @@ def turned_products(a: AtenGraph) -> None:
         for k, meta in views.items():
             a.plan[k] = replace(a.plan[k], meta=meta)
         a.graph.erase_node(n)
-
-
-def _swapped(g: torch.fx.Graph, like: Node, m: Node) -> Node:
-    if m.target is aten.permute.default and list(m.args[1]) == SWAPPED:
-        return m.args[0]
-    return call_like(g, like, aten.permute.default, m, SWAPPED)
 
 
 def _views(a: AtenGraph, n: Node) -> dict[int, Any] | None:

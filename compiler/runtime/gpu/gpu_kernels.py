@@ -108,7 +108,7 @@ def make_kernel(
     )
     unaligned = (lambda: _unaligned(k, source, target, index, opts)) if aligned else None
     wide = (lambda: _wide(k, target, index, opts)) if source.limits else None
-    return launcher(k.name, index, parts, _n_buffers(k), sizes, facts, unaligned, wide)
+    return launcher(k.name, index, parts, k.n_buffers, sizes, facts, unaligned, wide)
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,6 @@ def launcher(
         return native.CudaKernel(
             name, index, parts, n_buffers, len(sizes), facts.kinds, flat, grid, limits, unaligned, wide, facts.walks
         )
-
-
-def _n_buffers(k: GeneratedKernel) -> int:
-    return len(k.kernel.inputs) + len(k.kernel.outputs)
 
 
 def _walks(k: GeneratedKernel, source: TritonSource) -> tuple:

@@ -23,12 +23,12 @@ from ... import events
 from ...codegen.cuda.product import product_choices
 from ...codegen.generated import Generated, GeneratedKernel
 from ...codegen.triton.tiles.plans import tile_choices
-from ...codegen.triton.layout import Choices, GpuTarget, at_hints, numel
+from ...codegen.triton.layout import Choices, GpuTarget, at_hints
 from ...codegen.triton.print_kernel import print_kernel
 from ...codegen.triton.printer import without_locals
 from ...codegen.triton.product import find_product
 from ...errors import ToolchainError
-from ...lowering.ir import Buffer, Kernel
+from ...lowering.ir import Buffer, Kernel, numel
 from ...symbolic.expr import as_expr
 from ..cache import content_key, open_cache
 from .compile import Binary, Job, compile_all

@@ -15,12 +15,12 @@ from dataclasses import replace
 
 import torch
 
-from ....lowering.ir import Kernel, Stage, Value
+from ....lowering.ir import Kernel, Stage, Value, numel
 from ....lowering.templates import WORD, AttentionGradients, DropoutAttention
 from ....symbolic.expr import Expr, as_expr, ceildiv, integer, symbol
 from .plans import held
 from ..dtypes import ttype
-from ..layout import GpuTarget, Layout, numel
+from ..layout import GpuTarget, Layout
 from ..printer import Function, Printer
 from ..split import Scratch
 from .row_tiles import LOG2E

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....lowering.ir import Axis, Kernel
+from ....lowering.ir import Axis, Kernel, numel
 from ....lowering.templates import AttentionGradients, Contraction, DropoutAttention
 from ..dtypes import ttype
-from ..layout import Choices, GpuTarget, Layout, at_hints, is_wide, numel
+from ..layout import Choices, GpuTarget, Layout, at_hints, is_wide
 
 __all__ = ["held", "plan_tiles", "tile_choices"]
 

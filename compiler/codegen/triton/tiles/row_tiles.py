@@ -12,12 +12,12 @@ from typing import Any, Callable, Iterable, Sequence
 
 import torch
 
-from ....lowering.ir import Axis, Value, walk
+from ....lowering.ir import Axis, Value, walk, numel
 from ....lowering.rewrite import Rewriter
 from ....symbolic.expr import ZERO, Expr, as_expr, ceildiv, integer, symbol
 from .plans import held
 from ..dtypes import ttype
-from ..layout import Layout, numel
+from ..layout import Layout
 from ..prims import Operand
 from ..printer import Printer
 from ..values import Names, Values

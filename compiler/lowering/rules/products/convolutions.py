@@ -13,7 +13,7 @@ from ...context import Lowering
 from ...rule_table import rule
 from ...buffer_strides import same_strides, strides_of
 from ...promote import operand
-from ...ref import Ref, contiguous_strides, dim_symbol, is_one, numel, ref_of_buffer, remap, same, strided
+from ...ref import Ref, axis, contiguous_strides, is_one, numel, ref_of_buffer, remap, same, strided
 from .products import LEAST, in_memory, worth_it
 
 __all__: list[str] = []
@@ -72,7 +72,7 @@ def _product(
     """The sum over `reduced` dimensions of `shape` of left * right, which are read where `at` says: dimension of the
     operand -> symbol.
     """
-    a, b = (remap(x, shape, {d: _at(shape, k) for d, k in m.items()}) for x, m in zip((left, right), at))
+    a, b = (remap(x, shape, {d: axis(shape, k) for d, k in m.items()}) for x, m in zip((left, right), at))
     out = lo.reduce(
         "sum", prim("mul", a.value, b.value), shape, reduced, False, stride=stride, suffix=suffix, logical_order=True
     )
@@ -101,7 +101,7 @@ def _to_pixels(lo: Lowering, weight: Ref, image: Ref, to: int, stride: Any, inne
             None,
             suffix,
         )
-        return remap(out, result, {n - 1: _at(result, 1), **{d - 1: _at(result, d) for d in pixels}})
+        return remap(out, result, {n - 1: axis(result, 1), **{d - 1: axis(result, d) for d in pixels}})
     shape = (batch, channels, *many, reduced)
     return _product(
         lo,
@@ -113,10 +113,6 @@ def _to_pixels(lo: Lowering, weight: Ref, image: Ref, to: int, stride: Any, inne
         None if inner else stride,
         suffix,
     )
-
-
-def _at(shape: Sequence[Any], d: int) -> Any:
-    return as_expr(0) if is_one(shape[d]) else dim_symbol(len(shape), d)
 
 
 @rule("aten.convolution.default")
@@ -143,7 +139,7 @@ def convolution(
     out = _to_pixels(lo, weight, image, 0, strides_of(m), bias is not None, "_product" if bias is not None else "")
     if bias is None:
         return out
-    b = remap(bias, out.shape, {0: _at(out.shape, 1)})
+    b = remap(bias, out.shape, {0: axis(out.shape, 1)})
     return lo.pointwise(prim("add", out.value, operand(b, torch.float32)))
 
 
@@ -186,7 +182,7 @@ def convolution_backward(
             lo, gradient, image, shape, ({1: 0, **where}, {1: 1, **where}), list(range(2, n + 1)), None, "_1"
         )
         to = lo.meta(k=1)
-        dw = remap(flat, to.shape, {0: _at(to.shape, 0), 1: _at(to.shape, 1)})
+        dw = remap(flat, to.shape, {0: axis(to.shape, 0), 1: axis(to.shape, 1)})
     return dx, dw, None
 
 
