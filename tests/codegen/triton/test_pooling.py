@@ -7,11 +7,27 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 from tcompile.compiler.fusion.schedule import Extern  # noqa: E402
-from tcompile.compiler.graph.decompose.table import TABLE  # noqa: E402
+from tcompile.compiler.graph.decompose.table import TABLE, Builder  # noqa: E402
+from tcompile.compiler.graph.meta import TensorMeta  # noqa: E402
+from tcompile.compiler.lowering.ref import contiguous_strides  # noqa: E402
 
 from .as_gpu import as_gpu, check_as_gpu  # noqa: E402
 
 aten = torch.ops.aten
+
+
+def test_backward_of_maximum_pooling_on_a_gpu_is_left_to_its_rule():
+    graph = torch.fx.Graph()
+
+    def image(size, dtype=torch.float32):
+        node = graph.placeholder("x")
+        shape = (2, 3, size, size)
+        node.meta["val"] = TensorMeta(shape, contiguous_strides(shape), dtype, torch.device("cuda", 0))
+        return node
+
+    args = image(4), image(8), [2, 2], [2, 2], [0, 0], [1, 1], False, image(4, torch.int64)
+    taken_apart = TABLE.get(aten.max_pool2d_with_indices_backward.default)
+    assert taken_apart is None or taken_apart(Builder(graph), *args) is NotImplemented
 
 
 @pytest.mark.parametrize(
