@@ -282,95 +282,83 @@ def _where(r: Any, b: s.Break) -> str:
 
 
 def _findings(r: Any) -> list[s.Finding]:
-    out = numerics_findings(r)
+    found = [
+        *_limits(r),
+        *numerics_findings(r),
+        *_broken(r),
+        *_ping_pong(r),
+        *_memory(r),
+        *_compiled_again(r),
+        *_ran_eager(r),
+    ]
+    return sorted(found, key=lambda f: f.severity != "warning")[:_MAX_FINDINGS]  # what a person can act on comes first
+
+
+def _broken(r: Any) -> list[s.Finding]:
+    """Graph breaks; several that nobody has to change are one finding."""
+    out = []
     told = set()
     harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless))
     for i, b in enumerate(r.graph_breaks):
-        if (
-            b.harmless and len(harmless) > 1 or (b.file, b.line, b.remedy or b.reason) in told
-        ):  # two calls on one line, or one line in two frames: one thing to do
+        thing = (b.file, b.line, b.remedy or b.reason)
+        if b.harmless and len(harmless) > 1 or thing in told:  # two calls on one line, or one line in two frames
             continue
-        told.add((b.file, b.line, b.remedy or b.reason))
-        out.append(
-            s.Finding(
-                "info" if b.harmless else "warning",
-                *_with_action(
-                    f"{_where(r, b)}: {b.reason}",
-                    _OWN_ERROR if b.kind == "exception" and r.raised else b.remedy,
-                ),
-                f"breaks/{i}",
-                b.line,
-                None,
-            )
-        )
+        told.add(thing)
+        remedy = _OWN_ERROR if b.kind == "exception" and r.raised else b.remedy
+        text, action = _with_action(f"{_where(r, b)}: {b.reason}", remedy)
+        out.append(s.Finding("info" if b.harmless else "warning", text, action, f"breaks/{i}", b.line, None))
     if len(harmless) > 1:
         first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless)
         more = f" and {len(harmless) - 4} more" if len(harmless) > 4 else ""
-        out.append(
-            s.Finding(
-                "info",
-                f"{', '.join(harmless[:4])}{more} ran as plain Python; the code around them is compiled, and no change"
-                " is needed",
-                "",
-                f"breaks/{first}",
-                r.graph_breaks[first].line,
-                None,
-            )
+        text = (
+            f"{', '.join(harmless[:4])}{more} ran as plain Python; the code around them is compiled, and no change is"
+            " needed"
         )
+        out.append(s.Finding("info", text, "", f"breaks/{first}", r.graph_breaks[first].line, None))
+    return out
+
+
+def _limits(r: Any) -> list[s.Finding]:
+    """Functions that were compiled so often that they are not any more, the latest first."""
+    out = []
     for i, f in enumerate(r.frames):
-        if f.status == "limit":
-            last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
-            why = f": {subject(last)} changes every call" if last is not None else ""
-            action = (
-                last.suggestion if last is not None else ""
-            ) or "raise tcompile.config.recompile_limit, or pass dynamic=True"
-            out.insert(
-                0,
-                s.Finding(
-                    "warning",
-                    f"`{f.name}` reached the {f.reason.removesuffix(')')}){why}",
-                    action,
-                    f"frames/{i}",
-                    f.line,
-                ),
-            )
-    out += _ping_pong(r)
-    out += _memory(r)
+        if f.status != "limit":
+            continue
+        last = next((c for c in reversed(r.recompiles) if c.frame == i), None)
+        why = f": {subject(last)} changes every call" if last is not None else ""
+        advice = last.suggestion if last is not None else ""
+        action = advice or "raise tcompile.config.recompile_limit, or pass dynamic=True"
+        text = f"`{f.name}` reached the {f.reason.removesuffix(')')}){why}"
+        out.append(s.Finding("warning", text, action, f"frames/{i}", f.line))
+    return out[::-1]
+
+
+def _compiled_again(r: Any) -> list[s.Finding]:
     took = recompile_seconds(r)
     by_cause: dict[tuple, list[int]] = {}
     for i, c in enumerate(r.recompiles):
         by_cause.setdefault((c.frame, subject(c)), []).append(i)
+    out = []
     for (_, what), which in by_cause.items():
         c = r.recompiles[which[-1]]
-        cost = sum(took[n] for n in which)
-        out.append(
-            s.Finding(
-                "info" if len(which) < 3 else "warning",
-                *_with_action(
-                    f"{_called(c.frame_name)} was compiled again{f' {len(which)} times' if len(which) > 1 else ''}"
-                    f" because {what} changed ({c.expected} → {c.got})",
-                    c.suggestion,
-                ),
-                f"recompiles/{which[-1]}",
-                c.line,
-                cost or None,
-            )
+        times = f" {len(which)} times" if len(which) > 1 else ""
+        text, action = _with_action(
+            f"{_called(c.frame_name)} was compiled again{times} because {what} changed ({c.expected} → {c.got})",
+            c.suggestion,
         )
+        cost = sum(took[n] for n in which) or None
+        severity = "info" if len(which) < 3 else "warning"
+        out.append(s.Finding(severity, text, action, f"recompiles/{which[-1]}", c.line, cost))
+    return out
+
+
+def _ran_eager(r: Any) -> list[s.Finding]:
+    out = []
     for i, f in enumerate(r.fallbacks):
-        out.append(
-            s.Finding(
-                "info",
-                (
-                    f.reason  # which may begin with its subject
-                    if f.reason.startswith(f.what)
-                    else f"{f.what} ran eager{f' {f.count} times' if f.count > 1 else ''}: {f.reason}"
-                ),
-                "",
-                f"fallbacks/{i}",
-            )
-        )
-    out.sort(key=lambda f: f.severity != "warning")  # what a person can act on comes first
-    return out[:_MAX_FINDINGS]
+        times = f" {f.count} times" if f.count > 1 else ""
+        text = f.reason if f.reason.startswith(f.what) else f"{f.what} ran eager{times}: {f.reason}"
+        out.append(s.Finding("info", text, "", f"fallbacks/{i}"))
+    return out
 
 
 def _breaks_told(r: Any) -> str:
