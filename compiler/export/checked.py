@@ -60,58 +60,21 @@ def _recurrent(
 
 
 def _checked_recurrent(kind: str, original: Callable, gates: int) -> Callable:
-    def padded(
-        data: torch.Tensor,
-        states: Any,
-        weights: Any,
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> Any:
-        if data.dim() != 3:
-            raise ExportError(f"{kind} takes three dimensions, got {data.dim()}")
-        _recurrent(
-            kind,
-            gates,
-            data,
-            states if kind == "lstm" else (states,),
-            data.shape[0 if batch_first else 1],
-            weights,
-            has_biases,
-            num_layers,
-            bidirectional,
-        )
-        return original(data, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first)
-
-    def packed(
-        data: torch.Tensor,
-        batch_sizes: torch.Tensor,
-        states: Any,
-        weights: Any,
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-    ) -> Any:
-        _recurrent(
-            kind,
-            gates,
-            data,
-            states if kind == "lstm" else (states,),
-            None,
-            weights,
-            has_biases,
-            num_layers,
-            bidirectional,
-        )
-        return original(data, batch_sizes, states, weights, has_biases, num_layers, dropout, train, bidirectional)
-
-    def checked(*args: Any) -> Any:
-        return (padded if isinstance(args[2], (tuple, list)) else packed)(*args)
+    def checked(data: torch.Tensor, *args: Any) -> Any:
+        if len(args) != 8:
+            raise ExportError(f"{kind} takes 9 arguments, got {1 + len(args)}")
+        is_packed = isinstance(
+            args[2], (tuple, list)
+        )  # (batch_sizes, states, weights, ...), else (states, weights, ...)
+        states, weights, has_biases, layers, _, _, bidirectional = args[1:] if is_packed else args[:-1]
+        batch = None
+        if not is_packed:
+            if data.dim() != 3:
+                raise ExportError(f"{kind} takes three dimensions, got {data.dim()}")
+            batch = data.shape[0 if args[-1] else 1]
+        states = states if kind == "lstm" else (states,)
+        _recurrent(kind, gates, data, states, batch, weights, has_biases, layers, bidirectional)
+        return original(data, *args)
 
     checked.__name__ = checked.__qualname__ = kind
     return checked

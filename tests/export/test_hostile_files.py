@@ -621,6 +621,17 @@ def test_operators_that_check_too_little_are_checked():
     for states, given, layers in wrong:
         with pytest.raises(ExportError):
             lstm(x, states, given, True, layers, 0.0, False, False, False)
+    rows, sizes = torch.randn(5, 4), torch.tensor([2, 2, 1])
+    want = torch.lstm(rows, sizes, (h, h), weights, True, 1, 0.0, False, False)
+    torch.testing.assert_close(lstm(rows, sizes, (h, h), weights, True, 1, 0.0, False, False), want)
+    for states, given, layers in wrong[:4]:
+        with pytest.raises(ExportError):
+            lstm(rows, sizes, states, given, True, layers, 0.0, False, False)
+    for many in (torch.tensor([4, 1]), torch.tensor([2, 2, 2]), torch.tensor([2, 3])):
+        with pytest.raises(RuntimeError):
+            lstm(rows, many, (h, h), weights, True, 1, 0.0, False, False)
+    with pytest.raises(ExportError):
+        lstm(x, (h, h), weights, True, 1, 0.0, False, False)
     with pytest.raises(ExportError):
         checked.CHECKED[torch._weight_norm](torch.randn(300, 400), torch.randn(1), 0)
     with pytest.raises(ExportError):
