@@ -41,7 +41,7 @@ def _finish(lo: Lowering, acc: Ref, dtype: torch.dtype) -> Ref:
     return acc if acc.dtype == dtype else lo.store(rounded(acc.value, dtype), acc.shape, dtype)
 
 
-@rule("aten.sum.default", "aten.sum.dim_IntList", "aten.nansum.default")
+@rule("aten.sum.dim_IntList", "aten.nansum.default")
 def sum_(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
     _real(x)
     out = lo.meta().dtype
@@ -56,7 +56,7 @@ def operand_count(shape: Sequence[Any], dims: Sequence[int], dtype: torch.dtype)
     return C(n.value, dtype) if n.is_const else cast(index(n), dtype)
 
 
-@rule("aten.prod.default", "aten.prod.dim_int")
+@rule("aten.prod.dim_int")
 def prod(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
     _real(x)
     out = lo.meta().dtype
