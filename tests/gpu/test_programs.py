@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 import tcompile
 
+from ..lowering.helper import UNARY
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 
@@ -37,50 +39,6 @@ def check(fn, *args, atol=None, rtol=None, compiled=None, **kw):
 @pytest.mark.parametrize("n", [0, 1, 1000, 1 << 20, (1 << 22) + 3])
 def test_pointwise(n):
     check(lambda a, b: torch.relu((a + b) * a - b) * 2 + torch.sin(a), randn(n), randn(n))
-
-
-UNARY = [
-    "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "ceil",
-    "cos",
-    "cosh",
-    "erf",
-    "erfc",
-    "exp",
-    "exp2",
-    "expm1",
-    "floor",
-    "frac",
-    "isinf",
-    "isnan",
-    "lgamma",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "logical_not",
-    "neg",
-    "reciprocal",
-    "relu",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "signbit",
-    "sin",
-    "sinh",
-    "sqrt",
-    "square",
-    "tan",
-    "tanh",
-    "trunc",
-]
 
 
 @pytest.mark.parametrize("dtype", [f32, f64, bf16, f16])

@@ -13,10 +13,19 @@ from tcompile.compiler.fusion.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Launch, Schedule
 from tcompile.compiler.fusion.verify_schedule import verify_schedule
 from tcompile.compiler.lowering.lower import lower
+from tcompile.compiler.lowering.primitives import PRIMS, SPECIAL
 from tcompile.compiler.lowering.ref import contiguous_strides
 from tcompile.compiler.lowering.verify_loops import verify_lowered
 
 from ..graph.helpers import graph_of
+
+
+# primitives of one float that every target has, and that torch has under the same name
+UNARY = [
+    name
+    for name, row in PRIMS.items()
+    if row.operands == 1 and name not in SPECIAL and name not in ("bitwise_not", "erf_rough")
+]
 
 
 def _flat(out: Any) -> Any:

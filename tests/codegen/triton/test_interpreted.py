@@ -8,6 +8,7 @@ pytest.importorskip("triton")
 
 from tcompile.compiler.codegen.triton.layout import Choices  # noqa: E402
 
+from ...lowering.helper import UNARY  # noqa: E402
 from .interpreter import check, compile_fn, generate, run  # noqa: E402
 
 f32, f64, bf16, f16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
@@ -17,50 +18,6 @@ LOOPED, SPLIT, PERSISTENT = Choices("looped", rblock=64), Choices("split", rbloc
 @pytest.mark.parametrize("n", [1, 31, 128, 1000, 4096])
 def test_pointwise_of_every_length(n):
     check(lambda a, b: torch.relu((a + b) * a - b) * 2 + 1, torch.randn(n), torch.randn(n), kinds={"pointwise"})
-
-
-UNARY = [
-    "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "ceil",
-    "cos",
-    "cosh",
-    "erf",
-    "erfc",
-    "exp",
-    "exp2",
-    "expm1",
-    "floor",
-    "frac",
-    "isinf",
-    "isnan",
-    "lgamma",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "logical_not",
-    "neg",
-    "reciprocal",
-    "relu",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "signbit",
-    "sin",
-    "sinh",
-    "sqrt",
-    "square",
-    "tan",
-    "tanh",
-    "trunc",
-]
 
 
 @pytest.mark.parametrize("dtype", [f32, f64, bf16])
