@@ -41,15 +41,11 @@ def worth_timing(calls: Sequence[EntryCall], report: Any) -> list[EntryCall]:
 def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> EntryCall:
     first = parts[0]
     code = getattr(first.fn, "__code__", None)
+    is_cell = code is not None and code.co_name == "<module>"
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
     breaks = any(b.frame in frames for b in report.graph_breaks)
-    elsewhere = (
-        _effects_elsewhere(report, frames, calls) if breaks else []
-    )  # what comes after a break may be a frame of another function
-    if breaks:
-        elsewhere += [
-            f"{frame_words(c.name)}: {c.why_not}" for c in calls if c.why_not == PLAIN_REST and c.name != first.name
-        ]
+    # what comes after a break may be a frame of another function
+    elsewhere = _effects_elsewhere(report, frames, calls) + _plain_rest(calls, first.name) if breaks else []
     if code is not None and code.co_qualname.startswith("<module>"):
         parts = [_with_names_put_back(c, [e for e in elsewhere if e.startswith("global ")]) for c in parts]
         elsewhere = [e for e in elsewhere if not any(e == f"global {name}" for c in parts for name in c.sets)]
@@ -58,27 +54,41 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
     effects += _impure(report, frames) + [_words(e) for e in elsewhere]
     if first.name in report.reran:  # all that it does besides is unknown: handlers of exceptions above all
         effects.append("plain Python where its graph raised")
-    args, kwargs = as_called(latest.fn, latest.args) if not latest.kwargs else (latest.args, latest.kwargs)
-    seconds = [c.compile_seconds for c in parts if c.compile_seconds is not None]
-    if seconds:  # a cell's first run has waited for whatever it compiled; the first call of a function for what is its
-        others = [] if code is not None and code.co_name == "<module>" else [c for c in calls if c.name != first.name]
-        seconds = [report.summary.compile_seconds - sum(c.compile_seconds or 0.0 for c in others)]
     effects = list(dict.fromkeys(e for some in effects for e in some.split(", ") if e))
-    more = f" and {len(effects) - _NAMED} more" if len(effects) > _NAMED else ""
-    why = f"it has effects ({', '.join(effects[:_NAMED])}{more})" if effects else ""
+    args, kwargs = as_called(latest.fn, latest.args) if not latest.kwargs else (latest.args, latest.kwargs)
     return replace(
         latest,
         name=frame_words(first.name),
         args=args,
         kwargs=kwargs,
         safe=not effects,
-        why_not=why,
+        why_not=_why_not(effects),
         graphs=[g for c in parts for g in c.graphs],
         latest=_latest(parts),
-        compile_seconds=sum(seconds) if seconds else None,
-        sets=_names_set(code) if code is not None and code.co_name == "<module>" else latest.sets,
+        compile_seconds=_compile_seconds(parts, [] if is_cell else [c for c in calls if c.name != first.name], report),
+        sets=_names_set(code) if code is not None and is_cell else latest.sets,
         attributes=tuple(dict.fromkeys(a for c in (calls if breaks else parts) for a in c.attributes)),
     )
+
+
+def _plain_rest(calls: Sequence[EntryCall], name: str) -> list[str]:
+    """Other functions that went on as plain Python."""
+    return [f"{frame_words(c.name)}: {c.why_not}" for c in calls if c.why_not == PLAIN_REST and c.name != name]
+
+
+def _why_not(effects: list[str]) -> str:
+    """In words, why a call can't be made again; empty where it can."""
+    if not effects:
+        return ""
+    more = f" and {len(effects) - _NAMED} more" if len(effects) > _NAMED else ""
+    return f"it has effects ({', '.join(effects[:_NAMED])}{more})"
+
+
+def _compile_seconds(parts: list[EntryCall], others: list[EntryCall], report: Any) -> float | None:
+    """A cell's first run has waited for whatever it compiled; the first call of a function for what is its own."""
+    if all(c.compile_seconds is None for c in parts):
+        return None
+    return report.summary.compile_seconds - sum(c.compile_seconds or 0.0 for c in others)
 
 
 def _latest(parts: Sequence[EntryCall]) -> list[GraphCall]:
