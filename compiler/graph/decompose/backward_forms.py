@@ -12,9 +12,9 @@ import torch
 
 from ..meta.core import numel
 from ..meta.types import opmath
-from .table import Builder, Node, decomposition
-from .nn_forms import has_no_elements, norms_fit, sizes_of
-from .pointwise_forms import dtype_of, upcast
+from .table import Builder, Node, decomposition, dtype_of, has_no_elements, shape_of
+from .nn_forms import norms_fit
+from .pointwise_forms import upcast
 
 __all__: list[str] = []
 
@@ -28,9 +28,9 @@ def _sum(b: Builder, x: Node, dims: list[int], keepdim: bool = False) -> Node:
 # ---- softmax and losses over classes
 @decomposition(aten._softmax_backward_data.default)
 def softmax_backward(b: Builder, g: Node, out: Node, dim: int, input_dtype: torch.dtype) -> Any:
-    if has_no_elements(out) or not sizes_of(out):
+    if has_no_elements(out) or not shape_of(out):
         return NotImplemented
-    d = dim % len(sizes_of(out))
+    d = dim % len(shape_of(out))
     y, u = upcast(b, out), upcast(b, g)
     gy = b.mul(u, y)
     return b.cast(b.sub(gy, b.mul(y, _sum(b, gy, [d], True))), input_dtype)
@@ -38,9 +38,9 @@ def softmax_backward(b: Builder, g: Node, out: Node, dim: int, input_dtype: torc
 
 @decomposition(aten._log_softmax_backward_data.default)
 def log_softmax_backward(b: Builder, g: Node, out: Node, dim: int, input_dtype: torch.dtype) -> Any:
-    if has_no_elements(out) or not sizes_of(out):
+    if has_no_elements(out) or not shape_of(out):
         return NotImplemented
-    d = dim % len(sizes_of(out))
+    d = dim % len(shape_of(out))
     p = b.unary("exp", upcast(b, out))
     one = g.meta.get("one_hot")  # of nll_loss_backward: one element in a row is not zero
     if one is not None and one[0] == d:
@@ -62,7 +62,7 @@ def nll_loss_backward(
     ignore_index: Any,
     total_weight: Node,
 ) -> Any:
-    shape = sizes_of(x)
+    shape = shape_of(x)
     if has_no_elements(x):
         return NotImplemented
     d, c = dtype_of(x), 1 if len(shape) > 1 else 0
@@ -75,8 +75,8 @@ def nll_loss_backward(
     if weight is not None:
         value = b.mul(value, b.emit(aten.index.Tensor, b.cast(weight, up), [b.where(keep, target, 0)]))
     value = b.where(keep, value, 0.0)
-    if sizes_of(value) != sizes_of(target):
-        value = b.expand(value, sizes_of(target))
+    if shape_of(value) != shape_of(target):
+        value = b.expand(value, shape_of(target))
     # classes are compared as int32, which takes half the room of a vector register
     value, target = (
         b.emit(aten.unsqueeze.default, value, c),
@@ -100,7 +100,7 @@ def mse_loss_backward(b: Builder, g: Node, x: Node, target: Node, reduction: int
 
 def _of_one_element(b: Builder, g: Node, x: Node, reduction: int) -> tuple[Node, float]:
     """The gradient of a loss, and the factor that its reduction (0 none, 1 mean, 2 sum) gives each element of it."""
-    u, n = upcast(b, g), numel(sizes_of(x)) if reduction == 1 else 1
+    u, n = upcast(b, g), numel(shape_of(x)) if reduction == 1 else 1
     return (u, 1.0 / n if n else 1.0) if isinstance(n, int) else (b.div(u, n), 1.0)
 
 
@@ -157,9 +157,9 @@ def layer_norm_backward(
 ) -> Any:
     if has_no_elements(x):
         return NotImplemented
-    n, k = len(sizes_of(x)), len(normalized_shape)
+    n, k = len(shape_of(x)), len(normalized_shape)
     inner, outer = list(range(n - k, n)), list(range(n - k))
-    size = numel([sizes_of(x)[d] for d in inner])
+    size = numel([shape_of(x)[d] for d in inner])
     if not isinstance(size, int):
         return NotImplemented
     u, v = upcast(b, g), upcast(b, x)
@@ -196,7 +196,7 @@ def batch_norm_backward(
 ) -> Any:
     if has_no_elements(x):
         return NotImplemented
-    shape = sizes_of(x)
+    shape = shape_of(x)
     dims = [0, *range(2, len(shape))]
     count = numel([shape[d] for d in dims])
     u, v = upcast(b, g), upcast(b, x)
@@ -256,7 +256,7 @@ def group_norm_backward(
         gw = u if weight is None else b.mul(u, b.cast(b.view(weight, [1, group, per, 1]), up))
         a, d = _sum(b, gw, [2, 3], True), _sum(b, b.mul(gw, xhat), [2, 3], True)
         dx = b.mul(b.mul(b.sub(b.sub(b.mul(gw, float(size)), a), b.mul(xhat, d)), r), 1.0 / size)
-        dx = b.cast(b.view(dx, sizes_of(x)), dtype_of(x))
+        dx = b.cast(b.view(dx, shape_of(x)), dtype_of(x))
     if mask[1]:
         dw = b.cast(b.view(_sum(b, b.mul(u, xhat), [0, 3]), [c]), dtype_of(x))
     if mask[2]:
@@ -344,8 +344,8 @@ def log_sigmoid_backward(b: Builder, g: Node, x: Node, buffer: Node) -> Any:
 
 @decomposition(aten.glu_backward.default)
 def glu_backward(b: Builder, g: Node, x: Node, dim: int) -> Any:
-    d = dim % len(sizes_of(x))
-    half = sizes_of(x)[d] // 2
+    d = dim % len(shape_of(x))
+    half = shape_of(x)[d] // 2
     u, low, high = (
         upcast(b, g),
         *(upcast(b, b.emit(aten.slice.Tensor, x, d, k * half, (k + 1) * half, 1)) for k in (0, 1)),
@@ -369,7 +369,7 @@ def prelu_backward(b: Builder, g: Node, x: Node, weight: Node) -> Any:
 @decomposition(aten._weight_norm_interface_backward.default)
 def weight_norm_backward(b: Builder, grad: Node, v: Node, g: Node, norms: Node, dim: int) -> Any:
     dims = norms_fit(v, g, dim)
-    if dims is None or sizes_of(norms) != sizes_of(g):
+    if dims is None or shape_of(norms) != shape_of(g):
         return NotImplemented
     kept = dtype_of(norms)
     up, direction, magnitude = b.cast(grad, kept), b.cast(v, kept), b.cast(g, kept)

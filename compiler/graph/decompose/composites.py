@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..meta.types import is_float
-from .table import Builder, Node, decomposition
-from .pointwise_forms import dtype_of, upcast
+from .table import Builder, Node, decomposition, dtype_of
+from .pointwise_forms import upcast
 
 __all__: list[str] = []
 

@@ -8,15 +8,11 @@ import torch
 
 from ...symbolic.expr import Expr
 from ..meta.core import TensorMeta, is_zero, norm_dim, suggest_format
-from .table import Builder, Node, decomposition
+from .table import Builder, Node, decomposition, shape_of
 
 __all__: list[str] = []
 
 aten = torch.ops.aten
-
-
-def _shape(x: Node) -> tuple:
-    return x.meta["val"].shape
 
 
 def _made(b: Builder, op: Any, value: Any, *args: Any, **kwargs: Any) -> Node:
@@ -126,10 +122,10 @@ def index(b: Builder, x: Node, indices: Any) -> Any:
 
 @decomposition(aten.index_select.default)
 def index_select(b: Builder, x: Node, dim: int, idx: Node) -> Any:
-    if not _shape(x):
+    if not shape_of(x):
         return b.emit(aten.clone.default, x)
-    d = norm_dim(dim, len(_shape(x)))
-    if not _shape(idx):
+    d = norm_dim(dim, len(shape_of(x)))
+    if not shape_of(idx):
         idx = b.emit(aten.unsqueeze.default, idx, 0)
     return b.emit(aten.index_select.default, x, d, b.cast(idx, torch.int64))
 
@@ -143,16 +139,16 @@ def embedding(
 
 @decomposition(aten.gather.default)
 def gather(b: Builder, x: Node, dim: int, idx: Node, *, sparse_grad: bool = False) -> Any:
-    if not _shape(x) or not _shape(idx):
+    if not shape_of(x) or not shape_of(idx):
         return NotImplemented
-    return b.emit(aten.gather.default, x, norm_dim(dim, len(_shape(x))), b.cast(idx, torch.int64))
+    return b.emit(aten.gather.default, x, norm_dim(dim, len(shape_of(x))), b.cast(idx, torch.int64))
 
 
 @decomposition(aten.take.default)
 def take(b: Builder, x: Node, idx: Node) -> Any:
     from ..meta.core import numel
 
-    return b.emit(aten.index.Tensor, b.view(x, [numel(_shape(x))]), [b.cast(idx, torch.int64)])
+    return b.emit(aten.index.Tensor, b.view(x, [numel(shape_of(x))]), [b.cast(idx, torch.int64)])
 
 
 @decomposition(aten.constant_pad_nd.default)
@@ -164,7 +160,7 @@ def constant_pad_nd(b: Builder, x: Node, pad: Any, value: Any = 0) -> Any:
 
 @decomposition(aten.pixel_shuffle.default)
 def pixel_shuffle(b: Builder, x: Node, r: int) -> Any:
-    *lead, c, h, w = _shape(x)
+    *lead, c, h, w = shape_of(x)
     n = len(lead)
     y = b.view(x, [*lead, c // (r * r), r, r, h, w])
     return _shuffled(b, x, y, [n, n + 3, n + 1, n + 4, n + 2], [*lead, c // (r * r), h * r, w * r])
@@ -172,7 +168,7 @@ def pixel_shuffle(b: Builder, x: Node, r: int) -> Any:
 
 @decomposition(aten.pixel_unshuffle.default)
 def pixel_unshuffle(b: Builder, x: Node, r: int) -> Any:
-    *lead, c, h, w = _shape(x)
+    *lead, c, h, w = shape_of(x)
     n = len(lead)
     if x.meta["val"].device.type == "cpu" and any(map(is_zero, x.meta["val"].shape)):
         return b.emit(aten.clone.default, x)

@@ -9,27 +9,19 @@ import torch
 from ..meta.core import numel
 from ..meta.nn_meta import norm_dtype
 from ..meta.types import opmath
-from .table import Builder, Node, decomposition
-from .pointwise_forms import dtype_of, upcast
+from .table import Builder, Node, decomposition, dtype_of, has_no_elements, shape_of
+from .pointwise_forms import upcast
 
 __all__: list[str] = []
 
 aten = torch.ops.aten
 
 
-def sizes_of(x: Node) -> tuple:
-    return x.meta["val"].shape
-
-
-def has_no_elements(x: Node) -> bool:
-    return any(isinstance(s, int) and s == 0 for s in sizes_of(x))
-
-
 @decomposition(aten.native_layer_norm.default)
 def native_layer_norm(
     b: Builder, x: Node, normalized_shape: Any, weight: Node | None, bias: Node | None, eps: float
 ) -> Any:
-    n = len(sizes_of(x))
+    n = len(shape_of(x))
     dims = list(range(n - len(normalized_shape), n))
     u = upcast(b, x)
     r = b.emit(aten.var_mean.correction, u, dims, correction=0, keepdim=True)
@@ -52,12 +44,12 @@ def _affine(b: Builder, y: Node, weight: Node | None, bias: Node | None) -> Node
 
 @decomposition(aten._fused_rms_norm.default)
 def fused_rms_norm(b: Builder, x: Node, normalized_shape: Any, weight: Node | None, eps: float | None) -> Any:
-    n = len(sizes_of(x))
+    n = len(shape_of(x))
     dims = list(range(n - len(normalized_shape), n))
     u = upcast(b, x)
     if eps is None:
         eps = torch.finfo(dtype_of(x)).eps
-    ms = b.div(b.emit(aten.sum.dim_IntList, b.mul(u, u), dims, True), numel([sizes_of(x)[d] for d in dims]))
+    ms = b.div(b.emit(aten.sum.dim_IntList, b.mul(u, u), dims, True), numel([shape_of(x)[d] for d in dims]))
     rstd = b.unary("rsqrt", b.add(ms, eps))
     y = b.mul(u, rstd)
     return b.cast(_affine(b, y, weight, None), dtype_of(x)), rstd
@@ -67,7 +59,7 @@ def fused_rms_norm(b: Builder, x: Node, normalized_shape: Any, weight: Node | No
 def native_group_norm(
     b: Builder, x: Node, weight: Node | None, bias: Node | None, n: Any, c: Any, hxw: Any, group: int, eps: float
 ) -> Any:
-    per, spatial = c // group, list(sizes_of(x)[2:])
+    per, spatial = c // group, list(shape_of(x)[2:])
     u = upcast(b, x)
     ones = [1] * len(spatial)
     # (channels are parted and nothing is flattened: whatever order the memory has, it is read in that order)
@@ -101,7 +93,7 @@ def _channels(b: Builder, v: Node, ndim: int, dtype: torch.dtype) -> Node:
 
 def _normalise(b: Builder, x: Node, mean: Node, invstd: Node, weight: Node | None, bias: Node | None) -> Node:
     """As eager's inference kernel: x * alpha + beta with alpha = weight * invstd, beta = bias - mean * alpha."""
-    n, up = len(sizes_of(x)), opmath(dtype_of(x))
+    n, up = len(shape_of(x)), opmath(dtype_of(x))
     alpha = invstd if weight is None else b.mul(invstd, b.cast(weight, up))
     shift = b.mul(mean, alpha)
     beta = b.unary("neg", shift) if bias is None else b.sub(b.cast(bias, up), shift)
@@ -132,7 +124,7 @@ def _batch_norm(
         out = _normalise(b, x, b.cast(running_mean, up), invstd, weight, bias)
         empty = b.full((0,), 0, stat, device)
         return out, empty, b.full((0,), 0, stat, device), running_mean, running_var
-    shape = sizes_of(x)
+    shape = shape_of(x)
     dims = [0, *range(2, len(shape))]
     u = upcast(b, x)
     r = b.emit(aten.var_mean.correction, u, dims, correction=0, keepdim=False)
@@ -229,7 +221,7 @@ def native_dropout(b: Builder, x: Node, p: float, train: bool | None) -> Any:
 # ---- losses over classes
 @decomposition(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss_forward(b: Builder, x: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int) -> Any:
-    shape = sizes_of(x)
+    shape = shape_of(x)
     d = dtype_of(x)
     c = 1 if len(shape) > 1 else 0
     keep = b.compare("ne", target, ignore_index)
@@ -243,7 +235,7 @@ def nll_loss_forward(b: Builder, x: Node, target: Node, weight: Node | None, red
         w = b.emit(aten.index.Tensor, b.cast(weight, up), [safe])
         loss = b.mul(loss, w)
     loss = b.where(keep, loss, 0.0)
-    dims = list(range(len(sizes_of(loss))))
+    dims = list(range(len(shape_of(loss))))
     zero = b.full((), 0.0, d, x.meta["val"].device)
     if reduction == 0:
         return b.cast(loss, d), zero
@@ -260,14 +252,14 @@ def norms_fit(v: Node, g: Node, dim: int) -> list[int] | None:
     """The dims of `v` that its norms are over; None where `g` is not laid out as these norms are, or of other dtypes
     than torch's kernels take.
     """
-    shape, n = sizes_of(v), len(sizes_of(v))
+    shape, n = shape_of(v), len(shape_of(v))
     dims = [d for d in range(n) if d != dim]
     if (
         dtype_of(v) is not dtype_of(g)
         or not dtype_of(v).is_floating_point
         or dtype_of(v) is torch.float16
         and v.meta["val"].device.type == "cpu"
-        or tuple(sizes_of(g)) != tuple(s if d == dim else 1 for d, s in enumerate(shape))
+        or tuple(shape_of(g)) != tuple(s if d == dim else 1 for d, s in enumerate(shape))
         or has_no_elements(v)
         or not dims
     ):

@@ -9,15 +9,11 @@ import torch
 
 from ..meta.core import numel
 from ..meta.types import category, is_float, is_int, opmath, result_type
-from .table import Builder, Node, decomposition
+from .table import Builder, Node, decomposition, dtype_of
 
-__all__ = ["upcast", "in_opmath", "dtype_of"]
+__all__ = ["upcast", "in_opmath"]
 
 aten = torch.ops.aten
-
-
-def dtype_of(x: Node) -> torch.dtype:
-    return x.meta["val"].dtype
 
 
 def upcast(b: Builder, x: Node) -> Node:

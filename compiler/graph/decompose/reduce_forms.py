@@ -10,8 +10,8 @@ import torch
 from ...symbolic.expr import Expr
 from ..meta.core import norm_dims, numel
 from ..meta.types import category, is_float, is_int, opmath
-from .table import Builder, Node, decomposition
-from .pointwise_forms import dtype_of, upcast
+from .table import Builder, Node, decomposition, dtype_of, has_no_elements
+from .pointwise_forms import upcast
 
 __all__ = ["sum_dims", "mean_dims", "amax_dims", "softmax_parts"]
 
@@ -256,7 +256,7 @@ def softmax_parts(b: Builder, x: Node, dim: int) -> tuple[Node, Node, Node]:
 @decomposition(aten._softmax.default)
 def softmax(b: Builder, x: Node, dim: int, half_to_float: bool) -> Any:
     out = torch.float32 if half_to_float else dtype_of(x)
-    if _empty(x):
+    if has_no_elements(x):
         return _filled(b, x, 0, out)
     _, e, s = softmax_parts(b, x, dim)
     return b.cast(b.div(e, s), out)
@@ -265,7 +265,7 @@ def softmax(b: Builder, x: Node, dim: int, half_to_float: bool) -> Any:
 @decomposition(aten._log_softmax.default)
 def log_softmax(b: Builder, x: Node, dim: int, half_to_float: bool) -> Any:
     out = torch.float32 if half_to_float else dtype_of(x)
-    if _empty(x):
+    if has_no_elements(x):
         return _filled(b, x, 0, out)
     shifted, _, s = softmax_parts(b, x, dim)
     return b.cast(b.sub(shifted, b.unary("log", s)), out)
@@ -274,7 +274,7 @@ def log_softmax(b: Builder, x: Node, dim: int, half_to_float: bool) -> Any:
 @decomposition(aten._safe_softmax.default)
 def safe_softmax(b: Builder, x: Node, dim: int, dtype: torch.dtype | None = None) -> Any:
     out = dtype or dtype_of(x)
-    if _empty(x):
+    if has_no_elements(x):
         return _filled(b, x, 0, out)
     x = b.cast(x, out)
     _, e, s = softmax_parts(b, x, dim)
@@ -282,10 +282,6 @@ def safe_softmax(b: Builder, x: Node, dim: int, dtype: torch.dtype | None = None
     d = dim % len(u.meta["val"].shape)
     masked = b.emit(aten.all.dim, b.compare("eq", u, -math.inf), d, True)
     return b.cast(b.where(masked, 0.0, b.div(e, s)), out)
-
-
-def _empty(x: Node) -> bool:
-    return any(isinstance(s, int) and s == 0 for s in x.meta["val"].shape)
 
 
 def _filled(
@@ -303,7 +299,7 @@ def logsumexp(b: Builder, x: Node, dim: Any, keepdim: bool = False) -> Any:
     if not is_float(d):
         return NotImplemented
     dims = _dims(x, dim)
-    if _empty(x):  # no maximum; the sum of nothing is 0
+    if has_no_elements(x):  # no maximum; the sum of nothing is 0
         return _filled(b, x, -math.inf, d, dims, keepdim)
     u = upcast(b, x)
     top = amax_dims(b, u, dims, True)
@@ -324,7 +320,7 @@ def vector_norm(
     if not is_float(d) or not is_float(dtype_of(x)):
         return NotImplemented
     dims = _dims(x, dim)
-    if _empty(x):
+    if has_no_elements(x):
         return _filled(b, x, 0, d, dims, keepdim)
     u = b.cast(x, opmath(d))
     if ord != 0 and all(

@@ -19,11 +19,24 @@ from ..fallback import meta_by_running
 from ..meta import TensorMeta, lookup
 from ..meta.core import fix, state
 
-__all__ = ["Builder", "TABLE", "decomposition", "decompose", "short_name"]
+__all__ = ["Builder", "TABLE", "decomposition", "decompose", "dtype_of", "has_no_elements", "shape_of", "short_name"]
 
 aten = torch.ops.aten
 Node = torch.fx.Node
 TABLE: dict[Any, Callable[..., Any]] = {}
+
+
+# ---- what decompositions ask of a node
+def dtype_of(x: Node) -> torch.dtype:
+    return x.meta["val"].dtype
+
+
+def shape_of(x: Node) -> tuple:
+    return x.meta["val"].shape
+
+
+def has_no_elements(x: Node) -> bool:
+    return any(isinstance(s, int) and s == 0 for s in shape_of(x))
 
 
 def decomposition(*ops: Any) -> Callable[[Callable], Callable]:

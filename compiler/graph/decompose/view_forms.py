@@ -8,26 +8,22 @@ import torch
 
 from ..meta.core import fold, is_one, norm_dim, norm_dims, numel
 from ..meta.views_meta import clamp_index, less
-from .table import Builder, Node, decomposition
+from .table import Builder, Node, decomposition, shape_of
 
 __all__: list[str] = []
 
 aten = torch.ops.aten
 
 
-def _shape(x: Node) -> tuple:
-    return x.meta["val"].shape
-
-
 @decomposition(aten.t.default)
 def t(b: Builder, x: Node) -> Any:
-    n = len(_shape(x))
+    n = len(shape_of(x))
     return x if n < 2 else b.emit(aten.permute.default, x, [1, 0])
 
 
 @decomposition(aten.transpose.int)
 def transpose(b: Builder, x: Node, d0: int, d1: int) -> Any:
-    n = len(_shape(x))
+    n = len(shape_of(x))
     if n == 0:
         return x
     order = list(range(n))
@@ -38,7 +34,7 @@ def transpose(b: Builder, x: Node, d0: int, d1: int) -> Any:
 
 @decomposition(aten.permute.default)
 def permute(b: Builder, x: Node, dims: Any) -> Any:
-    n = len(_shape(x))
+    n = len(shape_of(x))
     order = [d % n for d in dims] if n else []
     return x if order == list(range(n)) else b.emit(aten.permute.default, x, order)
 
@@ -46,14 +42,14 @@ def permute(b: Builder, x: Node, dims: Any) -> Any:
 @decomposition(aten.expand.default)
 def expand(b: Builder, x: Node, size: Any, implicit: bool = False) -> Any:
     m = b.meta(aten.expand.default, (x, list(size)), {})
-    return x if m.shape == _shape(x) else b.emit(aten.expand.default, x, list(m.shape), val=m)
+    return x if m.shape == shape_of(x) else b.emit(aten.expand.default, x, list(m.shape), val=m)
 
 
 @decomposition(aten.view.default, aten._unsafe_view.default)
 def view(b: Builder, x: Node, shape: Any) -> Any:
     from ..meta.views_meta import infer_size
 
-    return b.view(x, infer_size(shape, numel(_shape(x))))
+    return b.view(x, infer_size(shape, numel(shape_of(x))))
 
 
 @decomposition(aten.alias.default, aten.detach.default, aten.lift_fresh.default)
@@ -68,9 +64,9 @@ def lift(b: Builder, x: Node) -> Any:
 
 @decomposition(aten.slice.Tensor)
 def slice_(b: Builder, x: Node, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
-    d = norm_dim(dim, len(_shape(x)))
-    lo, hi = _slice_bounds(_shape(x)[d], start, end)
-    n = _shape(x)[d]
+    d = norm_dim(dim, len(shape_of(x)))
+    lo, hi = _slice_bounds(shape_of(x)[d], start, end)
+    n = shape_of(x)[d]
     if step == 1 and isinstance(lo, int) and lo == 0 and (hi is n or (isinstance(hi, int) and hi == n)):
         return x
     return b.emit(aten.slice.Tensor, x, d, lo, hi, step)
@@ -86,15 +82,15 @@ def _slice_bounds(n: Any, start: Any, end: Any) -> tuple:
 
 @decomposition(aten.select.int)
 def select(b: Builder, x: Node, dim: int, index: Any) -> Any:
-    d = norm_dim(dim, len(_shape(x)))
+    d = norm_dim(dim, len(shape_of(x)))
     if less(index, 0):
-        index = fold(index + _shape(x)[d])
+        index = fold(index + shape_of(x)[d])
     return b.emit(aten.select.int, x, d, index)
 
 
 @decomposition(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 def squeeze(b: Builder, x: Node, dim: Any = None) -> Any:
-    shape = _shape(x)
+    shape = shape_of(x)
     if dim is None:
         dims: Any = range(len(shape))
     elif isinstance(dim, (list, tuple)) and not dim:
@@ -107,20 +103,20 @@ def squeeze(b: Builder, x: Node, dim: Any = None) -> Any:
 
 @decomposition(aten.unsqueeze.default)
 def unsqueeze(b: Builder, x: Node, dim: int) -> Any:
-    return b.emit(aten.unsqueeze.default, x, norm_dim(dim, len(_shape(x)) + 1))
+    return b.emit(aten.unsqueeze.default, x, norm_dim(dim, len(shape_of(x)) + 1))
 
 
 @decomposition(aten.diagonal.default)
 def diagonal(b: Builder, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    n = len(_shape(x))
+    n = len(shape_of(x))
     return b.emit(aten.diagonal.default, x, offset, dim1 % n, dim2 % n)
 
 
 @decomposition(aten.unfold.default)
 def unfold(b: Builder, x: Node, dim: int, size: Any, step: Any) -> Any:
-    if not _shape(x):
+    if not shape_of(x):
         return b.emit(aten.unsqueeze.default, x, 0) if size == 1 else NotImplemented
-    return b.emit(aten.unfold.default, x, norm_dim(dim, len(_shape(x))), size, step)
+    return b.emit(aten.unfold.default, x, norm_dim(dim, len(shape_of(x))), size, step)
 
 
 @decomposition(aten.view.dtype)
@@ -162,11 +158,11 @@ def cat(b: Builder, xs: Any, dim: int = 0) -> Any:
     d = xs[0].meta["val"].dtype
     for x in xs[1:]:
         d = promote(d, x.meta["val"].dtype)
-    live = [x for x in xs if _shape(x) != (0,)]
+    live = [x for x in xs if shape_of(x) != (0,)]
     if not live:
         return b.full((0,), 0, d, xs[0].meta["val"].device)
-    n = norm_dim(dim, len(_shape(live[0])))
-    some = [x for x in live if not (isinstance(_shape(x)[n], int) and _shape(x)[n] == 0)] or live[:1]
+    n = norm_dim(dim, len(shape_of(live[0])))
+    some = [x for x in live if not (isinstance(shape_of(x)[n], int) and shape_of(x)[n] == 0)] or live[:1]
     some = [b.cast(x, d) for x in some]
     if len(some) == 1:
         return b.emit(aten.clone.default, some[0])
@@ -175,13 +171,13 @@ def cat(b: Builder, xs: Any, dim: int = 0) -> Any:
 
 @decomposition(aten.stack.default)
 def stack(b: Builder, xs: Any, dim: int = 0) -> Any:
-    d = norm_dim(dim, len(_shape(xs[0])) + 1)
+    d = norm_dim(dim, len(shape_of(xs[0])) + 1)
     return cat(b, [b.emit(aten.unsqueeze.default, x, d) for x in xs], d)
 
 
 @decomposition(aten.repeat.default)
 def repeat(b: Builder, x: Node, repeats: Any) -> Any:
-    shape = _shape(x)
+    shape = shape_of(x)
     lead = len(repeats) - len(shape)
     if any(isinstance(r, int) and r == 0 for r in repeats):
         sizes = [r if i < lead else r * shape[i - lead] for i, r in enumerate(repeats)]
@@ -208,19 +204,19 @@ def repeat(b: Builder, x: Node, repeats: Any) -> Any:
 
 @decomposition(aten.roll.default)
 def roll(b: Builder, x: Node, shifts: Any, dims: Any = ()) -> Any:
-    shape = _shape(x)
+    shape = shape_of(x)
     if not shape or any(isinstance(s, int) and s == 0 for s in shape):
         return b.emit(aten.clone.default, x)
     shifts = [shifts] if isinstance(shifts, int) else list(shifts)
     flat = not dims
     y = b.view(x, [numel(shape)]) if flat else x
     for s, d in zip(shifts, [0] if flat else ([dims] if isinstance(dims, int) else dims)):
-        n = _shape(y)[d % len(_shape(y))]
+        n = shape_of(y)[d % len(shape_of(y))]
         if not isinstance(n, int):
             return NotImplemented
         k = s % n
         if k:
-            d = d % len(_shape(y))
+            d = d % len(shape_of(y))
             y = b.emit(
                 aten.cat.default,
                 [b.emit(aten.slice.Tensor, y, d, n - k, n, 1), b.emit(aten.slice.Tensor, y, d, 0, n - k, 1)],
@@ -231,7 +227,7 @@ def roll(b: Builder, x: Node, shifts: Any, dims: Any = ()) -> Any:
 
 @decomposition(aten.flip.default)
 def flip(b: Builder, x: Node, dims: Any) -> Any:
-    ds = list(norm_dims(dims, len(_shape(x)))) if dims and _shape(x) else []
+    ds = list(norm_dims(dims, len(shape_of(x)))) if dims and shape_of(x) else []
     return b.emit(aten.flip.default, x, ds) if ds else b.emit(aten.clone.default, x)
 
 
@@ -239,10 +235,10 @@ def flip(b: Builder, x: Node, dims: Any) -> Any:
 def slice_scatter(
     b: Builder, x: Node, src: Node, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Any:
-    d = norm_dim(dim, len(_shape(x)))
-    lo, hi = _slice_bounds(_shape(x)[d], start, end)
+    d = norm_dim(dim, len(shape_of(x)))
+    lo, hi = _slice_bounds(shape_of(x)[d], start, end)
     src = b.cast(src, x.meta["val"].dtype)
-    n = _shape(x)[d]
+    n = shape_of(x)[d]
     if step == 1 and isinstance(lo, int) and lo == 0 and (hi is n or (isinstance(hi, int) and hi == n)):
         return b.emit(aten.clone.default, src)
     return b.emit(aten.slice_scatter.default, x, src, d, lo, hi, step)
@@ -250,15 +246,15 @@ def slice_scatter(
 
 @decomposition(aten.select_scatter.default)
 def select_scatter(b: Builder, x: Node, src: Node, dim: int, index: Any) -> Any:
-    d = norm_dim(dim, len(_shape(x)))
+    d = norm_dim(dim, len(shape_of(x)))
     if less(index, 0):
-        index = fold(index + _shape(x)[d])
+        index = fold(index + shape_of(x)[d])
     return b.emit(aten.select_scatter.default, x, b.cast(src, x.meta["val"].dtype), d, index)
 
 
 @decomposition(aten.diagonal_scatter.default)
 def diagonal_scatter(b: Builder, x: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    n = len(_shape(x))
+    n = len(shape_of(x))
     return b.emit(aten.diagonal_scatter.default, x, b.cast(src, x.meta["val"].dtype), offset, dim1 % n, dim2 % n)
 
 
