@@ -18,12 +18,13 @@ from ..base.labels import is_loop
 from ..capture.bytecode.regions import LOOP_ITEM
 from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
-from ..guards.source import item, local
-from ..guards.source_values import Unreachable
+from ..guards.source import count, item, local
+from ..guards.source_values import Unreachable, length
 
 __all__ = [
     "FrameState",
     "learn",
+    "lists_of_any_length",
     "numbers_of_turns",
     "numbers_so_far",
     "only_addresses_differ",
@@ -34,6 +35,7 @@ __all__ = [
 
 _ADDRESS_RUNS = 2  # runs that may compile anew for want of one
 _ITEMS = 4  # of what a loop's turn is given that are looked at
+_LENGTHS = 4  # of a list that is read whole that are compiled for
 _NUMBERS = 256  # of a list that are looked at
 
 
@@ -47,6 +49,7 @@ class FrameState:
     dynamic_ints: set[Any] = field(default_factory=set)  # Sources of ints that are symbols
     dynamic_floats: set[Any] = field(default_factory=set)  # Sources of floats that are inputs of the graph
     dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
+    lengths: dict[Any, set[int]] = field(default_factory=dict)  # how long a list was that is read whole
     waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
     waits_for: tuple[int, ...] | None = None  # ids of that call's arguments, until the frame hook has met it
     renamed_unmet: list[Any] = field(default_factory=list)  # sources of guards of entries that else serve, renamed
@@ -93,6 +96,8 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
             value = _value(g, func, args)
             if type(value) is str and value != g.expected:
                 state.dynamic_texts.add(g.source)
+        elif g.kind == "LEN" and g.source is not None:
+            _learn_length(state, g.source, g.expected, _value(g, func, args))
         elif g.kind == "EQUALS" and type(g.expected) in (int, float):
             value = _value(g, func, args)
             if type(value) is type(g.expected) and value != g.expected:
@@ -112,6 +117,15 @@ def _value(g: Guard, func: Any, args: tuple) -> Any:
         return None
 
 
+def _learn_length(state: FrameState, source: Any, before: int, value: Any) -> None:
+    """The length of a list that grows is a number that varies; after a few of them no more are compiled for."""
+    counted = count(source, value)
+    if counted is not None and (now := length(value)) != before:
+        state.dynamic_ints.add(counted)
+        lengths = state.lengths.setdefault(counted, set())
+        lengths |= {before, now}
+
+
 def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
     spec = g.expected
     if type(value) is not spec.type or value.layout is not torch.strided or value.dim() != len(spec.shape):
@@ -124,6 +138,12 @@ def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
     strides = {d for d, (w, n) in enumerate(zip(spec.stride, stride)) if type(w) is int and w != n and min(w, n) > 1}
     if strides:
         state.dynamic_strides.setdefault(g.source, set()).update(strides)
+
+
+def lists_of_any_length(state: FrameState) -> set[Any]:
+    """Sources of the lengths of lists for which no more entries are made: what reads such a list whole runs as it
+    is."""
+    return {counted for counted, lengths in state.lengths.items() if len(lengths) > _LENGTHS}
 
 
 def is_before_first_step(state: FrameState, misses: Iterable[tuple[Any, int]]) -> bool:

@@ -8,6 +8,7 @@ hash-consed, so `is` compares them.
 
 from __future__ import annotations
 
+import collections
 import math
 import weakref
 from typing import Any, Callable, Hashable
@@ -47,6 +48,7 @@ __all__ = [
     "drawn",
     "asked",
     "asked_text",
+    "count",
     "calc_text",
     "scalar_text",
     "scalar_tensor",
@@ -426,6 +428,18 @@ def scalar(base: Source, dtype: Any, device: Any, use: str = "") -> Source:
 
 def asked(base: Source, fn: Any) -> Source:
     return make_source("asked", base, fn)
+
+
+_COUNTED = (list, collections.deque, dict, set)  # they grow
+_COUNTED_BY_LEN = frozenset((*_COUNTED, collections.OrderedDict, collections.defaultdict))
+
+
+def count(base: Source, held: Any) -> Source | None:
+    """How many items the container `held`, which lies at `base`, has; None for what does not grow. No method of the
+    program's is asked."""
+    if type(held) in _COUNTED_BY_LEN:
+        return asked(base, len)
+    return next((asked(base, kind.__len__) for kind in _COUNTED if isinstance(held, kind)), None)
 
 
 def optimizer_state(base: Source, group: int, index: int) -> Source:

@@ -440,6 +440,14 @@ def _optimizer_state(fields: Any, group: int, index: int) -> Any:
     raise Unreachable("state")
 
 
+def _answer(ask: Any, obj: Any) -> Any:
+    """What a function says of an object, which may be another kind of object by now."""
+    try:
+        return ask(obj)
+    except Exception as error:
+        raise Unreachable(getattr(ask, "__name__", "asked")) from error
+
+
 def step(kind: str, base: Any, key: Any) -> Any:
     """One step of a Source (source.py has the table) from the value of its base. Raises Unreachable."""
     if kind == "attr":
@@ -456,7 +464,7 @@ def step(kind: str, base: Any, key: Any) -> Any:
             raise Unreachable(key)
         return found
     if kind == "asked":
-        return key(base)
+        return _answer(key, base)
     if kind == "optimized":
         return _optimizer_state(base, *key)
     if kind == "type":

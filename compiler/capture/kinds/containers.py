@@ -30,6 +30,7 @@ from ...graph.tensor import TraceTensor
 from ..machine.stack_values import ATOMS, MISSING
 from .builtin_types import base_of, python_method
 from .elements import search
+from ..numbers.lengths import known_index, outside_length, place_before_added, refuse_any_length
 from .lookups import class_attribute
 from .parameters import interpret
 
@@ -148,6 +149,7 @@ def _read(m: Machine, obj: Any) -> Any:
     source = world.sources[id(obj)]
     base = base_of(obj)
     if base in _SEQUENCES:
+        refuse_any_length(m, source, obj)
         world.guard(source, "LEN", base.__len__(obj), "length of a sequence")
         items = [world.load(v, S.item(source, i), "element") for i, v in enumerate(base.__iter__(obj))]
         if base is list:
@@ -315,17 +317,14 @@ def iterate_subclass(m: Machine, value: Any) -> Any:
     return m.native(iter, value)
 
 
-def length(m: Machine, obj: Any) -> int:
+def length(m: Machine, obj: Any) -> Any:
     """len() of an outside container."""
     _refuse_late_attributes(m, obj)
-    shadow = m.world.shadows.get(id(obj))
-    if shadow is not None and (shadow.value is not None or shadow.blind):
-        return len(_read(m, obj))
     base = base_of(obj)
     assert base is not None
-    n = base.__len__(obj)
-    m.world.guard(m.world.sources[id(obj)], "LEN", n, "length")
-    return n
+    shadow = m.world.shadows.get(id(obj))
+    added = 0 if shadow is None else shadow.count(base)
+    return len(_read(m, obj)) if added is None else outside_length(m, obj, base, added)
 
 
 def get_item(m: Machine, obj: Any, key: Any) -> Any:
@@ -338,11 +337,10 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         if written[key] is MISSING:
             raise Raised(KeyError(key))
         return written[key]
+    key = known_index(m, obj, key)
     shadow = world.shadows.get(id(obj))
     if shadow is not None and (value := shadow.given(base, key)) is not MISSING:
         return value
-    if isinstance(key, (torch.SymInt, torch.SymBool)):
-        key = int(key)
     if type(key) is TraceTensor or type(key) is Subclassed:
         return _state_of(m, obj, key)
     if shadow is None or shadow.value is None and (not shadow.blind or base is dict and _untouched(shadow, key)):
@@ -350,6 +348,8 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
             return _element(m, obj, key, base)
         if base not in _SEQUENCES and (type(key) in ATOMS or isinstance(key, _LASTING_KEYS)):
             return _value_of_key(m, obj, key)
+    if (at := place_before_added(m, obj, key)) is not None:
+        return _element(m, obj, at, base)
     value = _read(m, obj)
     if isinstance(value, dict) and key not in value:
         return _missing(m, obj, key)
@@ -658,7 +658,8 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     shadow = _shadow(m, obj)
     shadow.changed = True
     if name in ("extend", "extendleft", "__iadd__", "update") and args:
-        args = [_native_argument(m, args[0]), *args[1:]]
+        given = _native_argument(m, args[0])  # as it is now: the program may change it later
+        args = [given.copy() if isinstance(given, (list, dict, set)) else given, *args[1:]]
     if name == "remove" and base in _SEQUENCES:
         return _remove(m, obj, base, args)
     if name == "setdefault":

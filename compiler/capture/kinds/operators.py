@@ -496,7 +496,7 @@ def truth(m: Machine, value: Any) -> bool:
     if mro_lookup(t, "__bool__") is MISSING and (method := python_method(t, "__len__")) is not None:
         return bool(own_length(m, method, value))
     if m.world.is_outside(value) and base_of(value) is not None:
-        return bool(containers.length(m, value))
+        return truth(m, containers.length(m, value))
     if isinstance(value, InlineGenerator) or not hasattr(t, "__bool__") and not hasattr(t, "__len__"):
         return True
     return m.native(bool, m.world.pin(value))

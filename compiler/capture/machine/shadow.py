@@ -20,6 +20,12 @@ class Shadow:
         self.keys: dict | None = None  # a dict's keys, where they were iterated over without reading the values
         self.changed = False  # written to, so that the container itself is not what the program sees
 
+    def count(self, base: type) -> int | None:
+        """How many items were added without reading the container; None where that hangs on what it holds."""
+        if self.value is not None or self.blind and base is dict:
+            return None
+        return sum(1 if name.startswith("append") else len(args[0]) for name, args in self.blind)
+
     def given(self, base: type, key: Any) -> Any:
         """What a dict that was not read yet was given under a key, or a list as its last but so many; MISSING."""
         if self.value is not None:

@@ -1,0 +1,82 @@
+"""How many items a container from outside has: a number of the entry's, or one that varies.
+
+A list that the program adds to has another length in the next call, so that its length is a symbol at once. Of other
+containers it is one after it was seen with two lengths (frontend/recompile.py), as an int argument is. Decisions about
+it are guards like those about sizes; the items are known only where they are read.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...guards import source as S
+from ..machine.signals import Break
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+__all__ = ["outside_length", "known_index", "place_before_added", "refuse_any_length"]
+
+
+def outside_length(m: Machine, obj: Any, base: type, added: int) -> Any:
+    """The length of a container as it came from outside, and `added` items more."""
+    world, opts, n = m.world, m.world.opts, base.__len__(obj)
+    source = world.sources[id(obj)]
+    counted = S.count(source, obj)
+    symbol: Any = n
+    if counted is not None and (added and opts.dynamic is not False or counted in opts.dynamic_ints):
+        symbol = m.env.create_int(n, counted)
+    if isinstance(symbol, int):
+        world.guard(source, "LEN", n, "length")
+    else:
+        assert counted is not None
+        world.loaded[counted] = symbol
+        world.guard(counted, "INT_SYMBOL", m.env.to_expr(symbol), "length")
+    return _with_room(m, obj, symbol + added) if added and base is collections.deque else symbol + added
+
+
+def _with_room(m: Machine, obj: collections.deque, n: Any) -> Any:
+    """How many items a deque holds that was given so many."""
+    room = S.attr(m.world.sources[id(obj)], "maxlen")
+    m.world.guard(room, "ID" if obj.maxlen is None else "EQUALS", obj.maxlen, "room of a deque")
+    return n if obj.maxlen is None or not m.truth(n > obj.maxlen) else obj.maxlen
+
+
+def known_index(m: Machine, obj: Any, key: Any) -> Any:
+    """A key of a container as a plain one. Where it varies with the sequence's length it is the item's number from the
+    end, as -1 is the last one."""
+    if not isinstance(key, (torch.SymInt, torch.SymBool)):
+        return key
+    counted = S.count(m.world.sources[id(obj)], obj) if isinstance(obj, (list, collections.deque)) else None
+    length = m.world.loaded.get(counted) if counted is not None else None
+    shadow = m.world.shadows.get(id(obj))
+    added = 0 if shadow is None else shadow.count(list)
+    if isinstance(length, torch.SymInt) and isinstance(key, torch.SymInt) and added is not None:
+        distance = m.env.to_expr(key - length - added)
+        if distance.is_const and distance.value < 0 and m.truth(key >= 0):
+            return distance.value
+    return int(key)
+
+
+def place_before_added(m: Machine, obj: Any, index: Any) -> int | None:
+    """Where an item of a list lies that was there before the program added some; None where that hangs on the list's
+    length, and for what is no list or no index."""
+    if not isinstance(obj, list) or type(index) is not int:
+        return None
+    added = m.world.shadows[id(obj)].count(list)
+    if added is None or index >= list.__len__(obj) or 0 <= index + added < added:
+        return None
+    return index if index >= 0 else index + added
+
+
+def refuse_any_length(m: Machine, source: S.Source, obj: Any) -> None:
+    """Break where an entry would be for one length of a list that had many."""
+    if m.world.opts.any_length and S.count(source, obj) in m.world.opts.any_length:
+        raise Break(
+            "unsupported",
+            "a list is read as a whole that has had many lengths",
+            "no change is needed: what reads it runs as it is; a tensor of its values would be compiled",
+        )
