@@ -142,6 +142,18 @@ def sliced(x, xs):
     return sum(xs[-3:]) / min(3, len(xs)), len(xs[2:]), len(xs)
 
 
+def averaged(x, xs):
+    xs.append(x.sum().item())
+    return x * (sum(xs[-5:]) / 5), len(xs)
+
+
+def parts(x, xs):
+    xs.append(x.sum().item())
+    more = [1.0, 2.0]
+    xs += more
+    return x * 2, xs[-4:], xs[-4:-1], xs[:3], xs[1:2], xs[2:1], xs[-1:-3], xs[-1:], xs[-2:] is xs[-2:], xs[::2]
+
+
 def gone_through(x, xs):
     xs.append(x.sum().item())
     total = 0.0
@@ -170,6 +182,8 @@ PROGRAMS = {
     added_by_letters: (([],), 8),
     popped: (([],), 6),
     sliced: (([],), 5),
+    averaged: (([],), 6),
+    parts: (([],), 9),
     # each length is one more of those that are compiled for, until no more are
     inside_another: (([[]],), 8),
     from_both_ends: (([],), 12),

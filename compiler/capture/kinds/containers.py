@@ -30,7 +30,7 @@ from ...graph.tensor import TraceTensor
 from ..machine.stack_values import ATOMS, MISSING
 from .builtin_types import base_of, python_method
 from .elements import search
-from ..numbers.lengths import known_index, outside_length, place_before_added, refuse_any_length
+from ..numbers.lengths import known_index, outside_length, place_before_added, places_of_slice, refuse_any_length
 from .lookups import class_attribute
 from .parameters import interpret
 
@@ -350,6 +350,8 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
             return _value_of_key(m, obj, key)
     if (at := place_before_added(m, obj, key)) is not None:
         return _element(m, obj, at, base)
+    if (part := places_of_slice(m, obj, key)) is not None:
+        return [get_item(m, obj, i) for i in part]
     value = _read(m, obj)
     if isinstance(value, dict) and key not in value:
         return _missing(m, obj, key)

@@ -109,6 +109,7 @@ class World:
         self.class_dicts: dict[int, type] = {}  # id of the dict of a class, as the program has it -> the class
         self.cell_contents: dict[int, Source] = {}  # id of an outside cell -> source of its content
         self.state_relied: dict[str, Any] = {}
+        self.growing: set[Source | None] = set()  # lists whose length varies: so do the floats in them
         self.float_sources: dict[Source, float] = {}  # floats that may vary
         self.scalars: dict[Source, TraceTensor] = {}  # their inputs of the graph
         self.originals: set[int] = set()  # ids of modules that were reached through what compile() made of them
@@ -309,6 +310,8 @@ class World:
         """Whether a number is a symbol: one that changed before, or any argument under dynamic=True."""
         if known is None:
             return False
+        if known is self.opts.dynamic_floats and source.base in self.growing:
+            return True
         return source in known or (self.opts.dynamic is True and source.kind == "local")
 
     def float_guards(self) -> list[Guard]:

@@ -18,7 +18,9 @@ from ..machine.signals import Break
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["outside_length", "known_index", "place_before_added", "refuse_any_length"]
+__all__ = ["outside_length", "known_index", "place_before_added", "places_of_slice", "refuse_any_length"]
+
+_MOST = 32  # items of a part of a list that are read one by one
 
 
 def outside_length(m: Machine, obj: Any, base: type, added: int) -> Any:
@@ -34,6 +36,7 @@ def outside_length(m: Machine, obj: Any, base: type, added: int) -> Any:
     else:
         assert counted is not None
         world.loaded[counted] = symbol
+        world.growing.add(source)
         world.guard(counted, "INT_SYMBOL", m.env.to_expr(symbol), "length")
     return _with_room(m, obj, symbol + added) if added and base is collections.deque else symbol + added
 
@@ -70,6 +73,25 @@ def place_before_added(m: Machine, obj: Any, index: Any) -> int | None:
     if added is None or index >= list.__len__(obj) or 0 <= index + added < added:
         return None
     return index if index >= 0 else index + added
+
+
+def places_of_slice(m: Machine, obj: Any, key: Any) -> range | None:
+    """The items of a part of a list of any length that is long enough, as numbers from its beginning or its end: of
+    `[:3]` or `[-3:]`. None where the part hangs on the length, and for what is no such list or part."""
+    if type(key) is not slice or type(obj) is not list or key.step not in (None, 1):
+        return None
+    shadow = m.world.shadows.get(id(obj))
+    added = 0 if shadow is None else shadow.count(list)
+    ends = (key.start, key.stop)
+    if added is None or not {*map(type, ends)} <= {int, type(None)} or ends == (None, None):
+        return None
+    from_end = key.stop is None or key.stop < 0
+    first = key.start if key.start is not None else 0
+    last = 0 if key.stop is None else key.stop
+    if from_end != (first < 0) or last - first > _MOST:
+        return None
+    long_enough = outside_length(m, obj, list, added) >= (-first if from_end else last)
+    return range(first, last) if m.truth(long_enough) else None
 
 
 def refuse_any_length(m: Machine, source: S.Source, obj: Any) -> None:
