@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import re
 import tokenize
 from dataclasses import dataclass
 from types import CodeType
@@ -77,13 +78,20 @@ def _blank_lines(body: str) -> str:
     return "\n" * body[: len(body) - len(body.lstrip())].count("\n") if body.strip() else ""
 
 
+_IS_COMMENT = re.compile(r"\s*(#.*)?$").match
+
+
 def _ends_with_semicolon(source: str) -> bool:
     """Not left to the magic's decorator `output_can_be_silenced`: that one reads the cell before its magics and `!`
     lines are transformed, and fails on what is not Python."""
+    lines = source.splitlines()
+    last = next((i for i in reversed(range(len(lines))) if not _IS_COMMENT(lines[i])), 0)
+    if not any(";" in line for line in lines[last:]):
+        return False
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     ignored = (tokenize.ENDMARKER, tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.DEDENT)
-    last = next((t for t in reversed(list(tokens)) if t.type not in ignored), None)
-    return last is not None and last.type == tokenize.OP and last.string == ";"
+    end = next((t for t in reversed(list(tokens)) if t.type not in ignored), None)
+    return end is not None and end.type == tokenize.OP and end.string == ";"
 
 
 def _split(nodes: list[ast.stmt], interactivity: str) -> list[tuple[list[Any], bool]]:

@@ -331,6 +331,9 @@ class Session:
         before = self._runs.get(key)
         if before is not None:  # what was decided of library code then holds now: it is not decided again
             builder.r.decided = {**before.decided, **builder.r.decided}
+        untimed = _stays_untimed(builder, spec, ok)
+        if untimed and not builder.r.speedups:  # it may have those of the run that compiled
+            builder.r.speedups = _not_timed(spec, ok)
         try:
             report = builder.report()
         except Exception as e:  # the cell's own result or error matters more
@@ -356,10 +359,12 @@ class Session:
             _show(place, report, timed=False)
             self._later(lambda: self._time_and_conclude(builder, report, spec, cell, place, before))
             return
+        if untimed and not (spec.check and ok):
+            _show(place, report)
+            return
         if spec.check and ok:
             self._check(builder, report, spec, place)
-        if not report.speedups:  # it may have those of the run that compiled
-            report.speedups = _not_timed(spec, ok)
+        report.speedups = report.speedups or _not_timed(spec, ok)
         _conclude(report, builder.served, None, place)
 
     def keep(self, report: CompileReport, text: str) -> None:
@@ -611,6 +616,13 @@ def _is_python(lines: list[str]) -> bool:
 
 def _await(head: str, body: str) -> str:
     return f"await get_ipython().find_cell_magic('tcompile').__self__.session.run_async({head!r}, {body!r})\n"
+
+
+def _stays_untimed(builder: Any, spec: CellOptions, ok: bool) -> bool:
+    """Whether no call of the cell is timed, so that the report is concluded once."""
+    if not ok or spec.time is None and not spec.repeat:
+        return True
+    return not (spec.repeat or builder.calls or builder.origin is not None and builder.origin.live is not None)
 
 
 def _not_timed(spec: CellOptions, ok: bool) -> Speedups:

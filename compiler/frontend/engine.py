@@ -47,8 +47,7 @@ from ..logs import log_error, log_guards
 from ..marks import error_on_graph_break, is_disabled
 from ..base.break_errors import are_errors
 from ..base.quoting import file_name
-from .recompile import FrameState, is_full, learn, lists_of_any_length, make_room, numbers_of_turns, numbers_so_far
-from .recompile import only_addresses_differ
+from .recompile import FrameState, is_full, learn, make_room, numbers_of_turns, numbers_so_far, only_addresses_differ
 from ..guards.state import read_field
 from .cell_work import CellWork
 from .guard_filter import filtered
@@ -407,7 +406,7 @@ class Engine:
             dynamic_dims=state.dynamic_dims,
             dynamic_ints=state.dynamic_ints,
             dynamic_floats=state.dynamic_floats,
-            any_length=set() if self.opts.fullgraph else lists_of_any_length(state),
+            unread=set() if self.opts.fullgraph else state.unread,
             dynamic_texts=state.dynamic_texts,
             dynamic_strides=state.dynamic_strides,
             fullgraph=self.opts.fullgraph,

@@ -24,7 +24,6 @@ from ..guards.source_values import Unreachable, length
 __all__ = [
     "FrameState",
     "learn",
-    "lists_of_any_length",
     "numbers_of_turns",
     "numbers_so_far",
     "only_addresses_differ",
@@ -36,6 +35,7 @@ __all__ = [
 _ADDRESS_RUNS = 2  # runs that may compile anew for want of one
 _ITEMS = 4  # of what a loop's turn is given that are looked at
 _LENGTHS = 4  # of a list that is read whole that are compiled for
+_LEAST_ADDRESS = 1 << 16
 _NUMBERS = 256  # of a list that are looked at
 
 
@@ -50,6 +50,7 @@ class FrameState:
     dynamic_floats: set[Any] = field(default_factory=set)  # Sources of floats that are inputs of the graph
     dynamic_texts: set[Any] = field(default_factory=set)  # Sources of texts that nobody is to guard by what they say
     lengths: dict[Any, set[int]] = field(default_factory=dict)  # how long a list was that is read whole
+    unread: set[Any] = field(default_factory=set)  # Sources of the lengths of containers that no entry reads whole
     waited: int = -1  # the run of a cell in which a library's root last ran plain for want of an entry that serves
     waits_for: tuple[int, ...] | None = None  # ids of that call's arguments, until the frame hook has met it
     renamed_unmet: list[Any] = field(default_factory=list)  # sources of guards of entries that else serve, renamed
@@ -98,6 +99,8 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
                 state.dynamic_texts.add(g.source)
         elif g.kind == "LEN" and g.source is not None:
             _learn_length(state, g.source, g.expected, _value(g, func, args))
+        elif g.kind == "DICT_KEYS" and g.source is not None:
+            _learn_keys(state, g.source, g.expected, _value(g, func, args))
         elif g.kind == "EQUALS" and type(g.expected) in (int, float):
             value = _value(g, func, args)
             if type(value) is type(g.expected) and value != g.expected:
@@ -124,6 +127,16 @@ def _learn_length(state: FrameState, source: Any, before: int, value: Any) -> No
         state.dynamic_ints.add(counted)
         lengths = state.lengths.setdefault(counted, set())
         lengths |= {before, now}
+        if len(lengths) > _LENGTHS:
+            state.unread.add(counted)
+
+
+def _learn_keys(state: FrameState, source: Any, before: Any, value: Any) -> None:
+    """A dict that is keyed by the addresses of objects: each run of a cell gives it other ones."""
+    counted = count(source, value)
+    keys = (*before, *value) if counted is not None else ()
+    if {*map(type, keys)} == {int} and min(keys) >= _LEAST_ADDRESS and len({*keys}) == len(keys):
+        state.unread.add(counted)
 
 
 def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
@@ -138,12 +151,6 @@ def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:
     strides = {d for d, (w, n) in enumerate(zip(spec.stride, stride)) if type(w) is int and w != n and min(w, n) > 1}
     if strides:
         state.dynamic_strides.setdefault(g.source, set()).update(strides)
-
-
-def lists_of_any_length(state: FrameState) -> set[Any]:
-    """Sources of the lengths of lists for which no more entries are made: what reads such a list whole runs as it
-    is."""
-    return {counted for counted, lengths in state.lengths.items() if len(lengths) > _LENGTHS}
 
 
 def is_before_first_step(state: FrameState, misses: Iterable[tuple[Any, int]]) -> bool:

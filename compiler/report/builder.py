@@ -20,7 +20,7 @@ import functools
 import weakref
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from types import CodeType
 from typing import Any, Iterable, Iterator, Sequence
 
@@ -33,7 +33,7 @@ from .cell_source import code_at
 from .conclusions.waits import tell_waits
 from .conclusions.wall import wall_of
 from .facts.guard_table import GuardTable
-from .facts.relabel import relabelled
+from .facts.relabel import relabelled, row_with
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
 from ..base.labels import cell_number, label
@@ -583,7 +583,7 @@ class ReportBuilder:
         e = old.entries[entry]
         same = old.source.text == self.r.source.text
         names = (old.source.file, self.r.source.file) if same and old.source.file else ("", "")
-        again_named = functools.partial(relabelled, old=names[0], new=names[1], unnamed=old.unnamed)
+        again_named = functools.partial(relabelled, old=names[0], new=names[1], places=old.named_places)
         f = again_named(old.frames[e.frame])
         key = (f.name, f.file, f.line)
         if key not in self._frame_of:
@@ -594,23 +594,23 @@ class ReportBuilder:
             again: dict[str, Any] = (
                 {"status": "compiled", "reason": ""} if f.reason == RERAN else {}
             )  # a graph that raised then need not have raised now
-            self.r.frames.append(replace(f, entries=[], captures=0, seconds=0.0, **again))
+            self.r.frames.append(row_with(f, entries=[], captures=0, seconds=0.0, **again))
         frame, number = self._frame_of[key], len(self.r.entries)
         breaks = []
         for b in (old.graph_breaks[i] for i in e.breaks):
             breaks.append(len(self.r.graph_breaks))
-            self.r.graph_breaks.append(replace(again_named(b), frame=frame, entry=number))
+            self.r.graph_breaks.append(row_with(again_named(b), frame=frame, entry=number))
         graph = None
         if e.graph is not None:
             g = again_named(old.graphs[e.graph])
             graph, first = len(self.r.graphs), len(self.r.kernels)
-            self.r.kernels += [replace(again_named(old.kernels[k]), graph=graph) for k in g.kernels]
+            self.r.kernels += [row_with(again_named(old.kernels[k]), graph=graph) for k in g.kernels]
             moved = {k: first + i for i, k in enumerate(g.kernels)}
             adopted = self._adopted.setdefault(id(old), _Adopted(old, names))
             adopted.graphs[e.graph] = graph
             adopted.kernels |= moved
             self.r.graphs.append(
-                replace(
+                row_with(
                     g,
                     frame=frame,
                     entry=number,
@@ -625,10 +625,10 @@ class ReportBuilder:
                 [again_named(x) for x in rows if x.graph == e.graph]
                 for rows in (old.externs, old.memory, old.partitions)
             )
-            self.r.externs += [replace(x, graph=graph) for x in externs]
-            self.r.memory += [replace(m, graph=graph) for m in memory]
-            self.r.partitions += [replace(p, graph=graph, backward=[]) for p in partitions]
-        self.r.entries.append(replace(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
+            self.r.externs += [row_with(x, graph=graph) for x in externs]
+            self.r.memory += [row_with(m, graph=graph) for m in memory]
+            self.r.partitions += [row_with(p, graph=graph, backward=[]) for p in partitions]
+        self.r.entries.append(row_with(e, frame=frame, graph=graph, breaks=breaks, hits=hits, seconds=0.0))
         self._entries.append(None)
         self.r.frames[frame].entries.append(number)
         self._guards.adopt([again_named(g) for g in old.guards if g.entry == entry], entry, number)

@@ -92,7 +92,7 @@ class CompileReport:
         default_factory=list, compare=False, repr=False
     )  # findings of whoever ran the code: they come first
     why_nothing: str = field(default="", compare=False, repr=False)  # why nothing was compiled, where that is known
-    unnamed: dict[int, Any] = field(
+    named_places: dict[int, Any] = field(
         default_factory=dict, compare=False, repr=False
     )  # rows that do not name the cell, which later runs take over as they are (facts/relabel.py)
     result: Any = field(default=None, compare=False, repr=False)  # explain(): the call's value; never saved

@@ -4,6 +4,7 @@ call.
 
 from __future__ import annotations
 
+import collections
 import gc
 
 import pytest
@@ -101,6 +102,38 @@ def test_ids_as_keys_and_of_modules():
     compiled = tcompile.compile(net, fullgraph=True, backend="eager")
     for table in ({id(X): 2}, {}, {id(net.weight): 1}):
         torch.testing.assert_close(compiled(X, table), net(X, table))
+
+
+def test_ids_as_keys_of_objects_that_are_made_anew():
+    """As torch's GradScaler keeps the state of its optimizers."""
+
+    class Keeper:
+        def __init__(self):
+            self.states = collections.defaultdict(lambda: {"stage": 0, "found": []})
+
+        def step(self, x, owner):
+            state = self.states[id(owner)]
+            state["stage"] += 1
+            state["found"].append(x.sum())
+            return x * state["stage"] + (2 if id(owner) in self.states else 3)
+
+        def update(self, x):
+            return x + sum(f for state in self.states.values() for f in state["found"])
+
+    def program(x, keeper, owner):
+        y = keeper.step(x.sin(), owner)
+        return keeper.update(y.cos()) * 2
+
+    compiled, kept = tcompile.compile(program), []
+    with tcompile.record() as record:
+        for _ in range(6):
+            ours, theirs, owners = Keeper(), Keeper(), [Plain(), Plain()]
+            kept.append(owners)  # so that each has an address of its own
+            for owner in (owners[0], owners[0], *owners):
+                torch.testing.assert_close(compiled(X, ours, owner), program(X, theirs, owner))
+            assert ours.states.keys() == theirs.states.keys()
+    late = [r for r in record.report().recompiles if r.at_call > 8]
+    assert not late, late
 
 
 def test_id_of_what_is_made_inside():

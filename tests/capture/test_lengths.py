@@ -111,6 +111,13 @@ def changed_after_it_was_added(x, xs):
     return x + 1, len(xs)
 
 
+def of_a_dict_that_was_written_to(x, table):
+    table["n"] = len(table)
+    table[7] = x
+    n = table["n"]
+    return x * 2 if n < 3 else table[n + 2] + 1 if n + 2 in table else x
+
+
 def added_by_letters(x, xs):
     xs.append(x)
     xs += "ab"
@@ -179,6 +186,7 @@ PROGRAMS = {
     as_numbers: (([],), 2),
     compared: (([], []), 2),
     changed_after_it_was_added: (([],), 0),
+    of_a_dict_that_was_written_to: (({},), 3),
     added_by_letters: (([],), 8),
     popped: (([],), 6),
     sliced: (([],), 5),

@@ -90,7 +90,8 @@ class CaptureOptions:
     dynamic_dims   Source of a tensor -> its dimensions that are symbols
     dynamic_strides  Source of a tensor -> strides that are symbols, where they follow from no size
     dynamic_ints   Sources of ints that are symbols
-    any_length     Sources of the lengths of lists that no entry reads as a whole, since they had too many
+    unread         Sources of the lengths of containers that no entry reads as a whole: they had too many lengths, or
+                   are keyed by addresses
     dynamic_floats Sources of floats that are inputs of the graph; None: no float is one, whatever `dynamic` says
     dynamic_texts  Sources of texts that vary: none is guarded by what it says, where nobody looks into it
     size_floats    floats that varying sizes make may vary, as inputs of the graph that the entry computes; else they
@@ -122,7 +123,7 @@ class CaptureOptions:
     dynamic_dims: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_strides: Mapping[Source, Any] = field(default_factory=dict)
     dynamic_ints: Any = frozenset()
-    any_length: Any = frozenset()
+    unread: Any = frozenset()
     dynamic_floats: Any = frozenset()
     dynamic_texts: Any = frozenset()
     size_floats: bool = True

@@ -30,7 +30,8 @@ from ...graph.tensor import TraceTensor
 from ..machine.stack_values import ATOMS, MISSING
 from .builtin_types import base_of, python_method
 from .elements import search
-from ..numbers.lengths import known_index, outside_length, place_before_added, places_of_slice, refuse_any_length
+from .identity import refuse_address
+from ..numbers.lengths import known_index, outside_length, place_before_added, places_of_slice, refuse_unread
 from .lookups import class_attribute
 from .parameters import interpret
 
@@ -111,6 +112,7 @@ def keys_of(m: Machine, obj: dict) -> tuple:
     if shadow is not None and (shadow.value is not None or shadow.blind):
         return tuple(_read(m, obj))
     source = m.world.sources[id(obj)]
+    refuse_unread(m, source, obj)
     keys = _check_keys(
         tuple(dict.keys(obj))
         if not isinstance(obj, collections.OrderedDict)
@@ -148,8 +150,8 @@ def _read(m: Machine, obj: Any) -> Any:
     world = m.world
     source = world.sources[id(obj)]
     base = base_of(obj)
+    refuse_unread(m, source, obj)
     if base in _SEQUENCES:
-        refuse_any_length(m, source, obj)
         world.guard(source, "LEN", base.__len__(obj), "length of a sequence")
         items = [world.load(v, S.item(source, i), "element") for i, v in enumerate(base.__iter__(obj))]
         if base is list:
@@ -337,6 +339,8 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         if written[key] is MISSING:
             raise Raised(KeyError(key))
         return written[key]
+    if isinstance(obj, dict):
+        refuse_address(m, key)
     key = known_index(m, obj, key)
     shadow = world.shadows.get(id(obj))
     if shadow is not None and (value := shadow.given(base, key)) is not MISSING:
@@ -407,6 +411,7 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
     """`item in obj` for an outside dict or set; None where the caller should compare elements."""
     base = base_of(obj)
     if base is dict or base is collections.OrderedDict:
+        refuse_address(m, item)
         if isinstance(item, TraceTensor):
             raise Break("unknown_object", "a tensor is looked up in a dict from outside")
         if type(item) is str and item in (written := _written_attributes(m, obj)):
@@ -657,6 +662,8 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
             _mutate(m, obj, "__setitem__", [key, value], {})
         return None
     _refuse_structural(m, obj, owner)
+    if args and isinstance(obj, dict):
+        refuse_address(m, args[0])
     shadow = _shadow(m, obj)
     shadow.changed = True
     if name in ("extend", "extendleft", "__iadd__", "update") and args:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, Callable
 
+import torch
+
 from ...guards import source as S
 from ..arrays.array_value import Array
 from .inline_policy import is_trusted_module
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ...guards.source import Source
     from ..machine.machine import Machine
 
-__all__ = ["address", "default_text", "TEXTS", "subclasses"]
+__all__ = ["address", "default_text", "refuse_address", "TEXTS", "subclasses"]
 
 
 def _source(m: Machine, value: Any) -> tuple[Any, Source | None]:
@@ -45,7 +47,21 @@ def address(m: Machine, value: Any) -> Any:
         return id(real)
     if type(value) is Array:
         raise Break("address")
+    m.world.addresses.add(id(real))
     return m.world.load(id(real), S.asked(source, id), "its id is read")
+
+
+def refuse_address(m: Machine, key: Any) -> None:
+    """Break where the address of an object from outside is looked up in a dict from outside: each run of a cell makes
+    such objects anew, and no entry would serve the next one."""
+    if type(key) is int and key in m.world.addresses or isinstance(key, torch.SymInt) and _is_address(m, key):
+        raise Break("address")
+
+
+def _is_address(m: Machine, key: torch.SymInt) -> bool:
+    e = m.env.to_expr(key)
+    source = m.env.sources.get(e.name) if e.op == "sym" else None
+    return source is not None and source.kind == "asked" and source.key is id
 
 
 def default_text(m: Machine, value: Any) -> str | LateText:

@@ -18,7 +18,7 @@ from ..machine.signals import Break
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["outside_length", "known_index", "place_before_added", "places_of_slice", "refuse_any_length"]
+__all__ = ["outside_length", "known_index", "place_before_added", "places_of_slice", "refuse_unread"]
 
 _MOST = 32  # items of a part of a list that are read one by one
 
@@ -53,14 +53,15 @@ def known_index(m: Machine, obj: Any, key: Any) -> Any:
     end, as -1 is the last one."""
     if not isinstance(key, (torch.SymInt, torch.SymBool)):
         return key
-    counted = S.count(m.world.sources[id(obj)], obj) if isinstance(obj, (list, collections.deque)) else None
-    length = m.world.loaded.get(counted) if counted is not None else None
-    shadow = m.world.shadows.get(id(obj))
-    added = 0 if shadow is None else shadow.count(list)
-    if isinstance(length, torch.SymInt) and isinstance(key, torch.SymInt) and added is not None:
-        distance = m.env.to_expr(key - length - added)
-        if distance.is_const and distance.value < 0 and m.truth(key >= 0):
-            return distance.value
+    if isinstance(key, torch.SymInt) and isinstance(obj, (list, collections.deque)):
+        counted = S.count(m.world.sources[id(obj)], obj)
+        length = m.world.loaded.get(counted) if counted is not None else None
+        shadow = m.world.shadows.get(id(obj))
+        added = 0 if shadow is None else shadow.count(list)
+        if isinstance(length, torch.SymInt) and added is not None:
+            distance = m.env.to_expr(key - length - added)
+            if distance.is_const and distance.value < 0 and m.truth(key >= 0):
+                return distance.value
     return int(key)
 
 
@@ -94,11 +95,11 @@ def places_of_slice(m: Machine, obj: Any, key: Any) -> range | None:
     return range(first, last) if m.truth(long_enough) else None
 
 
-def refuse_any_length(m: Machine, source: S.Source, obj: Any) -> None:
-    """Break where an entry would be for one length of a list that had many."""
-    if m.world.opts.any_length and S.count(source, obj) in m.world.opts.any_length:
+def refuse_unread(m: Machine, source: S.Source, obj: Any) -> None:
+    """Break where an entry would be for one length of a list that had many, or for the keys of one run of a cell."""
+    if m.world.opts.unread and S.count(source, obj) in m.world.opts.unread:
         raise Break(
             "unsupported",
-            "a list is read as a whole that has had many lengths",
+            "a container is read as a whole that had many lengths, or addresses as its keys",
             "no change is needed: what reads it runs as it is; a tensor of its values would be compiled",
         )
