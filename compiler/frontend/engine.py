@@ -52,7 +52,7 @@ from ..guards.state import read_field
 from .cell_work import CellWork
 from .guard_filter import filtered
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects, unseen_writes
-from ..base.labels import label
+from ..base.labels import is_loop, label
 from ..runtime import frame_hook
 from ..runtime.stock_hook import hide
 from .optimizer_steps import is_step
@@ -64,6 +64,7 @@ __all__ = ["Engine"]
 
 _numbers = itertools.count()
 _option_numbers: dict[tuple, int] = {}
+_ALIKE = 3  # times running that a loop is passed over for one reason before it is given up
 _OWN_BACKENDS = ("tcompile", "eager", "aot_eager")
 _backend_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _next_number = itertools.count(1)
@@ -613,8 +614,10 @@ class Engine:
         if self.opts.fullgraph and not skip.quiet and not skip.breaks:
             raise FullGraphError(f"fullgraph=True, but {state.name} is not captured: {skip.reason}", [])
         state.skips += counts
+        state.alike = state.alike + counts if skip.reason == state.last_skip else int(counts)
         state.last_skip = skip.reason
-        if skip.final or state.skips >= self.opts.get("recompile_limit"):
+        alike = state.alike >= _ALIKE and is_loop(state.name) and not skip.quiet
+        if skip.final or alike or state.skips >= self.opts.get("recompile_limit"):
             state.skip_reason = skip.reason
         elif skip.quiet:
             state.rest = self._rest(state)

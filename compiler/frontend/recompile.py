@@ -57,6 +57,7 @@ class FrameState:
     addresses: set[int] = field(default_factory=set)  # runs in which an object that was told by its id was another one
     put_off: int = -1  # the run in which it ran plain since enough was compiled in it (cell_work.py)
     skips: int = 0
+    alike: int = 0  # the latest of these, for one reason
     rest: int = 0  # calls that capture does not look at before the next one that it does
     last_skip: str = ""  # why capture passed the frame over last
     skip_reason: str = ""  # not empty: run as it is from now on

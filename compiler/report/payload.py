@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Collection
 
 __all__ = ["GraphData", "Node", "encode", "expand", "renumber"]
 
@@ -47,6 +47,19 @@ class GraphData:
 
     def nodes(self) -> list[Node]:
         return expand(self)
+
+    def named(self, ops: Collection[str], dtype: str) -> dict[str, str]:
+        """Names of the nodes of these operators with results of a dtype, and the operators, without making the
+        nodes."""
+        if not self.count or dtype not in self.tables["dtypes"]:
+            return {}
+        wanted = {k for k, op in enumerate(self.tables["ops"]) if op.removeprefix("aten.").split(".")[0] in ops}
+        number, c = self.tables["dtypes"].index(dtype), self.columns
+        rows = {i for i, (op, d) in enumerate(zip(c["op"], c["dtype"])) if op in wanted and d == number}
+        if not rows:
+            return {}
+        order = (row for row, _, _ in _order(self)) if self.repeats else range(self.count)
+        return {name: self.tables["ops"][c["op"][row]] for name, row in zip(c["name"], order) if row in rows}
 
     def lines(self) -> set[tuple[str, int]]:
         """File and line of its operations, without making the nodes."""
@@ -95,19 +108,7 @@ def expand(data: GraphData) -> list[Node]:
     """The nodes of a GraphData, in order. Raises ValueError where the columns contradict each other."""
     if not data.count:
         return []
-    c, t = data.columns, data.tables
-    order: list[tuple[int, str, str]] = []  # stored row, module prefix in it, the prefix to show instead
-    blocks = {r["start"]: r for r in data.repeats}
-    row = 0
-    while row < len(c["op"]):
-        r = blocks.get(row)
-        if r is None:
-            order.append((row, "", ""))
-            row += 1
-            continue
-        for prefix in r["modules"]:
-            order.extend((row + k, r["modules"][0], prefix) for k in range(r["length"]))
-        row += r["length"]
+    c, t, order = data.columns, data.tables, _order(data)
     if not len(order) == data.count == len(c["name"]) == len(c["kernel"]):
         raise ValueError(f"graph payload: {len(order)} rows and {len(c['name'])} names for {data.count} nodes")
     out = []
@@ -134,6 +135,23 @@ def expand(data: GraphData) -> list[Node]:
             )
         )
     return out
+
+
+def _order(data: GraphData) -> list[tuple[int, str, str]]:
+    """For each node the stored row, a module prefix in it, and the prefix to show instead."""
+    order: list[tuple[int, str, str]] = []
+    blocks = {r["start"]: r for r in data.repeats}
+    row = 0
+    while row < len(data.columns["op"]):
+        r = blocks.get(row)
+        if r is None:
+            order.append((row, "", ""))
+            row += 1
+            continue
+        for prefix in r["modules"]:
+            order.extend((row + k, r["modules"][0], prefix) for k in range(r["length"]))
+        row += r["length"]
+    return order
 
 
 def renumber(data: GraphData, kernels: dict[int, int]) -> GraphData:

@@ -7,6 +7,7 @@ pass is switched off by its name (option `disabled_passes`), and users add their
 from __future__ import annotations
 
 import time
+from operator import is_
 from typing import Any, Callable
 
 from .. import events
@@ -108,15 +109,18 @@ def run_passes(a: AtenGraph, point: str, disabled: frozenset[str] = frozenset())
 
     outer, state.env = state.env, a.env
     unused = unused_share(a) if point == "recorded" and events.heard() else 0.0
+    before = _operations(a) if events.heard() else None
     try:
         for name, p, f in list(PASSES):
             if p == point and name not in disabled:
-                before, began = (_nodes(a), time.perf_counter()) if events.heard() else (None, 0.0)
+                began = time.perf_counter()
                 r: Any = f(a)
                 if r is not None:
                     a = r
                 if before is not None:
-                    _tell(name, point, before, _nodes(a), time.perf_counter() - began, unused)
+                    seconds, after = time.perf_counter() - began, _operations(a)
+                    _tell(name, point, before, after, seconds, unused)
+                    before = after
     finally:
         state.env = outer
     return a
@@ -125,21 +129,35 @@ def run_passes(a: AtenGraph, point: str, disabled: frozenset[str] = frozenset())
 _MOST_TOLD = 60
 
 
-def _nodes(a: AtenGraph) -> dict[str, str]:
-    """Name -> text of each operation, and of the results."""
-    out = {n.name: _text(n) for n in a.graph.nodes if n.op == "call_function"}
-    out["return"] = "return " + ", ".join(map(str, a.results))
+def _operations(a: AtenGraph) -> dict[str, tuple]:
+    """Name -> target, arguments and keywords of each operation, and the results. Whoever changes arguments makes new
+    ones."""
+    out: dict[str, tuple] = {n.name: (n.target, n.args, n.kwargs) for n in a.graph.nodes if n.op == "call_function"}
+    out["return"] = (None, tuple(a.results), {})
     return out
 
 
-def _text(n: Any) -> str:
-    args = ", ".join([*map(str, n.args), *(f"{k}={v}" for k, v in n.kwargs.items())])
-    return f"{n.name} = {n.target}({args})"
+def _text(name: str, operation: tuple) -> str:
+    target, args, kwargs = operation
+    words = ", ".join([*map(str, args), *(f"{k}={v}" for k, v in kwargs.items())])
+    return f"return {words}" if target is None else f"{name} = {target}({words})"
 
 
-def _tell(name: str, point: str, before: dict[str, str], after: dict[str, str], seconds: float, unused: float) -> None:
-    removed = [text for n, text in before.items() if after.get(n) != text]
-    added = [text for n, text in after.items() if before.get(n) != text]
+def _texts(these: dict[str, tuple], others: dict[str, tuple]) -> dict[str, str]:
+    """Of operations that may not be the same in the others."""
+    return {
+        name: _text(name, operation)
+        for name, operation in these.items()
+        if (other := others.get(name)) is None or not all(map(is_, operation, other))
+    }
+
+
+def _tell(
+    name: str, point: str, before: dict[str, tuple], after: dict[str, tuple], seconds: float, unused: float
+) -> None:
+    old, new = _texts(before, after), _texts(after, before)
+    removed = [text for n, text in old.items() if new.get(n) != text]
+    added = [text for n, text in new.items() if old.get(n) != text]
     events.emit(
         "pass",
         name=name,

@@ -124,6 +124,8 @@ def test_repeated_layers_are_stored_once(layers):
         assert [back[i].name for i in b.inputs] == [nodes[i].name for i in n.inputs]
         assert (b.op, b.args, b.shape, b.dtype, b.line, b.kernel) == (n.op, n.args, n.shape, n.dtype, n.line, n.kernel)
         assert n.op == "parameter" or b.module == n.module
+    assert data.named(("mm", "sum"), "float32") == {n.name: n.op for n in back if n.op == "mm"}
+    assert data.named(("mm",), "int64") == {}
     if layers >= 12:
         assert len(data.columns["op"]) <= 3 + 3 * 4 and data.repeats[0]["times"] >= layers - 2
 

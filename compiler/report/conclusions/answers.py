@@ -131,9 +131,12 @@ def _of_no_use(words: str, ratio: float, lo: float, hi: float) -> str:
 
 def _products(r: Any, run: float) -> list[s.Answer]:
     """Products in float32 where they dominate: what 16 bits would win, by what the machine can do in them."""
+    faster = _faster_in_16_bits(r)
+    if faster < _LEAST_GAIN or "autocast" in r.options or _sum(r, "kernels", "library") < _DOMINATES * run:
+        return []
     parts = _product_parts(r)
-    took, faster = sum(p.seconds for p in parts), _faster_in_16_bits(r)
-    if took < _DOMINATES * run or faster < _LEAST_GAIN or "autocast" in r.options:
+    took = sum(p.seconds for p in parts)
+    if took < _DOMINATES * run:
         return []
     calls = plural(sum(p.count or 1 for p in parts), "call")
     return [
@@ -151,10 +154,7 @@ def _products(r: Any, run: float) -> list[s.Answer]:
 
 def _product_parts(r: Any) -> list[s.WallPart]:
     """The kernels and library calls of the run that compute products in float32."""
-    found = [
-        {n.name: n.op for n in g.lowered.nodes() if n.dtype == "float32" and _packet(n.op) in _IN_16_BITS}
-        for g in r.graphs
-    ]
+    found = [g.lowered.named(_IN_16_BITS, "float32") for g in r.graphs]
     ops = {op for names in found for op in names.values()}
     refs = {
         f"kernels/{i}"
@@ -184,11 +184,12 @@ def _library(r: Any, run: float) -> list[s.Answer]:
     if share < _LEAST:
         return []
     products = [p for p in parts if _packet(p.name) in _PRODUCTS]
-    took, best = sum(p.seconds for p in products), _best_seconds(r)
+    took = sum(p.seconds for p in products)
+    best = _best_seconds(r) if took and took >= 0.8 * share * run else 0.0
     names = ", ".join(_packet(p.name) for p in parts[:3])
     calls = plural(sum(p.count or 1 for p in parts), "call")
     text = f"{_part(share * run, run)} is {calls} of torch's own kernels ({names})"
-    if took and best and took >= 0.8 * share * run:
+    if best:
         reached = best / took
         text += f" at {_per_cent(min(reached, 1.0))} of the machine's peak for products"
         if reached >= _GOOD:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Callable, Iterable
 
 from ...base.labels import label
 from ...guards.guard_cost import GuardCost
 from .. import schema as s
+from .relabel import row_with
 from ..words import expected_text, guard_class, guard_text
 
 __all__ = ["GuardTable", "DROPPED"]
@@ -35,7 +35,7 @@ class GuardTable:
 
     def adopt(self, old: Iterable[s.GuardRow], entry: int, number: int) -> None:
         """Rows of an earlier report's entry, which has this number here."""
-        self._adopted += [replace(g, entry=number, failed=0) for g in old if g.entry == entry]
+        self._adopted += [row_with(g, entry=number, failed=0) for g in old if g.entry == entry]
 
     def count_failure(self, guard: Any) -> None:
         """It was the first to fail."""
