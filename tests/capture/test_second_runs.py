@@ -140,3 +140,65 @@ def test_what_follows_the_last_call_is_looked_at_once():
     """
     found = captures_of_runs(build, "out = run()", runs=6)
     assert not any(found[2:]), found  # (`number` becomes a symbol in the second run)
+
+
+def test_a_history_that_grows():
+    """What is printed at each fourth step reads how long the history is, and its last items."""
+    build = """
+        def run():
+            torch.manual_seed(number)
+            layer = torch.nn.Linear(4, 4)
+            optimizer, history, lines = torch.optim.SGD(layer.parameters(), 0.1), {"loss": []}, []
+            for step in range(13):
+                loss = layer(torch.randn(3, 4)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                history["loss"].append(loss.item())
+                if len(history["loss"]) % 4 == 0:
+                    lines.append(f"{len(history['loss'])}: {history['loss'][-1]:.3f}, {sum(history['loss'][-4:]) / 4:.3f}")
+            return torch.tensor(history["loss"]), torch.tensor([len(line) for line in lines])
+    """
+    found = captures_of_runs(build, "out = run()")
+    assert not any(f for frames in found[1:] for f in frames if "loop" in f), found
+
+
+def test_the_steps_of_a_grad_scaler():
+    build = """
+        def run():
+            torch.manual_seed(0)
+            layer, scaler = torch.nn.Linear(4, 4), torch.amp.GradScaler("cpu")
+            optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+            for _ in range(4):
+                loss = layer(torch.ones(3, 4)).square().mean()
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            return loss.detach() * 2, layer.weight.detach().clone()
+    """
+    found = captures_of_runs(build, "out = run()", runs=6)
+    assert not any(found[3:]), found
+
+
+def test_a_loop_that_is_passed_over():
+    """Nobody knows when the last reference to the bar goes, which has a __del__: the loop is looked at three times."""
+    build = """
+        class Bar:
+            def __init__(self, items):
+                self.items = items
+            def __iter__(self):
+                yield from self.items
+            def __del__(self):
+                print(end="")
+        def run():
+            x = torch.ones(3)
+            for epoch in range(6):
+                bar = Bar(range(3))
+                for i in bar:
+                    x = x * 0.5 + i
+                print(end="")
+            return x
+    """
+    found = captures_of_runs(build, "out = run()", runs=4)
+    assert not any(found[2:]), found
