@@ -331,9 +331,8 @@ class Session:
         before = self._runs.get(key)
         if before is not None:  # what was decided of library code then holds now: it is not decided again
             builder.r.decided = {**before.decided, **builder.r.decided}
-        untimed = _stays_untimed(builder, spec, ok)
-        if untimed and not builder.r.speedups:  # it may have those of the run that compiled
-            builder.r.speedups = _not_timed(spec, ok)
+        if untimed := _stays_untimed(builder, spec, ok):  # it may have the times of the run that compiled
+            builder.r.speedups = builder.r.speedups or _not_timed(spec, ok)
         try:
             report = builder.report()
         except Exception as e:  # the cell's own result or error matters more
@@ -359,11 +358,12 @@ class Session:
             _show(place, report, timed=False)
             self._later(lambda: self._time_and_conclude(builder, report, spec, cell, place, before))
             return
-        if untimed and not (spec.check and ok):
+        check = spec.check and ok
+        if check:
+            self._check(builder, report, spec, place)
+        if untimed and not check:  # (it is concluded)
             _show(place, report)
             return
-        if spec.check and ok:
-            self._check(builder, report, spec, place)
         report.speedups = report.speedups or _not_timed(spec, ok)
         _conclude(report, builder.served, None, place)
 

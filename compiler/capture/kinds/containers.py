@@ -640,6 +640,11 @@ def _native_argument(m: Machine, value: Any) -> Any:
     return list(iterate(m, value)) if not isinstance(value, (list, tuple, str, set, frozenset)) else value
 
 
+def _as_it_is_now(given: Any) -> Any:
+    """What is added to a container: the program may change it later."""
+    return given.copy() if isinstance(given, (list, dict, set)) else given
+
+
 def mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     """A method that changes an outside container: now on its shadow, after the graph on itself."""
     result = _mutate(m, obj, name, args, kwargs)
@@ -662,13 +667,11 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
             _mutate(m, obj, "__setitem__", [key, value], {})
         return None
     _refuse_structural(m, obj, owner)
-    if args and isinstance(obj, dict):
-        refuse_address(m, args[0])
+    _refuse_address_as_key(m, obj, args)
     shadow = _shadow(m, obj)
     shadow.changed = True
     if name in ("extend", "extendleft", "__iadd__", "update") and args:
-        given = _native_argument(m, args[0])  # as it is now: the program may change it later
-        args = [given.copy() if isinstance(given, (list, dict, set)) else given, *args[1:]]
+        args = [_as_it_is_now(_native_argument(m, args[0])), *args[1:]]
     if name == "remove" and base in _SEQUENCES:
         return _remove(m, obj, base, args)
     if name == "setdefault":
@@ -688,6 +691,11 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
     if name != "pop" or base is set or base in _SEQUENCES or isinstance(value, dict):
         m.effects.method(obj, base, _INPLACE_METHODS.get(name, name), args, kwargs)
     return obj if name in _INPLACE_METHODS else result
+
+
+def _refuse_address_as_key(m: Machine, obj: Any, args: list) -> None:
+    if args and isinstance(obj, dict):
+        refuse_address(m, args[0])
 
 
 def _refuse_structural(m: Machine, obj: Any, owner: Any) -> None:

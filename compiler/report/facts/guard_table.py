@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable
+from typing import Any, Callable
 
 from ...base.labels import label
 from ...guards.guard_cost import GuardCost
@@ -25,6 +25,7 @@ class GuardTable:
         self._costs: dict[int, GuardCost] = {}  # by entry
         self._failed: dict[tuple[int, int], int] = {}  # (entry, id of guard) -> times it was the first to fail
         self._adopted: list[s.GuardRow] = []
+        self._by_entry: dict[int, dict[int, list[s.GuardRow]]] = {}  # of earlier reports, by the id of their rows
 
     def add(self, entry: int, result: Any, cost: GuardCost | None) -> None:
         """The guards of a new entry, as its capture stated them, and what they cost a call."""
@@ -33,9 +34,14 @@ class GuardTable:
         if cost is not None:
             self._costs[entry] = cost
 
-    def adopt(self, old: Iterable[s.GuardRow], entry: int, number: int) -> None:
-        """Rows of an earlier report's entry, which has this number here."""
-        self._adopted += [row_with(g, entry=number, failed=0) for g in old if g.entry == entry]
+    def adopt(self, old: list[s.GuardRow], entry: int, number: int, again_named: Callable[[Any], Any]) -> None:
+        """Rows of an earlier report's entry, which has this number here, as `again_named` names the cell."""
+        known = self._by_entry.get(id(old))
+        if known is None:
+            known = self._by_entry[id(old)] = {}
+            for g in old:
+                known.setdefault(g.entry, []).append(g)
+        self._adopted += [row_with(again_named(g), entry=number, failed=0) for g in known.get(entry, ())]
 
     def count_failure(self, guard: Any) -> None:
         """It was the first to fail."""
@@ -47,6 +53,7 @@ class GuardTable:
     def clear(self) -> None:
         """Let go of guards, and of what they hold; rows that were adopted stay."""
         self._guards.clear()
+        self._by_entry.clear()
         self._dropped.clear()
 
     def rows(self, frame_of: FrameOf, words: UsersWords) -> list[s.GuardRow]:
