@@ -28,7 +28,7 @@ from .marks import (
     mark_unbacked,
     maybe_mark_dynamic,
 )
-from .frontend.module_wrapper import original_module, wrap_module
+from .frontend.module_wrapper import calls_of, original_module, wrap_module
 from .report.builder import record
 from .report.cell_source import source_of
 from .runtime.dispatch import Dispatcher
@@ -112,7 +112,8 @@ def _wrap(fn: Any, opts: Options, backend_options: dict[str, Any]) -> Any:
             f"tcompile.compile takes Python code, got a {type(fn).__name__}, which torch.jit has compiled: "
             "compile the module that it was made of"
         )
-    engine = new_engine(opts, backend_options)
+    of_a_module = isinstance(fn, types.MethodType) and isinstance(fn.__self__, nn.Module)
+    engine = new_engine(opts, backend_options, shares=of_a_module or isinstance(fn, nn.Module))
     if isinstance(fn, nn.Module):
         return wrap_module(fn, engine)
     return _wrap_callable(fn, engine)
@@ -175,6 +176,7 @@ def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any
         else fn
     )
     compiled = compile(fn, **kwargs)
+    _stand_alone(compiled)
 
     def run(*args: Any, **kw: Any) -> Any:
         name = getattr(fn, "__qualname__", type(fn).__name__)
@@ -189,6 +191,15 @@ def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any
         return report
 
     return run
+
+
+def _stand_alone(compiled: Any) -> None:
+    """Nothing that was compiled for an equal module serves here."""
+    if isinstance(compiled, nn.Module):
+        calls_of(compiled).engine.shares = False
+    elif isinstance(compiled, types.MethodType):
+        method: Any = compiled.__func__
+        method.miss.__self__.shares = False
 
 
 def explain_stock(fn: Any) -> Callable[..., Any]:

@@ -386,6 +386,10 @@ class Options:
             return m[name]
         return _values.get(name, default)
 
+    def values(self) -> tuple:
+        """What all options are now, in the order of the table."""
+        return tuple(map(self.get, OPTIONS))
+
 
 class _Config(ModuleType):
     """Makes `config.name` read and write the defaults, with checks."""

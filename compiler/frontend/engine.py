@@ -50,6 +50,7 @@ from ..base.quoting import file_name
 from .recompile import FrameState, is_full, learn, make_room, numbers_of_turns, numbers_so_far, only_addresses_differ
 from ..guards.state import read_field
 from .cell_work import CellWork
+from .equal_modules import entry_of_equal, placed_within
 from .guard_filter import filtered
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects, unseen_writes
 from ..base.labels import is_loop, label
@@ -120,6 +121,8 @@ class Engine:
         self.generation = 0  # runs of cells so far: each has a recompile limit of its own
         self._limited: list[tuple[FrameState, weakref.ref[types.CodeType]]] = []
         self.work: CellWork | None = None  # of the run of a cell under way, where it is bounded
+        self.shares = False  # whether entries serve equal modules of other engines, and theirs serve here
+        self.makers: list[Engine] = []  # of entries of others that serve here: they go on after breaks
         self.states: CodeMemo[FrameState] = CodeMemo()
         self.caches: CodeMemo[CodeCache] = CodeMemo()
         self.number = options_number(opts, backend_options)
@@ -201,6 +204,8 @@ class Engine:
         with stages.compiling():
             state.renamed_unmet.clear()
             entry = cache.lookup(func, args)  # another thread may have been quicker
+            if entry is None:
+                entry = self._shared(cache, code, func, args)
             while entry is None:
                 try:
                     with without_saved_tensor_hooks():
@@ -209,6 +214,19 @@ class Engine:
                 except StateMade:
                     entry = cache.lookup(func, args)
         return RUN_ORIGINAL if entry is None else entry
+
+    def _shared(self, cache: CodeCache, code: types.CodeType, func: types.FunctionType, args: tuple) -> Entry | None:
+        """An entry that was made for an equal module serves here from now on."""
+        others = (e for r in engines if (e := r()) is not None)
+        entry, maker = entry_of_equal(self, others, code, func, args)
+        if entry is not None:
+            cache.add(entry)
+            _drop_with_owners(cache, entry, entry.meta.guards)
+            if maker not in self.makers:
+                self.makers.append(maker)
+            if self._whole_steps() and (placed := placed_within(args)):
+                take_steps_over(placed)
+        return entry
 
     def _runs_plainly(self, state: FrameState) -> bool:
         """Whether no frame is captured now: operators call a method of the program's."""
@@ -519,7 +537,7 @@ class Engine:
         if result.breaks and result.break_errors is not None:
             fn = _switched(fn, result.break_errors)
         entry = Entry(program, fn, result)
-        entry.generation = self.generation
+        entry.generation, entry.options, entry.owners = self.generation, self.opts.values(), []
         make_room(cache, self.generation, self.opts.get("recompile_limit"))
         cache.add(entry)
         _drop_with_owners(cache, entry, result.guards)
@@ -734,7 +752,7 @@ def _drop_with_owners(cache: CodeCache, entry: Entry, guards: Sequence[Guard]) -
             if any(r is reference for r in getattr(e, "owners", ())):
                 found.remove(e)
 
-    entry.owners = [weakref.ref(o, gone) for o in referents(guards)]
+    entry.owners += [weakref.ref(o, gone) for o in referents(guards)]
 
 
 def _switched(fn: Callable, errors: bool) -> Callable:
@@ -764,11 +782,12 @@ def _break_message(b: Any, fullgraph: bool) -> str:
     )
 
 
-engines: list[Any] = []  # weak references to those that wrapped callables have, for reset()
+engines: list[Any] = []  # weak references to those that wrapped callables have
 
 
-def new_engine(opts: Options, backend_options: dict[str, Any]) -> Engine:
+def new_engine(opts: Options, backend_options: dict[str, Any], shares: bool = False) -> Engine:
     e = Engine(opts, backend_options)
+    e.shares = shares
     engines[:] = [r for r in engines if r() is not None]
     engines.append(weakref.ref(e))
     return e

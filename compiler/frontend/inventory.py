@@ -29,8 +29,10 @@ class CompiledFunction:
 
 
 def compiled_functions() -> list[CompiledFunction]:
-    """Functions with entries or with a reason to have none, in the order in which they were first met."""
-    return [f for engine in _engines() for f in _of(engine)]
+    """Functions with entries or with a reason to have none, in the order in which they were first met. What equal
+    modules share is told once."""
+    told: set[int] = set()  # ids of entries
+    return [f for engine in _engines() for f in _of(engine, told)]
 
 
 def _engines() -> Iterator[Any]:
@@ -44,7 +46,7 @@ def _engines() -> Iterator[Any]:
     yield from hook.all_engines()
 
 
-def _of(engine: Any) -> Iterator[CompiledFunction]:
+def _of(engine: Any, told: set[int]) -> Iterator[CompiledFunction]:
     backend = (
         engine.opts.backend
         if isinstance(engine.opts.backend, str)
@@ -52,7 +54,8 @@ def _of(engine: Any) -> Iterator[CompiledFunction]:
     )
     for code in list(dict.fromkeys([*engine.caches, *engine.states])):
         cache, state = engine.caches.get(code), engine.states.get(code)
-        entries = list(cache.entries) if cache is not None else []
+        entries = [e for e in cache.entries if id(e) not in told] if cache is not None else []
+        told.update(map(id, entries))
         reason = state.skip_reason if state is not None else ""
         if not entries and not reason:
             continue

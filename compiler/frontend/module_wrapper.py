@@ -24,7 +24,7 @@ from .engine import Engine
 from ..capture.kinds.callables import PYTHON_FUNCTIONS
 from ..runtime.stock_hook import hidden
 
-__all__ = ["wrap_module", "original_module", "call_module"]
+__all__ = ["wrap_module", "original_module", "calls_of", "call_module"]
 
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = (
     weakref.WeakKeyDictionary()

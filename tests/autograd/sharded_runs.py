@@ -375,6 +375,11 @@ def forwards_of_others(wrap: Callable, net: Net) -> list:
     return train(net, net)
 
 
+def forwards_of_two_models(wrap: Callable, net: Net) -> list:
+    """Blocks of another model are equal, too: its steps are taken on local parts as well."""
+    return [*forwards_of_others(wrap, Net()), *forwards_of_others(wrap, net)]
+
+
 IN_GRAPH = (
     per_block,
     as_a_whole,
@@ -411,6 +416,7 @@ CASES = (
     broken,
     one_block_of_others,
     forwards_of_others,
+    forwards_of_two_models,
 )
 
 

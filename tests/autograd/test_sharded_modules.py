@@ -76,7 +76,13 @@ def test_blocks_that_are_compiled_alone(rows: dict[str, dict], case: str) -> Non
     """FSDP2 knows them as parts of the module around them, and steps are taken on the local parts of all parameters."""
     row = rows[case]
     assert row["steps_on_parts"] == STEPS and row["by_hooks"] == 5 * STEPS
+    assert row["graphs"] == 1, "the second block is equal to the first"
     assert all("gather" not in order for order in row["orders"])
+
+
+def test_blocks_of_two_models_are_compiled_once(rows: dict[str, dict]) -> None:
+    row = rows["forwards_of_two_models"]
+    assert row["graphs"] == 1 and row["steps_on_parts"] == 2 * STEPS and not row["fallbacks"]
 
 
 def test_gathers_are_one_module_ahead_and_reductions_behind(rows: dict[str, dict]) -> None:
