@@ -31,7 +31,7 @@ from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
 from .outputs import OutputPlan
 from .parts import Part, PartedCall
-from .staged import StagedCall, StagedGraph, bucket_bytes, groups_of, stages_of
+from .staged import Stage, StagedCall, StagedGraph, bucket_bytes, groups_of, stages_of
 from .variants import variant, without_unused_inputs
 
 __all__ = ["aot_eager", "compile_with_grad", "wants_gradients", "GradGraph"]
@@ -145,6 +145,7 @@ class GradGraph:
         self.function = type("TCompiled", (_Bridge,), {"graph": self})
         small = [_is_small(n) for n in p.forward.placeholders]
         self.parted = PartedCall(self, joint.parts, small) if len(joint.parts) > 1 else None
+        self.cut: list[Stage] | None = None  # the whole backward graph in stages, until these are compiled
         self.staged = self._staged_call()
         self.frees = any(g.frees for g in joint.parts) or len(p.backward.placeholders) > self.n_tangents
         self.call = self._native_call() or self._python_call
@@ -164,7 +165,8 @@ class GradGraph:
         if sizes is None or self.parted is not None or self.step is not None or self.idle or not self.grad_mode:
             return None
         groups = groups_of(backward, sizes)
-        if len(groups) == 1 or stages_of(backward, groups) is None:
+        self.cut = stages_of(backward, groups) if len(groups) > 1 else None
+        if self.cut is None:
             return None
         self.groups = groups
         return StagedCall(self, [[self.joint.grad_inputs[j] for j in group] for group in groups])
@@ -355,9 +357,13 @@ class GradGraph:
         return _Backward(graph, call, decided, reads)
 
     def _compile_stages(self, graph: AtenGraph) -> StagedGraph | None:
-        stages_ = None if self.staged is None else stages_of(graph, self.groups)
+        if self.staged is None:
+            return None
+        known = self.cut if graph is self.joint.partition.backward else None  # (others are variants of it)
+        stages_ = known or stages_of(graph, self.groups)
         if stages_ is None:
             return None
+        self.cut = None
         calls = [self.compile_aten(s.graph, self.opts) for s in stages_]
         return StagedGraph(stages_, [getattr(c, "call", c) for c in calls], len(graph.plan))
 

@@ -28,7 +28,7 @@ from .parted_graphs import ancestors, slot_of
 if TYPE_CHECKING:
     from .bridge import GradGraph
 
-__all__ = ["StagedCall", "StagedGraph", "bucket_bytes", "groups_of", "stages_of"]
+__all__ = ["Stage", "StagedCall", "StagedGraph", "bucket_bytes", "groups_of", "stages_of"]
 
 MOST_STAGES = 8  # more would overlap little more, and each costs launches and fusion across its borders
 
@@ -72,7 +72,7 @@ def _bytes_of(meta: TensorMeta | None) -> int:
 
 
 @dataclass
-class _Stage:
+class Stage:
     """A piece of a backward graph. It takes the values at `reads`, and gives gradients, then what later pieces read:
     the values at `gives`. `frees` are values that nobody reads after it. Values are numbered: the whole graph's inputs,
     then what pieces give.
@@ -85,7 +85,7 @@ class _Stage:
     gradients: list[int]
 
 
-def stages_of(a: AtenGraph, groups: Sequence[Sequence[int]]) -> list[_Stage] | None:
+def stages_of(a: AtenGraph, groups: Sequence[Sequence[int]]) -> list[Stage] | None:
     """The backward graph `a` in pieces, the gradients of a group each; None where it has to run as a whole."""
     results = a.results
     calls = list(a.calls())
@@ -131,7 +131,7 @@ def stages_of(a: AtenGraph, groups: Sequence[Sequence[int]]) -> list[_Stage] | N
         reads = [n for n in number if n in numbers or k in read_by.get(n, ()) and made_in.get(n, -1) < k]
         frees = frozenset(number[n] for n in number if last[n] == k)
         graph = _piece(a, k, piece, reads, group, gives)
-        stages.append(_Stage(graph, [number[n] for n in reads], [number[n] for n in gives], frees, list(group)))
+        stages.append(Stage(graph, [number[n] for n in reads], [number[n] for n in gives], frees, list(group)))
     return stages
 
 
@@ -216,7 +216,7 @@ def _tensor_input(a: AtenGraph, name: str) -> Any:
 class StagedGraph:
     """The compiled pieces of a backward graph. Called, it runs them all."""
 
-    def __init__(self, stages: list[_Stage], calls: list[Callable[..., tuple]], n_gradients: int):
+    def __init__(self, stages: list[Stage], calls: list[Callable[..., tuple]], n_gradients: int):
         self.stages, self.calls, self.n_gradients = stages, calls, n_gradients
 
     def begin(self, given: Sequence[Any]) -> "_Run":

@@ -163,3 +163,17 @@ def test_random_numbers_are_those_of_forward():
     assert 0 < (y == 0).sum() < 64
     for t in (w, v, x):
         torch.testing.assert_close(t.grad * t, y)
+
+
+def test_the_cut_of_the_whole_is_made_once(monkeypatch):
+    cuts = []
+
+    def counted(*args):
+        cuts.append(args)
+        return staged.stages_of(*args)
+
+    monkeypatch.setattr(bridge, "stages_of", counted)
+    net, (i, x) = Net(), batch()
+    step = tcompile.compile(lambda i, x: net(i, x)[0].square().mean())
+    step(i, x).backward()
+    assert len(cuts) == 1
