@@ -18,6 +18,7 @@ __all__ = [
     "parameters_of",
     "has_gradient",
     "keeps_apart",
+    "kept_of",
     "placed_before",
     "LAYOUTS",
     "WANTED",
@@ -63,6 +64,11 @@ def has_gradient(p: Any) -> bool:
 def keeps_apart(p: Any) -> bool:
     """Whether FSDP2 keeps gradients that it exchanges later apart from the parameter's own (until torch 2.14)."""
     return not isinstance(getattr(type(p), "unsharded_accumulated_grad", None), property)
+
+
+def kept_of(p: Any) -> Any:
+    """The whole gradient that FSDP2 keeps of a parameter, to be exchanged later: of a DTensor its local tensor."""
+    return None if p.unsharded_accumulated_grad is None else p.unsharded_accumulated_grad_data
 
 
 def placed_before(p: Any) -> Any:

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from .snapshots import lasts, snapshot
 from .tensors import has_tangent
 
-__all__ = ["WrapperCheck", "InnerTensor", "gradient"]
+__all__ = ["WrapperCheck", "InnerTensor", "gradient", "is_leaf"]
 
 _FACTS = ("dtype", "device", "layout", "requires_grad", "conj", "neg", "the number of dimensions", "tangent")
 
@@ -47,6 +47,11 @@ class InnerTensor:
 def gradient(t: Any) -> Any:
     """Asks a wrapper, whose class leaves that to torch, for its gradient."""
     return t.grad
+
+
+def is_leaf(t: Any) -> bool:
+    """Likewise, for whether it is a leaf."""
+    return t.is_leaf
 
 
 def _are(found: Any, known: Any) -> bool:

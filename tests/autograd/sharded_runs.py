@@ -346,18 +346,58 @@ def held_alike(wrap: Callable, net: Net) -> list:
     return train(part(net, mesh=mesh), wrap(net))
 
 
-def tensor_parallel(wrap: Callable, net: Net, processes: int = 1) -> list:
+def tensor_parallel(wrap: Callable, net: Net, processes: int = 1, run: Callable | None = None) -> list:
     """Products are parted in one dimension of a mesh, and FSDP2 parts what each process has of them in the other."""
     shape = (WORLD // processes, processes)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("parted", "products"))
     for block in net.blocks:
         parallelize_module(block, mesh["products"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
-    return train(part(net, mesh=mesh["parted"]), wrap(net))
+    model = wrap(part(net, mesh=mesh["parted"]))
+    return run(model) if run is not None else train(net, model)
 
 
 def products_of_all(wrap: Callable, net: Net) -> list:
     """FSDP2 has one process, and products are parted."""
     return tensor_parallel(wrap, net, WORLD)
+
+
+def parallel_unsynced(wrap: Callable, net: Net, processes: int = 1) -> list:
+    """Whole gradients of parameters that are DTensors are added up before they are exchanged."""
+
+    def waiting(model: Any) -> list:
+        return train(net, model, parts=3, waits=True)
+
+    return tensor_parallel(wrap, net, processes, waiting)
+
+
+def products_of_all_unsynced(wrap: Callable, net: Net) -> list:
+    return parallel_unsynced(wrap, net, WORLD)
+
+
+def parallel_met_by_hooks(wrap: Callable, net: Net) -> list:
+    """What a graph has kept, FSDP2's hooks add to and exchange; and the other way round."""
+
+    def waiting(model: Any) -> list:
+        calls: list[int] = []
+
+        def call(x: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return (net if len(calls) in (2, 4) else model)(x)
+
+        return train(net, call, parts=2, waits=True)
+
+    return tensor_parallel(wrap, net, 1, waiting)
+
+
+def parallel_forwards(wrap: Callable, net: Net) -> list:
+    """The blocks' forwards are compiled. They ask parameters that are DTensors whether they are leaves."""
+
+    def waiting(model: Any) -> list:
+        for block in net.blocks:
+            block.forward = wrap(block.forward)
+        return train(net, net, parts=2, waits=True)
+
+    return tensor_parallel(lambda f: f, net, 1, waiting)
 
 
 def one_block_of_others(wrap: Callable, net: Net) -> list:
@@ -405,6 +445,8 @@ IN_GRAPH = (
     held_alike,
     tensor_parallel,
     products_of_all,
+    parallel_unsynced,
+    products_of_all_unsynced,
 )
 CASES = (
     *IN_GRAPH,
@@ -417,6 +459,8 @@ CASES = (
     one_block_of_others,
     forwards_of_others,
     forwards_of_two_models,
+    parallel_met_by_hooks,
+    parallel_forwards,
 )
 
 

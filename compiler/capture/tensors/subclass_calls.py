@@ -29,6 +29,7 @@ from .wrapper_values import (
     as_program_sees,
     finish,
     gradient_of_wrapper,
+    is_leaf_of_wrapper,
     inner_attribute,
     is_of_wrapper,
     is_wrapper_class,
@@ -406,8 +407,8 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return _WITHOUT_HISTORY[name]
     if name == "grad" and asks and (found := gradient_of_wrapper(m, args[0])) is not NotImplemented:
         return found
-    if name == "is_leaf" and id(args[0]) not in m.world.reals and args[0].__dict__.get("_is_param"):
-        return True  # a parameter that FSDP2 has gathered
+    if name == "is_leaf" and asks and (found := is_leaf_of_wrapper(m, args[0])) is not NotImplemented:
+        return found
     if name in _OF_THE_OBJECT:
         raise Break("tensor_attribute", f"{name} of a tensor of class {m.world.type_of(args[0]).__name__} is used")
     args, kwargs = [_map(a, plain) for a in args], {k: _map(v, plain) for k, v in kwargs.items()}

@@ -19,7 +19,7 @@ from ...graph.wrappers import Crossing, Fixed, Inner, Unwrap, Wrap, Wrapping, is
 from ...guards import source as S
 from ...guards.source import Source
 from ...guards.snapshots import Unguardable, copied
-from ...guards.wrapper_check import InnerTensor, WrapperCheck, gradient
+from ...guards.wrapper_check import InnerTensor, WrapperCheck, gradient, is_leaf
 from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
@@ -40,6 +40,7 @@ __all__ = [
     "write_wrapper",
     "make_wrapper",
     "finish",
+    "is_leaf_of_wrapper",
     "is_of_wrapper",
     "is_wrapper_class",
 ]
@@ -223,6 +224,16 @@ def gradient_of_wrapper(m: Machine, s: Any) -> Any:
         return NotImplemented
     written = m.world.pending.get(id(s), {})
     return written["grad"] if "grad" in written else m.world.load(real.grad, S.asked(m.world.sources[id(s)], gradient))
+
+
+def is_leaf_of_wrapper(m: Machine, s: Any) -> Any:
+    """`.is_leaf` of a wrapper. NotImplemented where its class may have a say in that, or it was made inside."""
+    real = m.world.reals.get(id(s))
+    if real is None:
+        return True if s.__dict__.get("_is_param") else NotImplemented  # a parameter that FSDP2 has gathered
+    if type(real).__torch_function__ is not _NO_FUNCTION:
+        return NotImplemented
+    return m.world.load(real.is_leaf, S.asked(m.world.sources[id(s)], is_leaf))
 
 
 # --- made inside

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ...guards.sharded_state import groups_of, keeps_apart, parameters_of, states_of
+from ...guards.sharded_state import groups_of, kept_of, keeps_apart, parameters_of, placed_before, states_of
 from ..tensor import state
 from .crossings import Call
 
@@ -197,7 +197,7 @@ def _receive(p: Any, gradient: torch.Tensor) -> None:
 def _keep(p: Any, gradient: torch.Tensor | None, exchanged: torch.Tensor | None) -> None:
     """Add to what is exchanged later, and take away what was: tensors of their own, since a forward may have been given
     the one before."""
-    kept = before = p.unsharded_accumulated_grad
+    kept = before = kept_of(p)
     if exchanged is not None:
         kept = None if kept is exchanged else -exchanged if kept is None else kept - exchanged
     if gradient is not None:
@@ -207,6 +207,8 @@ def _keep(p: Any, gradient: torch.Tensor | None, exchanged: torch.Tensor | None)
 
 
 def _set_kept(p: Any, kept: torch.Tensor | None) -> None:
+    if kept is not None and p.is_dtensor:
+        kept = type(p.sharded_param)(kept, placed_before(p), requires_grad=False)
     if keeps_apart(p):
         p.unsharded_accumulated_grad = kept
     else:
@@ -216,11 +218,7 @@ def _set_kept(p: Any, kept: torch.Tensor | None) -> None:
 @torch.no_grad()
 def _exchange_rest(group: Any) -> None:
     """The graph has exchanged what was kept when forward began. What came since then is exchanged here."""
-    rest = {
-        i: p.unsharded_accumulated_grad
-        for i, p in enumerate(group.fsdp_params)
-        if p.unsharded_accumulated_grad is not None
-    }
+    rest = {i: kept for i, p in enumerate(group.fsdp_params) if (kept := kept_of(p)) is not None}
     if not rest:
         return
     for p, part in zip(group.fsdp_params, _reduced(described(group), rest)):
@@ -258,7 +256,7 @@ def given_of(state: Any, differentiable: bool) -> list[Given]:
             if not group.reduce_grads and p.sharded_param.requires_grad:
                 given.append(Given("taker", p, kept))
             elif group.reduce_grads and p.unsharded_accumulated_grad is not None:
-                given.append(Given("earlier", p, now=p.unsharded_accumulated_grad))
+                given.append(Given("earlier", p, now=kept_of(p)))
     return given
 
 

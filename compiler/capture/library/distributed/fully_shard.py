@@ -214,8 +214,6 @@ def _of_parameter(p: Any, group: Any) -> str:
         return "a parameter is parted along another dimension than its first"
     if getattr(p, "is_spmd_types", False) or getattr(group.mesh_info, "is_spmd_mesh", False):
         return "parameters are placed on a mesh of all dimensions"
-    if p.is_dtensor and not (group.reduce_grads and p.unsharded_accumulated_grad is None):
-        return "gradients of DTensors are added up before they are exchanged"
     local = p.sharded_param._local_tensor
     if is_wrapper(local) or hasattr(local, "fsdp_pre_all_gather"):
         return f"parts are of class {type(local).__name__}"
