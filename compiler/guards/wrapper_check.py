@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from .snapshots import lasts, snapshot
 from .tensors import has_tangent
 
-__all__ = ["WrapperCheck", "InnerTensor", "gradient", "is_leaf"]
+__all__ = ["WrapperCheck", "InnerTensor", "PlacedAs", "gradient", "is_leaf"]
 
 _FACTS = ("dtype", "device", "layout", "requires_grad", "conj", "neg", "the number of dimensions", "tangent")
 
@@ -42,6 +42,21 @@ class InnerTensor:
 
     def __call__(self, t: Any) -> Any:
         return getattr(t, self.name, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedAs:
+    """Asks a DTensor's placement whether it says the same as this one."""
+
+    placement: Any
+
+    @property
+    def __name__(self) -> str:
+        return f"placed as {self.placement}"
+
+    def __call__(self, other: Any) -> bool:
+        known = self.placement
+        return other is known or type(other) is type(known) and other == known
 
 
 def gradient(t: Any) -> Any:

@@ -189,6 +189,15 @@ PyObject *tc_attr(PyObject *o, PyObject *name, int *owned, int *why, Recorder *r
     if (rec)
         rec_object(rec, o);
     if (name == str_dict) {
+        PyObject **where = _PyObject_GetDictPtr(o);
+        if (where && !*where) { /* nobody has asked yet: reading it makes one, here as in Python */
+            int gc = tc_quiet();
+            PyObject *made = PyObject_GenericGetDict(o, NULL);
+            tc_loud(gc);
+            if (!made)
+                PyErr_Clear();
+            Py_XDECREF(made);
+        }
         PyObject *d = instance_dict(o, rec);
         *why = TC_REFUSED;
         return d;

@@ -350,8 +350,9 @@ def tensor_parallel(wrap: Callable, net: Net, processes: int = 1, run: Callable 
     """Products are parted in one dimension of a mesh, and FSDP2 parts what each process has of them in the other."""
     shape = (WORLD // processes, processes)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("parted", "products"))
+    products = mesh["products"]
     for block in net.blocks:
-        parallelize_module(block, mesh["products"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        parallelize_module(block, products, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     model = wrap(part(net, mesh=mesh["parted"]))
     return run(model) if run is not None else train(net, model)
 

@@ -64,6 +64,8 @@ def train(calls: list[Callable], blocks: list[nn.Module]) -> list[torch.Tensor]:
 
 
 def check(wrap: Callable, blocks: list[nn.Module], graphs: int, train: Callable = train) -> None:
+    for b in blocks:
+        b.zero_grad()
     plain = [copy.deepcopy(b) for b in blocks]
     want = train(plain, plain)
     with captures() as found:
@@ -150,6 +152,40 @@ class Doubled:
 
     def __deepcopy__(self, memo: dict) -> Doubled:
         return self
+
+
+def doubled(module: nn.Module, args: tuple) -> tuple:
+    return (args[0] * 2,)
+
+
+class Less:
+    """A hook with a number of its own."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, module: nn.Module, args: tuple, out: torch.Tensor) -> torch.Tensor:
+        return out - self.by
+
+
+@WRAPS
+def test_hooks_of_parts_are_shared_whatever_their_numbers(wrap: Callable) -> None:
+    blocks = [Block(scale=1 / 16).eval() for _ in range(4)]
+    for b in blocks:
+        b.up.register_forward_pre_hook(doubled)
+        b.up.register_forward_hook(Less(0.25))
+        b.down.register_forward_pre_hook(doubled)
+        b.down.register_forward_pre_hook(doubled, prepend=True)
+    check(wrap, blocks, 1)
+    for b in blocks:
+        b.__dict__.pop("forward", None)
+    blocks[1].up.register_forward_pre_hook(doubled)
+    check(wrap, blocks, 2)
+    for b in blocks:
+        b.__dict__.pop("forward", None)
+    blocks[2].up._forward_hooks.popitem()
+    blocks[2].up.register_forward_hook(Less(0.5))
+    check(wrap, blocks, 3)
 
 
 @WRAPS

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import itertools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from ...guards import source as S
 from . import attributes
 from .lookups import class_attribute
+from .parameters import interpret
 from .objects.class_attributes import guarded_function
 from ..machine.nesting import passes_on
 from ..machine.signals import Break, Skip
@@ -26,6 +30,15 @@ _GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
+)
+_TABLES = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
 )
 _nn = torch.nn.modules.module
 _wrapped_call = torch.nn.Module.__call__
@@ -78,6 +91,8 @@ def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -
             return m.call(types.MethodType(call, module), args, kwargs)
         if _no_hooks(m, module):
             return m.call(m.getattr(module, "forward"), args, kwargs)
+        if (hooks := _plain_hooks(m, module)) is not None:
+            return interpret(m, _with_hooks, [module, *hooks, tuple(args), kwargs], {})
         return m.call(types.MethodType(torch.nn.Module._call_impl, module), args, kwargs)
     finally:
         m.module_path = outer
@@ -101,3 +116,53 @@ def _no_hooks(m: Machine, module: torch.nn.Module) -> bool:
     for name in _GLOBAL_HOOKS:
         world.guard(S.attr(anchor, name), "LEN", 0, "global module hooks")
     return True
+
+
+@dataclasses.dataclass(frozen=True)
+class NthHook:
+    """Asks a table of hooks for one of them, by its place: the numbers of hooks are other ones in an equal module."""
+
+    n: int
+
+    @property
+    def __name__(self) -> str:
+        return f"hook {self.n}"
+
+    def __call__(self, table: dict) -> Any:
+        return next(itertools.islice(table.values(), self.n, None), None)
+
+
+def _plain_hooks(m: Machine, module: torch.nn.Module) -> tuple[tuple, tuple] | None:
+    """The hooks that are called before forward and after it; None where there are others, or some of them get keyword
+    arguments or are always called."""
+    world, d, kind = m.world, module.__dict__, type(module)
+    source = world.source_of(module)
+    if source is None or any(id(d[name]) in world.shadows for name in _TABLES):
+        return None
+    if any(d[name] for name in _TABLES[2:]) or any(getattr(_nn, name) for name in _GLOBAL_HOOKS):
+        return None
+    found = []
+    for name in _TABLES:
+        where, table = attributes._member_source(source, kind, name), d[name]
+        if name in _TABLES[:2] and type(table) is not collections.OrderedDict:
+            return None
+        world.guard(where, "LEN", len(table), "module hooks")
+        found.append([world.load(h, S.asked(where, NthHook(n)), "a hook") for n, h in enumerate(table.values())])
+    anchor = world.anchor(_nn)
+    for name in _GLOBAL_HOOKS:
+        world.guard(S.attr(anchor, name), "LEN", 0, "global module hooks")
+    return tuple(found[0]), tuple(found[1])
+
+
+def _with_hooks(module: Any, before: tuple, after: tuple, args: tuple, kwargs: dict) -> Any:
+    """What Module._call_impl does where all hooks are of these two kinds."""
+    for hook in before:
+        changed = hook(module, args)
+        if changed is not None:
+            args = changed if isinstance(changed, tuple) else (changed,)
+    result = module.forward(*args, **kwargs)
+    for hook in after:
+        changed = hook(module, args, result)
+        if changed is not None:
+            result = changed
+    return result

@@ -26,6 +26,7 @@ from ...guards import source as S
 from ...guards.guard import FunctionSpec, Guard, TensorSpec
 from ...guards.source import Source
 from ...guards.state import SubclassAnswers, read_field
+from ...guards.wrapper_check import PlacedAs
 from ...marks import demanded_dims, dynamic_dims, static_dims, unbacked_dims
 from ...symbolic.expr import ge
 from ...graph.history import is_refused
@@ -42,7 +43,16 @@ from ..arrays.outside_arrays import load_array
 from ..kinds.outside_iterators import OutsideIterator
 from ..numbers.scalars import float_symbol
 from .signals import Break, Skip
-from .stack_values import ATOMS, BOUND_NATIVE, IMMUTABLE, MISSING, SINGLETONS, is_library_constant, native_owner
+from .stack_values import (
+    ATOMS,
+    BOUND_NATIVE,
+    IMMUTABLE,
+    MISSING,
+    SINGLETONS,
+    is_library_constant,
+    is_placement,
+    native_owner,
+)
 from ..tensors.tensor_subclasses import PLAIN_TENSORS, Subclassed, plain_alias, refusal
 from ..tensors.jagged_values import load_jagged
 from ..tensors.wrapper_values import load_wrapper
@@ -240,7 +250,9 @@ class World:
         """Guard an object that is known by its source, as far as its own nature needs."""
         if t is decimal.Decimal:
             self.state("decimal", read_field("decimal"))
-        if isinstance(value, IMMUTABLE) or is_library_constant(value):
+        if is_placement(t):  # (equal modules have equal ones)
+            self.guard(S.asked(source, PlacedAs(value)), "ID", True, why)
+        elif isinstance(value, IMMUTABLE) or is_library_constant(value):
             self.guard(source, "ID", value, why)  # the same object has the same value
         elif t is slice:
             if not all(type(v) in ATOMS for v in (value.start, value.stop, value.step)):

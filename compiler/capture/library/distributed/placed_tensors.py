@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ....graph.tensor import TraceTensor
 from ....graph.wrappers import LibraryFunction
 from ...machine.signals import Break
-from ...machine.stack_values import ATOMS
+from ...machine.stack_values import ATOMS, is_placement
 from ...tensors.tensor_subclasses import Subclassed
 from ...tensors.wrapper_values import as_program_sees, finish, is_of_wrapper
 
@@ -47,8 +47,10 @@ def apply_of_library(m: Machine, cls: type, args: tuple) -> Any:
 
 
 def _rely_on(m: Machine, value: Any) -> None:
-    """What is no tensor: numbers as they are, objects of the library by their identity (none of them changes)."""
-    if type(value) in ATOMS or value is None:
+    """What is no tensor: numbers and placements, which are guarded as they are; other objects of the library by their
+    identity (none of them changes).
+    """
+    if type(value) in ATOMS or value is None or is_placement(type(value)):
         return
     if isinstance(value, (tuple, list)):
         for v in value:
