@@ -268,7 +268,8 @@ ROWS = (
     Row("torch.nn.Module", "_call_impl _compiled_call_impl", "calls of modules are interpreted"),
     Row(
         "Module()",
-        "_parameters _buffers _modules _forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks",
+        "_parameters _buffers _modules _forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks "
+        "_forward_hooks_with_kwargs _forward_pre_hooks_with_kwargs _forward_hooks_always_called",
         "the tables of a module",
     ),
     Row("LazyModule()", "_initialize_hook", "a lazy module's first call runs as it is"),

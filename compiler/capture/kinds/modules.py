@@ -137,7 +137,11 @@ def _plain_hooks(m: Machine, module: torch.nn.Module) -> tuple[tuple, tuple] | N
     arguments or are always called."""
     world, d, kind = m.world, module.__dict__, type(module)
     source = world.source_of(module)
-    if source is None or any(id(d[name]) in world.shadows for name in _TABLES):
+    if (
+        source is None
+        or not all(name in d for name in _TABLES)
+        or any(id(d.get(name)) in world.shadows for name in _TABLES)
+    ):
         return None
     if any(d[name] for name in _TABLES[2:]) or any(getattr(_nn, name) for name in _GLOBAL_HOOKS):
         return None
