@@ -310,16 +310,96 @@ def test_a_whole_step():
         torch.testing.assert_close(compiled(x), loss)
 
 
+def below(x):
+    with torch.no_grad():
+        x.mul_(3)
+    return x
+
+
+def of_views(x):
+    y = x * 1
+    z, v = y.transpose(1, 2), y.values()
+    y.add_(1).mul_(2)
+    return y, z * 1, v * 2
+
+
+def of_given_values(x):
+    v = x.values() * 1
+    y = nested_tensor_from_jagged(v, x.offsets(), x.lengths())
+    y.sub_(1)
+    return y, v
+
+
+WRITES = {
+    "pointwise": lambda x: F.relu((x * 1).add_(1).neg_(), inplace=True),
+    "of two": lambda x: torch.add(x, 1).copy_(x).add_(x, alpha=2),
+    "filled": lambda x: torch.empty_like(x).fill_(3.0).mul_(x),
+    "zeroed": lambda x: (x * 1).zero_() + 1,
+    "operators": lambda x: (x.clone().__iadd__(1).__imul__(2), x * 1),
+    "without gradients": lambda x: below(x * 1) * 2,
+    "of a detached one": lambda x: (x * 1).detach().mul_(3),
+    "views": of_views,
+    "given values": of_given_values,
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes(name):
+    f = WRITES[name]
+    compiled = tcompile.compile(f, fullgraph=True)
+    for lengths in BATCHES:
+        torch.manual_seed(1)
+        x = jagged(lengths, grad=True).detach()
+        for leaf in (True, False):
+            (wanted, gradients), (got, own) = outcome(f, x, leaf), outcome(compiled, x, leaf)
+            same(got, wanted)
+            same(own[:1], gradients[:1])
+    x = nested_tensor_from_jagged(torch.randn(12, 8), torch.tensor([0, 4, 8, 12]), lengths=torch.tensor([3, 2, 4]))
+    same(compiled(x), f(x))
+
+
+def test_a_write_returns_what_it_wrote_to():
+    def f(x):
+        y = x * 1
+        return y.mul_(2) is y
+
+    assert tcompile.compile(f, fullgraph=True)(jagged([2, 3]))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_writes_to_one_from_outside_are_eagers(grad):
+    def f(x):
+        y = x.detach()
+        y.mul_(3)
+        return x + 1, y
+
+    def g(x):
+        x.mul_(3)
+        return x + 1
+
+    for fn in (f, g) if not grad else (f,):
+        torch.manual_seed(1)
+        values = torch.randn(5, 8)
+        x, y = [nested_tensor_from_jagged(values.clone(), offsets_of([2, 3])).detach() for _ in range(2)]
+        if grad:
+            x.requires_grad_(), y.requires_grad_()
+        same(tcompile.compile(fn)(y), fn(x))
+        same(y.detach(), x.detach())
+        assert fn is f or y._version == x._version
+
+
 def test_what_is_not_captured_breaks():
     def f(x):
-        y = x * 2
-        y.add_(1)
+        z = x.detach()
+        z.add_(1)
+        y = x * 2 + z
         return [t.sum() for t in (y * 3).unbind()]
 
     compiled = tcompile.compile(f)
     for lengths in BATCHES:
         x = jagged(lengths)
-        same(compiled(x), f(x))
+        y = nested_tensor_from_jagged(x.values().clone(), x.offsets())
+        same(compiled(y), f(x))
     kinds = {b.kind for b in tcompile.explain(f)(jagged([2, 3])).graph_breaks}
     assert kinds == {"unsupported", "data_dependent_shape"}
 

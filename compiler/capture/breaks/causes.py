@@ -492,7 +492,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "unsupported",
-        r"sparse|to_sparse|quant|nested",
+        r"sparse|to_sparse|quant",
         "the tensor is not dense",
         "convert with to_dense() or dequantize() before the compiled region, or leave the code uncompiled",
     ),

@@ -23,6 +23,7 @@ from ...graph.wrappers import (
     longest_of,
     make_jagged,
     nested_class,
+    written_inside,
 )
 from ...guards import source as S
 from ...guards.source import Source
@@ -223,7 +224,8 @@ def operate_jagged(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return _fact(m, args[0], args[1])
     if type(fn).__name__ == "method-wrapper" and name == "__get__":
         return _fact(m, args[0], fn.__self__.__name__)
-    if _writes(name) or "out" in kwargs or name in _OF_THE_OBJECT:
+    written = _written(m, name, args) if _writes(name) else None
+    if written is None and _writes(name) or "out" in kwargs or name in _OF_THE_OBJECT:
         raise Break("unsupported", f"{name} of a nested tensor is not captured")
     instances: list[Any] = []
 
@@ -238,9 +240,27 @@ def operate_jagged(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return {k: instance(v) for k, v in value.items()} if type(value) is dict else value
 
     args, kwargs = [instance(a) for a in args], {k: instance(v) for k, v in kwargs.items()}
-    return _run(m, fn, args, kwargs, instances)
+    result = _run(m, fn, args, kwargs, instances)
+    if written is None:
+        return result
+    if type(result) is not Subclassed or result.nested._values is not written.nested._values:
+        raise Break("unsupported", f"{name} of a nested tensor is not captured")
+    return written
 
 
+def _written(m: Machine, name: str, args: list) -> Any:
+    """The nested tensor whose values a call writes to; None where they are not all that eager would change: of one from
+    outside the version, too, which autograd looks at."""
+    first, world = args[0] if args else None, m.world
+    if type(first) is not Subclassed or id(first) in world.reals or name.strip("_") in _NOT_VALUES:
+        return None
+    memory = first.nested._values.tt_storage
+    given = (s.nested for s in world.subclassed.values() if s.nested is not None)
+    return None if any(t._values.tt_storage is memory for t in given) else first
+
+
+# (what changes the tensor itself, or less of it than all its values)
+_NOT_VALUES = frozenset("setitem setattr delattr requires_grad detach resize set share_memory".split())
 _OF_THE_OBJECT = frozenset(
     ("requires_grad_", "register_hook", "retain_grad", "backward", "data_ptr", "storage", "untyped_storage")
     + ("register_post_accumulate_grad_hook", "__deepcopy__", "__reduce_ex__", "__repr__", "__format__", "as_subclass")
@@ -261,6 +281,7 @@ def _run(m: Machine, fn: Any, args: list, kwargs: dict, instances: list) -> Any:
     """The call, once more where it needed a length that has to be asked for."""
     while True:
         call, given = JaggedCall.of(fn, args, kwargs, m.ragged_sizes)
+        written_inside()
         try:
             new = _natively(m, call, given)
             break
@@ -269,12 +290,13 @@ def _run(m: Machine, fn: Any, args: list, kwargs: dict, instances: list) -> Any:
                 raise Break(
                     "data_dependent_shape",
                     f"{getattr(fn, '__name__', fn)} of a nested tensor needs the lengths of its sequences",
-                    "make the nested tensor outside of the compiled part",
+                    "make it, and take it apart, outside of the compiled part; or work on values() and offsets()",
                 ) from None
         except NotImplementedError as e:
             raise Break("unsupported", f"{getattr(fn, '__name__', fn)} of a nested tensor: {e}") from None
-    if new:
+    if (written := written_inside()) or new:
         m.graph.record("call_function", call, tuple(given), {}, new)
+        m.graph.writes_to(written)
 
     def nested(pattern: Nested, values: Any, offsets: Any, lengths: Any) -> Any:
         if pattern.family >= 0:
