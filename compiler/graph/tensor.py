@@ -375,7 +375,8 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
             if isinstance(t, torch.Tensor) and isinstance(m, TensorMeta):
                 _check_written(op, tensor_meta(t), m)
     elif info.functional is None:
-        given = _outputs_without_elements(info, args, kwargs) if info.kind == "out" else (args, kwargs)
+        resizes = info.kind == "out" and op.namespace == "aten"  # (those of others give back what they are given)
+        given = _outputs_without_elements(info, args, kwargs) if resizes else (args, kwargs)
         result = meta_by_running(op, tuple(map(_plain, given[0])), {k: _plain(v) for k, v in given[1].items()})
         return _results_of_a_write(info, result, args, kwargs)
     if info.n_results == 0:

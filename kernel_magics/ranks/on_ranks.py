@@ -114,7 +114,7 @@ class OnRanks:
         from ...compiler.report import CompileReport
         from ...compiler.report.ranks.ranks_schema import RankRow
         from ...compiler.report.schema import CellSource
-        from ...compiler.report.ranks.side_by_side import side_by_side, wait_words
+        from ...compiler.report.ranks.side_by_side import differ_words, side_by_side, wait_words
 
         reports = {
             rank: CompileReport.from_json(m["report"])
@@ -141,7 +141,7 @@ class OnRanks:
         report.ranks = side_by_side(rows, facts, reports)
         if not run.agree:
             report.ranks.remarks.append(_counts(run))
-        note = wait_words(report.ranks)
+        note = "   ".join(filter(None, [differ_words(report.ranks), wait_words(report.ranks)]))
         report.summary = replace(report.summary, line=_line(report, ranks.plan.count, note))
         if spec.out:
             self._session.shell.user_ns[spec.out] = report

@@ -118,6 +118,10 @@ class RankProcess:
                 finally:
                     self.in_cell = False
 
+            def showtraceback(shell, *args: Any, **rest: Any) -> None:
+                self.in_cell = False  # it has ended by itself
+                super().showtraceback(*args, **rest)
+
             def _showtraceback(shell: Any, etype: Any, evalue: Any, stb: list[str]) -> None:
                 self._fail(etype.__name__, str(evalue), list(stb))
 
@@ -191,7 +195,7 @@ class RankProcess:
         shell, session = self.shell, self.session
         session.always = session.options(job["always"]) if job["always"] is not None else None
         session.latest_run = None
-        shell.execution_count, shell.colors = job["cell"], job["colors"]
+        shell.execution_count, shell.colors = job["count"], job["colors"]
         self.recorder.begin()
         try:
             with events.listen(Progress(self._say)):

@@ -48,6 +48,7 @@ class RankSet:
         self.plan = plan
         self.launcher = Launcher(plan)
         self._group = 0  # the number of the process group that the next cell uses
+        self._cells = 0  # that were run: a frontend may run several under one number
         atexit.register(self.stop)
 
     def start(self, say: Say) -> None:
@@ -70,9 +71,10 @@ class RankSet:
 
     def run(self, text: str, number: int, settings: dict[str, Any], out: Labelled, say: Say) -> CellRun:
         """Run a cell on all ranks; output goes to `out`, progress to `say`."""
-        run = CellRun(number)
+        self._cells += 1
+        run = CellRun(self._cells)
         for channel in self.launcher.channels.values():
-            channel.send("run", cell=number, text=text, group=self._group, limit=_LIMIT, **settings)
+            channel.send("run", cell=run.cell, count=number, text=text, group=self._group, limit=_LIMIT, **settings)
         try:
             self._until(run, out, say, lambda: run.first is not None)
         except KeyboardInterrupt:

@@ -236,6 +236,20 @@ def test_an_error_where_the_other_waits_in_a_collective(ranks):
     assert result.success and "[rank 1] 1 tensor([2., 2.])" in out and pids(ranks) == before
 
 
+def test_what_ended_one_cell_does_not_end_the_next(ranks):
+    """A frontend may run several cells under one number. The interrupt of the first was heard by all of them."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        failed = ranks.run_cell("%%tcompile ranks=cpu:2\nraise ValueError(rank)", store_history=False)
+        after = [ranks.run_cell("%%tcompile ranks=cpu:2\ny = x + 1", store_history=False) for _ in range(2)]
+    assert not failed.success and all(r.success for r in after)
+
+
+def test_ranks_that_compiled_other_graphs_are_told(ranks):
+    cell = "%%tcompile ranks=cpu:2\ndef f(t):\n    return t.sin() if rank else t.relu() * 2\ny = f(torch.ones(8))"
+    out, result = run(ranks, cell)
+    assert result.success and "ranks compiled different graphs of " in out
+
+
 def test_a_syntax_error(ranks):
     out, result = run(ranks, "%%tcompile ranks=cpu:2 --quiet\nx = = 1")
     assert "raised SyntaxError" in str(result.error_in_exec)

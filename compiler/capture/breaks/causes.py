@@ -294,6 +294,7 @@ CAUSES: tuple[Cause, ...] = (
         "the state of the random number generator is read or set",
         "seed outside of the compiled region",
     ),
+    Cause("time", r"\bsleep\(", "the program sleeps", _NOTHING + "what comes before and after it is compiled apart"),
     Cause(
         "time",
         "",

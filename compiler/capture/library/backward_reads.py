@@ -16,6 +16,7 @@ from torch._library.custom_ops import OPDEFS
 
 from ...guards.source import Source
 from ..kinds.inline_policy import is_trusted_module
+from ...graph.opinfo import op_info
 from ..machine.signals import Break
 from ..numbers.scalars import pinned
 
@@ -38,7 +39,10 @@ _FIXED = (
 )
 _REMEDY = "let forward put it on ctx, or pass it as an argument"
 _ATOMS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device)
-_BUILTIN = frozenset(("aten", "prims", "prim", "inductor", "tcompile", "quantized", "_quantized"))
+_BUILTIN = frozenset(
+    "aten prims prim inductor tcompile quantized _quantized mkldnn onednn c10d _c10d_functional "
+    "_c10d_functional_autograd".split()
+)
 
 
 def _is_fixed(value: Any) -> bool:
@@ -76,12 +80,27 @@ def refuse_read(m: Machine, value: Any, source: Source) -> None:
 
 
 def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
-    """Break where an operator of the program's is called, with gradients, whose registered backward reads something
-    that may be another when it runs.
+    """Break where an operator of the program's is called that gives a view; or, with gradients, one that has no formula
+    of them, or whose formula reads something that may be another when it runs.
     """
     name = op._name if isinstance(op, torch._ops.OpOverload) else op._qualified_op_name
-    if not requires_grad or name.partition("::")[0] in _BUILTIN:
+    if name.partition("::")[0] in _BUILTIN:
         return
+    overloads = [op] if isinstance(op, torch._ops.OpOverload) else [getattr(op, o) for o in op.overloads()]
+    if any(op_info(o).kind == "view" for o in overloads):
+        raise Break(
+            "unsupported",
+            f"{name} gives a view of what it is given, and nobody knows of which part",
+            "let it return a copy, or make the view with torch's own functions",
+        )
+    if not requires_grad:
+        return
+    if not all(_has_formula(o.name()) for o in overloads):
+        raise Break(
+            "unsupported",
+            f"nobody has registered the gradients of {name}: eager records what its kernel calls",
+            "register them (torch.library.register_autograd), or call it under torch.no_grad()",
+        )
     operators: Any = OPDEFS
     made = operators.get(name.partition(".")[0])
     for fn in (made._backward_fn, made._setup_context_fn) if made is not None else ():
@@ -98,6 +117,18 @@ def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
                     f"the backward registered for {name} reads `{read}`, which may be another when it runs",
                     _REMEDY,
                 )
+
+
+def _has_formula(name: str) -> bool:
+    """Whether autograd has a kernel for an operator, which is not passed over."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has(name, "CompositeImplicitAutograd"):
+        return True
+    passes = torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough
+    return any(has(name, key) and not passes(name, key) for key in _AUTOGRAD)
+
+
+_AUTOGRAD = ("Autograd", "AutogradCPU", "AutogradCUDA", "AutogradOther")
 
 
 def _reads(fn: Any, seen: set) -> Iterator[tuple[Any, str]]:

@@ -13,7 +13,7 @@ from typing import Any, Iterable, Mapping
 from ...base.labels import frame_words
 from .ranks_schema import RankDifference, RankRow, Ranks, RankSpan, RankWait
 
-__all__ = ["side_by_side", "wait_words"]
+__all__ = ["differ_words", "side_by_side", "wait_words"]
 
 _SPANS = 160  # of a rank, the longest
 _LEAST = 1e-4  # seconds: shorter waits are nobody's
@@ -204,6 +204,12 @@ def _first_difference(graphs: list[list[tuple] | None]) -> tuple[list[str], int 
             line = where if line is None else line
             texts.append(f"{op}({args}) → {dtype}{shape}" if shape is not None else f"{op}({args})")
     return texts, line
+
+
+def differ_words(r: Ranks) -> str:
+    """That ranks compiled different graphs, as one phrase; empty where they did not."""
+    names = list(dict.fromkeys(d.function for d in r.differences))
+    return f"ranks compiled different graphs of {', '.join(names)}" if names else ""
 
 
 def wait_words(r: Ranks) -> str:
