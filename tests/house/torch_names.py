@@ -123,6 +123,7 @@ ROWS = (
     Row(
         "torch._C",
         "_dispatch_keys _dispatch_key_parse _dispatch_has_kernel _dispatch_has_kernel_for_dispatch_key _dispatch_get_all_op_names "
+        "_dispatch_kernel_for_dispatch_key_is_fallthrough "
         "DispatchKey.AutocastCPU DispatchKey.AutocastCUDA DispatchKey.CompositeExplicitAutograd DispatchKey.CompositeImplicitAutograd DispatchKeySet "
         "_get_privateuse1_backend_name",
         "which kernels an operator has, which tensors are plain",

@@ -228,7 +228,8 @@ def test_an_error_where_the_other_waits_in_a_collective(ranks):
     before = pids(ranks)
     assert run(ranks, "%%tcompile ranks=cpu:2 --quiet\nkept = rank")[1].success
     out, result = run(
-        ranks, "%%tcompile ranks=cpu:2 --quiet\nif rank == 0:\n    raise KeyError('k')\ndist.all_reduce(x)"
+        ranks,
+        "%%tcompile ranks=cpu:2 --quiet\nif rank == 0:\n    time.sleep(2)\n    raise KeyError('k')\ndist.all_reduce(x)",
     )
     assert "rank 0 raised KeyError" in str(result.error_in_exec)
     assert "The process group was made anew" in str(result.error_in_exec)
