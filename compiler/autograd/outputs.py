@@ -142,7 +142,9 @@ def _recipe(
         if source is t:
             return ("input", memory.input)
         if t.requires_grad and t.grad_fn is None:
-            return ("side", k)  # a view made under no_grad: to eager a leaf that requires grad
+            if source.requires_grad and t._is_view() and not shared:
+                return ("side", k)  # a view made under no_grad: to eager a leaf that requires grad
+            raise CannotTrace("a result that requires grad is an input's memory, and a leaf that was made inside")
         if t.requires_grad:
             if t.dtype != source.dtype:
                 raise CannotTrace("a result that requires grad is an input's memory in another dtype")

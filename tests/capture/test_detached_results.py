@@ -85,3 +85,63 @@ def test_a_detached_product_with_a_bias_has_no_gradient(backend):
         got = fast(x)
         assert not got.requires_grad and got.grad_fn is None and torch.is_grad_enabled()
         torch.testing.assert_close(got, layer(x).detach())
+
+
+def only_a_leaf(x):
+    return x.detach().requires_grad_()
+
+
+def view_as_leaf(x):
+    return x[:].requires_grad_()
+
+
+def leaf_and_what_is_computed_of_it(x):
+    y = x.detach().requires_grad_()
+    return y, (y * y).sum()
+
+
+def leaf_made_under_no_grad(x):
+    with torch.no_grad():
+        y = x[:]
+    y.requires_grad_()
+    return y, y * 3
+
+
+@pytest.mark.parametrize("f", [only_a_leaf, view_as_leaf, leaf_and_what_is_computed_of_it, leaf_made_under_no_grad])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager", "eager"])
+def test_a_leaf_that_is_made_of_an_input(f, grad, backend):
+    """Such a result came out without requires_grad, and what was computed of it had no gradient."""
+    fast, seen = tcompile.compile(f, backend=backend), []
+    for call in (f, fast, fast):
+        x = torch.arange(3.0, requires_grad=grad)
+        out = call(x)
+        out = out if isinstance(out, tuple) else (out,)
+        out[-1].sum().backward()
+        leaf = out[0] if out[0].is_leaf else None
+        seen.append(
+            (
+                *((t.requires_grad, t.is_leaf, t._is_view()) for t in out),
+                str(leaf.grad if leaf is not None else x.grad),
+                str(x.grad),
+            )
+        )
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager", "eager"])
+def test_writes_to_data_are_not_counted_as_changes(grad, backend):
+    def f(x):
+        return x.data, x.detach(), x.data[1:]
+
+    fast = tcompile.compile(f, backend=backend)
+    for _ in range(2):
+        for k in range(3):
+            versions = []
+            for call in (f, fast):
+                x = torch.zeros(3, requires_grad=grad)
+                out = call(x)
+                out[k].add_(1)
+                versions.append(([t._version for t in (x, *out)], x.tolist()))
+            assert versions[0] == versions[1]

@@ -228,7 +228,9 @@ def keeps_the_exception(x, n, box):
     return x * 2
 
 
-@pytest.mark.parametrize("f", [lambda x: x[10], lambda x: x @ x[:, :2], lambda x: torch.zeros(2) + x.view(-1)])
+@pytest.mark.parametrize(
+    "f", [lambda x: x[10], lambda x: x @ x[:, :2], lambda x: torch.zeros(2) + x.view(-1), lambda x: x.view(7)]
+)
 def test_what_capture_handled_is_no_context(f):
     def cleaned_up(x):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import pytest
 import torch
@@ -147,3 +148,24 @@ def test_as_in_eager(f):
     x = torch.ones(2)
     got = tcompile.compile(f, backend="eager", fullgraph=True)(x)
     assert str(got) == str(f(x))
+
+
+def test_a_generator_shows_what_generators_have():
+    def attributes(x):
+        g = (x * i for i in range(2))
+        seen = [g.__class__, type(g), isinstance(g, types.GeneratorType)]
+        seen += [hasattr(g, name) for name in ("machine", "frame", "started", "send", "gi_frame")]
+        try:
+            g.machine
+        except AttributeError as e:
+            seen += [str(e), e.name, e.obj is g]
+        return seen, next(g), g.__next__()
+
+    def names(x):
+        g = (x * i for i in range(2))
+        return g.gi_running, g.__name__, g.gi_code.co_name, next(g)
+
+    for f in (attributes, names):
+        compiled = tcompile.compile(f, backend="eager")
+        for _ in range(2):
+            assert str(compiled(torch.ones(2))) == str(f(torch.ones(2)))

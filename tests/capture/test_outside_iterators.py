@@ -127,3 +127,13 @@ def test_what_is_gone_through_changes(fullgraph):
         want, got = [X, X + 1], [X, X + 1]
         same(fn(X, want, iter(want)), compiled(X, got, iter(got)))
         same([want, other], [got, others])
+
+
+@pytest.mark.parametrize(
+    "first, then", [(lambda: iter([X, X + 1]), lambda: (t for t in (X, X + 2))), (lambda: iter([X]), lambda: [X, X])]
+)
+def test_another_kind_of_iterator_than_the_one_before(first, then):
+    """A failed guard was looked at to learn what varies, and asked a generator what only iterators of lists tell."""
+    compiled = tcompile.compile(lambda x, it: [x * i + t for i, t in enumerate(it)], backend="eager")
+    for make in (first, then, first):
+        same(compiled(X, make()), [X * i + t for i, t in enumerate(make())])

@@ -46,6 +46,17 @@ def _own_setattr(t: type) -> bool:
     return isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__
 
 
+def _counted_with(v: TraceTensor, t: TraceTensor) -> bool:
+    """Whether a write into `v` counts as a change of `t`: it does after detach(), and does not after `.data`."""
+    if v.is_inference() or t.is_inference():
+        return True
+    own, before = v._version, t._version
+    torch.autograd.graph.increment_version(v)
+    shared = t._version != before
+    torch._C._autograd._unsafe_set_version_counter((v,), (own,))
+    return shared
+
+
 def _may_raise(step: Source) -> bool:
     return step.kind == "computed" or step.kind == "scalar" and step.key[2]
 
@@ -249,19 +260,23 @@ class EntryWriter:
                 f"{self.constant(freed_result)}({self._output(without_history(self.machine, v))},"
                 f" {self.constant(error, 'error')})",
             )
-        if self._is_detached(v):
-            return self.made.get(id(v)) or self.assign(v, f"{self._output(v)}.detach()")
+        way = self._way_out_of_an_input(v)
+        if way:
+            return self.made.get(id(v)) or self.assign(v, f"{self._output(v)}.{way}")
         return self._output(v)
 
-    def _is_detached(self, v: TraceTensor) -> bool:
-        """Whether a result lies in an input's memory and is no view of it to autograd: graphs give views of inputs. (A
-        view of one that requires grad requires it, too, under no_grad as well.)"""
+    def _way_out_of_an_input(self, v: TraceTensor) -> str:
+        """How a result is made that lies in an input's memory and is no view of it to autograd: graphs give views of
+        inputs. (A view of one that requires grad requires it, too, under no_grad as well.)"""
         if v.requires_grad:
-            return False
-        return any(
-            type(t) is TraceTensor and t.tt_storage is v.tt_storage and (t.requires_grad or not v._is_view())
-            for t in self.machine.world.tensors.values()
-        )
+            return ""
+        for t in self.machine.world.tensors.values():
+            if type(t) is TraceTensor and t.tt_storage is v.tt_storage:
+                if not _counted_with(v, t):
+                    return "data"
+                if t.requires_grad or not v._is_view():
+                    return "detach()"
+        return ""
 
     def _output(self, v: Any) -> str:
         if type(v) is TraceTensor and v.tt_wrapper is not None:

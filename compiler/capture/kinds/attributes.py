@@ -102,7 +102,9 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
         obj = specialize(obj)  # methods of numbers ask for the number itself
     if t is LateText:
         obj = settled(obj)
-    if t in ATOMS or t is InlineGenerator or type(obj) in ATOMS:
+    if t is InlineGenerator:
+        return _of_generator(m, obj, name)
+    if t in ATOMS or type(obj) in ATOMS:
         return m.native(getattr, obj, name)
     if isinstance(obj, types.ModuleType):
         return _module_attribute(m, obj, name)
@@ -117,6 +119,20 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
     ):
         return t
     return _instance_attribute(m, obj, t, name)
+
+
+_METHODS_OF_GENERATORS = frozenset(("send", "throw", "close", "__next__", "__iter__"))
+
+
+def _of_generator(m: Machine, generator: InlineGenerator, name: str) -> Any:
+    """What the stand-in has of its own (its frame, the machine) is no attribute of a generator."""
+    if name in _METHODS_OF_GENERATORS:
+        return m.native(getattr, generator, name)
+    if name == "__class__":
+        return types.GeneratorType
+    if not hasattr(types.GeneratorType, name):
+        raise Raised(AttributeError(f"'generator' object has no attribute {name!r}", name=name, obj=generator))
+    raise Break("unsupported", f"`{name}` of a generator is read")
 
 
 # --- Python modules

@@ -518,7 +518,9 @@ def _type(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
 
 def _requires_grad(m: Machine, obj: TraceTensor, args: list, kwargs: dict) -> Any:
     wanted = args[0] if args else kwargs.get("requires_grad", True)
-    if obj.requires_grad == wanted:
+    if obj.requires_grad == wanted and not (
+        obj.is_leaf and obj._is_view()
+    ):  # (a view made under no_grad becomes a leaf)
         return obj
     if wanted is True and id(obj) not in m.world.reals and obj.is_floating_point():  # a leaf of the graph's own
         return _finish(m, "call_method", "requires_grad_", [obj], {}, obj.requires_grad_())

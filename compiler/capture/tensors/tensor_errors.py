@@ -8,6 +8,7 @@ numbers that vary are fixed: the next ones get words of their own.
 
 from __future__ import annotations
 
+import sys
 import types
 import warnings
 from typing import Any, Callable
@@ -42,7 +43,7 @@ def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception)
     real, named = [_real(v, left) for v in args], {k: _real(v, left) for k, v in kwargs.items()}
     if left[0] < 0:
         return error
-    random = torch.get_rng_state()
+    random, handled = torch.get_rng_state(), sys.exception()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the call itself will say so
@@ -51,7 +52,7 @@ def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception)
             else:
                 fn(*real, **named)
     except Exception as eager:
-        _part(eager, error)
+        _part(eager, handled, error)
         return eager
     finally:
         torch.set_rng_state(random)
@@ -62,9 +63,9 @@ def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception)
     )
 
 
-def _part(raised: BaseException, error: BaseException) -> None:
+def _part(raised: BaseException, *handled: BaseException | None) -> None:
     """What capture handled while eager was asked is no part of the program's exception."""
-    while raised.__context__ is not None and raised.__context__ is not error:
+    while raised.__context__ is not None and raised.__context__ not in handled:
         raised = raised.__context__
     raised.__context__ = None
 
