@@ -3,6 +3,7 @@ them.
 """
 
 import contextlib
+import re
 import traceback
 
 import pytest
@@ -512,3 +513,125 @@ def what_a_name_error_names(x):
 def test_errors_keep_what_they_name(f):
     x = torch.ones(2)
     assert str(tcompile.compile(f, backend="eager")(x)) == str(f(x))
+
+
+def caught_whole(x, group):
+    try:
+        raise group
+    except* Exception as e:
+        seen = e is group, e.message
+    return x + 1, seen
+
+
+def parts(x, group):
+    seen = []
+    try:
+        try:
+            raise group
+        except* ValueError as e:
+            seen.append(e)
+            raise KeyError("k")
+    except (ExceptionGroup, KeyError) as e:
+        return x + 1, seen[0], e, getattr(e, "exceptions", [e])[0].__context__
+
+
+def made_inside(x):
+    group = ExceptionGroup("g", [ValueError(1), ExceptionGroup("h", [ValueError(2), TypeError(3)])])
+    try:
+        try:
+            raise group
+        except* ValueError as e:
+            raise KeyError(4)
+    except ExceptionGroup as e:
+        return x + 1, group, e.exceptions[0].__context__
+
+
+def test_groups_are_caught_whole_and_in_parts():
+    for f in (caught_whole, parts):
+        fast = tcompile.compile(f, backend="eager")
+        for errors in ([ValueError(1)], [ValueError(1), TypeError(2)]):
+            assert str(fast(X, ExceptionGroup("g", errors))[1:]) == str(f(X, ExceptionGroup("g", errors))[1:])
+    fast = tcompile.compile(made_inside, backend="eager")
+    for call in (made_inside, fast, fast):
+        _, group, part = call(X)
+        assert [(e.message, len(e.exceptions)) for e in (group, part)] == [("g", 2), ("g", 2)]
+        assert part.__traceback__ is group.__traceback__ and innermost_line(group) == innermost_line(part)
+
+
+class NoError:
+    pass
+
+
+class MakesNoError(Exception):
+    def __new__(cls):
+        return 3
+
+
+@pytest.mark.parametrize(
+    "cause", [3, NoError, NoError(), int, MakesNoError, None, KeyError, KeyError(1)], ids=lambda c: type(c).__name__
+)
+def test_what_may_be_a_cause(cause):
+    def f(x):
+        try:
+            raise ValueError("v") from cause
+        except (TypeError, ValueError) as e:
+            return x + 1, type(e), re.sub("0x.*>", "", str(e)), type(e.__cause__), e.__suppress_context__
+
+    assert tcompile.compile(f, backend="eager")(X)[1:] == f(X)[1:]
+
+
+def test_a_slice_stays_the_same_over_a_break():
+    def f(x):
+        s = slice(0, x.shape[0] // 2)
+        held = [s]
+        print(x.sum())
+        return x[s], held[0] is s
+
+    assert tcompile.compile(f, backend="eager")(X)[1] is True
+
+
+def test_what_yield_from_waits_in_is_the_programs_object():
+    class Inner:
+        closed = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return 1
+
+        def send(self, value):
+            return value * 2
+
+        def close(self):
+            Inner.closed += 1
+
+    def f(x):
+        def g():
+            yield from Inner()
+
+        it = g()
+        seen = [next(it), it.send(4), next(it)]
+        it.close()
+        return x + 1, seen, Inner.closed
+
+    def without_send(x):
+        def g():
+            yield from iter(NoSend())
+
+        it = g()
+        next(it)
+        try:
+            it.send(4)
+        except AttributeError as e:
+            return x + 1, str(e)
+
+    class NoSend(Inner):
+        send = property()
+
+    for program in (f, without_send):
+        seen = []
+        for call in (program, compiled := tcompile.compile(program, backend="eager"), compiled):
+            Inner.closed = 0
+            seen.append(call(X)[1:])
+        assert seen[0] == seen[1] == seen[2]

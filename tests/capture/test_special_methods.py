@@ -565,3 +565,140 @@ def test_what_object_and_property_refuse(name):
 
     x = torch.ones(2)
     assert tcompile.compile(program)(x)[1] == program(x)[1]
+
+
+class Callable:
+    def __call__(self, *args):
+        LOG.append(args)
+
+
+class Descriptor:
+    def __get__(self, obj, owner=None):
+        LOG.append("bound")
+        return lambda *args: obj.__dict__.update(given=args)
+
+
+def takes_two(self, a, b=1):
+    self.__dict__.update(a=a, b=b)
+
+
+def masked(self):
+    raise AttributeError("not masked")
+
+
+class ByPart:
+    __init__ = functools.partialmethod(takes_two, 5)
+    __setattr__ = functools.partialmethod(lambda self, k, name, value: LOG.append((k, name, value)), 7)
+    __delattr__ = staticmethod(lambda name: LOG.append(name))
+
+
+class ByObject:
+    __init__ = Callable()
+    __setattr__ = Callable()
+
+
+class ByDescriptor:
+    __init__ = Descriptor()
+
+
+class ByStatic:
+    __init__ = staticmethod(lambda *args: LOG.append(args))
+
+
+class ByClass:
+    __init__ = classmethod(lambda cls, *args: LOG.append((cls.__name__, args)))
+
+
+class ByProperty:
+    __init__ = property(masked)
+
+
+class WithoutInit:
+    __init__ = None
+
+
+class Shape:
+    """A factory: __new__ gives an instance of a subclass, whose own __init__ runs then."""
+
+    def __new__(cls, kind=None, *args):
+        if kind == "number":
+            return 3
+        return super().__new__({"round": Round, "square": Square}.get(kind, cls))
+
+
+class Round(Shape):
+    def __init__(self, kind, r):
+        self.r = r
+
+
+class Square(Shape):
+    def __init__(self, kind, a):
+        self.a = a * 2
+
+
+class Record(dict):
+    __setattr__ = dict.__setitem__
+    __getattr__ = dict.__getitem__
+    __delattr__ = dict.__delitem__
+
+
+def by_another_name():
+    made = Record(a=1)
+    made.b = made.a + 1
+    made.c = 3
+    del made.c
+    return dict(made), vars(made), made.b
+
+
+def made_by_factory():
+    kinds = [Shape("round", 2), Shape("square", 3), Shape()]
+    return [(type(k).__name__, vars(k)) for k in kinds], Shape("number")
+
+
+def by_part():
+    made = ByPart(b=3)
+    made.c = 4
+    del made.a
+    return vars(made)
+
+
+def by_object():
+    made = ByObject(1)
+    made.c = 4
+    return vars(made)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        by_another_name,
+        made_by_factory,
+        lambda: dict(1, 2),
+        lambda: list([], 1),
+        lambda: tuple((), 1),
+        lambda: set((), 1),
+        lambda: frozenset((), 1),
+        by_part,
+        by_object,
+        lambda: vars(ByDescriptor(2)),
+        lambda: vars(ByStatic(2)),
+        lambda: vars(ByClass(3)),
+        ByProperty,
+        WithoutInit,
+    ],
+)
+def test_special_methods_that_are_no_functions(f):
+    """`__init__` and `__setattr__` of other kinds were left out."""
+
+    def program(x):
+        try:
+            said = f()
+        except (AttributeError, TypeError) as e:
+            said = str(e)
+        return x + 1, said
+
+    seen = []
+    for call in (program, compiled := tcompile.compile(program, backend="eager"), compiled):
+        LOG.clear()
+        seen.append((call(torch.ones(2))[1], list(LOG)))
+    assert seen[0] == seen[1] == seen[2]

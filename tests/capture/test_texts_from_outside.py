@@ -3,7 +3,9 @@ them is right."""
 
 from __future__ import annotations
 
+import functools
 import os.path
+import types
 
 import pytest
 import torch
@@ -187,3 +189,45 @@ def test_paths_names_seeds_and_counters_do_not_recompile_a_cell(body, capsys):
         for folder in names["log"]:
             if isinstance(folder, str) and os.path.isdir(folder):
                 os.rmdir(folder)
+
+
+class Plain:
+    pass
+
+
+def text_of_error(x, o):
+    try:
+        raise KeyError(o)
+    except KeyError as e:
+        return x + 1, str(e), repr(e)
+
+
+HOLDING = {
+    "partial": lambda x, o: (x + 1, repr(functools.partial(max, o))),
+    "namespace": lambda x, o: (x + 1, f"{types.SimpleNamespace(a=o)}"),
+    "error": lambda x, o: (x + 1, str(ValueError(o)), repr(ValueError(o))),
+    "raised": text_of_error,
+    "static": lambda x, o: (x + 1, repr(staticmethod(o))),
+    "list": lambda x, o: (x + 1, repr([o]), f"{(o,)}", "%s" % {1: o}),
+}
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_addresses_in_texts_are_those_of_the_call(name):
+    f = HOLDING[name]
+    fast = tcompile.compile(f, backend="eager")
+    held = [Plain(), lambda: 1, Plain(), lambda: 2]  # all at once: each has another address
+    for o in held:
+        assert fast(X, o)[1:] == f(X, o)[1:]
+
+
+def test_addresses_in_texts_are_those_of_what_is_made():
+    def f(x):
+        made = Plain()
+        fn = lambda: made  # noqa: E731
+        return x + 1, made, fn, repr(staticmethod(fn)), repr([fn]), str({"a": made}), repr(functools.partial(fn))
+
+    fast = tcompile.compile(f, backend="eager")
+    for _ in range(2):
+        _, made, fn, *texts = fast(X)
+        assert [hex(id(made if k == 2 else fn)) in text for k, text in enumerate(texts)] == [True] * 4

@@ -22,7 +22,7 @@ from ..kinds.caches import asked_again
 from .effects import Effect
 from .made_values import has_owner, make
 from ..breaks.failing import Keeping
-from ..machine.exceptions import calling_code
+from ..machine.exceptions import calling_code, traceback_at
 from ..numbers.late_text import Given, Made
 from ..numbers.tensor_reads import Read, is_read
 from ..machine.signals import Unrebuildable
@@ -32,6 +32,7 @@ from ...graph.tensor import TraceTensor
 from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, specialize
 
 if TYPE_CHECKING:
+    from .locations import Position
     from ..machine.frame import GlobalScope
     from ..machine.machine import Machine
 
@@ -80,6 +81,7 @@ class EntryWriter:
         self.waiting: dict[int, list[str]] = {}  # objects that are being made -> cells that are to hold them
         self._count = 0
         self._const_names: dict[int, str] = {}
+        self._tracebacks: dict[tuple, types.TracebackType | None] = {}
         self.kept: list[Any] = []
         self.returns = False  # whether nothing of the frame is left after this
         self.gone_through: list[tuple[list, Unrebuildable]] = []
@@ -107,6 +109,13 @@ class EntryWriter:
             self.namespace[name] = obj
             self._const_names[id(obj)] = name
         return name
+
+    def traceback(self, trail: Sequence[Position]) -> str:
+        """One object for exceptions that passed the same places, as a group and its parts have one."""
+        made = self._tracebacks.get(tuple(trail))
+        if made is None:
+            made = self._tracebacks[tuple(trail)] = traceback_at(trail)
+        return self.constant(made, "traceback")
 
     def _given(self, v: Any) -> str:
         """A value that the entry has before anything is made: an object from outside, or a constant."""

@@ -23,7 +23,6 @@ from ..arrays.array_value import Array
 from ..bytecode.splice import UNBOUND
 from ..kinds.outside_iterators import OutsideIterator
 from ..library import polyfills
-from ..machine.exceptions import traceback_at
 from ..machine.generators import InlineGenerator, PythonIterator
 from ..machine.signals import Break, Unrebuildable
 from ..machine.stack_values import BOUND_NATIVE, IMMUTABLE, MISSING, is_library_constant, native_owner
@@ -186,7 +185,7 @@ def _frozenset(w: EntryWriter, v: frozenset) -> str:
 
 
 def _slice(w: EntryWriter, v: slice) -> str:
-    return f"slice({w.value(v.start)}, {w.value(v.stop)}, {w.value(v.step)})"
+    return w.assign(v, f"slice({w.value(v.start)}, {w.value(v.stop)}, {w.value(v.step)})")
 
 
 def _size(w: EntryWriter, v: torch.Size) -> str:
@@ -417,7 +416,7 @@ def _exception(w: EntryWriter, v: BaseException) -> str:
         w.line(f"{name}.__context__ = {w.value(v.__context__)}")
     trail = w.machine.trails.get(id(v))
     if trail:
-        w.line(f"{name}.__traceback__ = {w.constant(traceback_at(trail), 'traceback')}")
+        w.line(f"{name}.__traceback__ = {w.traceback(trail)}")
     return name
 
 

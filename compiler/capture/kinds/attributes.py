@@ -19,7 +19,7 @@ from ...guards.source_values import Unreachable, load_attr
 from . import containers
 from ..tensors import tensor_attributes
 from ..machine.exceptions import traceback_at
-from ..machine.generators import InlineGenerator
+from ..machine.generators import InlineGenerator, PythonIterator
 from .inline_policy import is_trusted_module
 from ..numbers.late_text import LateText, settled
 from .lookups import class_attribute
@@ -104,6 +104,8 @@ def get_attribute(m: Machine, obj: Any, name: str) -> Any:
         obj = settled(obj)
     if t is InlineGenerator:
         return _of_generator(m, obj, name)
+    if t is PythonIterator:
+        return get_attribute(m, obj.target, name)
     if t in ATOMS or type(obj) in ATOMS:
         return m.native(getattr, obj, name)
     if isinstance(obj, types.ModuleType):
@@ -356,11 +358,7 @@ def _or_fallback(m: Machine, obj: Any, t: type, name: str, fallback: bool, read:
     try:
         return read()
     except Raised as raised:
-        if (
-            fallback
-            and isinstance(raised.exc, AttributeError)
-            and isinstance(_lookup(t, "__getattr__"), types.FunctionType)
-        ):
+        if fallback and isinstance(raised.exc, AttributeError) and _lookup(t, "__getattr__") is not MISSING:
             return _fallback(m, obj, t, name)
         raise
 
@@ -561,6 +559,8 @@ def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
         if source is not None and name not in (m.world.pending.get(id(obj)) or {}):
             _guard_absent(m, obj, t, source, name)
         return m.call(custom, [obj, name])
+    if custom is not MISSING:
+        raise Break("unsupported", f"`{name}` is looked up by a __getattr__ of {t.__name__} that is no function")
     raise Raised(_missing(m, obj, t, name))
 
 
@@ -633,8 +633,16 @@ def set_attribute(m: Machine, obj: Any, name: str, value: Any) -> None:
         return
     if isinstance(custom, types.FunctionType):
         m.call(custom, [obj, name, value])
-        return
-    generic_set(m, obj, name, value)
+    elif _is_own(custom, "__setattr__"):
+        m.call(m.getattr(obj, "__setattr__"), [name, value])
+    else:
+        generic_set(m, obj, name, value)
+
+
+def _is_own(method: Any, name: str) -> bool:
+    """Whether a special method is the program's, though no function: a staticmethod, a partialmethod, or
+    dict.__setitem__ by another name."""
+    return method is not MISSING and (type(method) is not types.WrapperDescriptorType or method.__name__ != name)
 
 
 def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
@@ -712,10 +720,14 @@ def _is_member(m: Machine, module: torch.nn.Module, name: str, table: str) -> bo
 def delete_attribute(m: Machine, obj: Any, name: str) -> None:
     """`del obj.name`."""
     custom = _lookup(type(obj), "__delattr__")
-    if isinstance(custom, types.FunctionType) and not isinstance(obj, torch.nn.Module):
+    if isinstance(obj, torch.nn.Module):
+        generic_delete(m, obj, name)
+    elif isinstance(custom, types.FunctionType):
         m.call(custom, [obj, name])
-        return
-    generic_delete(m, obj, name)
+    elif _is_own(custom, "__delattr__"):
+        m.call(m.getattr(obj, "__delattr__"), [name])
+    else:
+        generic_delete(m, obj, name)
 
 
 def generic_delete(m: Machine, obj: Any, name: str) -> None:

@@ -507,8 +507,14 @@ def str_(m: Machine, /, *args: Any, **kwargs: Any) -> str:
     return m.native(str, *args, **kwargs)
 
 
+def _at_most_one(name: str, args: tuple) -> None:
+    if len(args) > 1:
+        raise Raised(TypeError(f"{name} expected at most 1 argument, got {len(args)}"))
+
+
 @cls(list)
 def list_(m: Machine, *args: Any) -> list:
+    _at_most_one("list", args)
     return _sized(m, args[0]) if args else []
 
 
@@ -521,6 +527,7 @@ def _sized(m: Machine, iterable: Any) -> list:
 
 @cls(tuple)
 def tuple_(m: Machine, *args: Any) -> tuple:
+    _at_most_one("tuple", args)
     if args and type(args[0]) is tuple:
         return args[0]
     return tuple(_sized(m, args[0])) if args else ()
@@ -528,6 +535,7 @@ def tuple_(m: Machine, *args: Any) -> tuple:
 
 @cls(set)
 def set_(m: Machine, *args: Any) -> set:
+    _at_most_one("set", args)
     items = list(_native_iter(m, args[0])) if args else []
     settle_keys(m, items)
     return m.native(set, items)
@@ -535,6 +543,7 @@ def set_(m: Machine, *args: Any) -> set:
 
 @cls(frozenset)
 def frozenset_(m: Machine, *args: Any) -> frozenset:
+    _at_most_one("frozenset", args)
     if args and type(args[0]) is frozenset:
         return args[0]
     items = list(_native_iter(m, args[0])) if args else []
@@ -543,6 +552,7 @@ def frozenset_(m: Machine, *args: Any) -> frozenset:
 
 
 def _pairs(m: Machine, args: tuple) -> Any:
+    _at_most_one("dict", args)
     if not args:
         return {}
     value = m.plain(args[0])

@@ -14,6 +14,7 @@ import torch
 
 from ...guards import source as S
 from . import callables
+from .builtin_types import python_method
 from ..tensors import subclass_calls, tensor_calls, tensor_factories
 from ..machine.generators import InlineGenerator
 from .inline_policy import is_trusted_module
@@ -126,12 +127,18 @@ def construct(m: Machine, cls: type, args: list, kwargs: dict) -> Any:
         ):
             return m.native(cls, *args, **kwargs)
         obj = m.call(new, [cls, *args], kwargs)
-        if not isinstance(obj, cls):
+        made = m.world.type_of(obj)
+        if not issubclass(made, cls):
             return obj
+        if made is not cls:  # an instance of a subclass, which has its own __init__
+            cls, init = made, _lookup(made, "__init__")
     else:
         obj = _native_new(m, cls, args, kwargs, init)
-    if isinstance(init, types.FunctionType):
-        given = m.call(init, [obj, *args], kwargs)
+    if init is None or python_method(cls, "__init__") is not None:
+        if isinstance(init, types.FunctionType):
+            given = m.call(init, [obj, *args], kwargs)
+        else:  # a partialmethod, a property, an object that is called
+            given = m.call(m.getattr(obj, "__init__"), args, kwargs)
         if given is not None:
             raise Raised(TypeError(f"__init__() should return None, not '{m.world.type_of(given).__name__}'"))
     elif init is not MISSING and init is not object.__init__ and isinstance(obj, (list, dict, set)):

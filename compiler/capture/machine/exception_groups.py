@@ -24,13 +24,28 @@ def split(m: Machine, exc: Any, wanted: Any) -> tuple[Any, Any]:
             raise Raised(TypeError("catching ExceptionGroup with except* is not allowed. Use except instead."))
     if exc is None:
         return None, None
-    if isinstance(exc, classes):
-        return None, m.native(BaseExceptionGroup, "", [exc])  # a single exception is wrapped
+    if isinstance(exc, classes):  # a single exception is wrapped
+        return None, exc if isinstance(exc, BaseExceptionGroup) else m.native(BaseExceptionGroup, "", [exc])
     if isinstance(exc, BaseExceptionGroup):
+        if m.world.is_outside(exc):
+            raise Break("unsupported", "an exception group from outside is split, by what it holds")
         _check_native(exc)
         match, rest = m.native(exc.split, wanted)
+        for part in (match, rest):
+            _passed_where(m, part, exc)
         return rest, match
     return exc, None
+
+
+def _passed_where(m: Machine, part: Any, whole: BaseException) -> None:
+    """A part of a group has the traceback that the group had when it was split."""
+    if isinstance(part, BaseExceptionGroup) and part is not whole and id(whole) in m.trails:
+        m.world.keep.append(part)
+        m.trails[id(part)] = list(m.trails[id(whole)])
+        for p in part.exceptions:
+            for w in whole.exceptions:
+                if isinstance(w, BaseExceptionGroup) and set(map(id, _leaves(p))) <= set(map(id, _leaves(w))):
+                    _passed_where(m, p, w)
 
 
 def _check_native(group: BaseExceptionGroup) -> None:

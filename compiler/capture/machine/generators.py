@@ -117,7 +117,7 @@ class InlineGenerator:
             )
         if isinstance(inner, InlineGenerator):
             inner.close()
-        elif not isinstance(inner, (list, tuple)) and hasattr(inner, "close"):
+        elif isinstance(inner, PythonIterator) or not isinstance(inner, (list, tuple)) and hasattr(inner, "close"):
             raise Break(
                 "generator", "a generator that waits in `yield from` is closed", "close the inner iterator first"
             )

@@ -436,6 +436,19 @@ def prep_reraise_star(m: Machine, f: Frame, ins: Any) -> None:
     f.stack[-1] = exception_groups.left_to_raise(m, f.stack[-1], m.plain(raised))
 
 
+def _exception_of(m: Machine, given: Any, what: str) -> BaseException:
+    """What `raise` makes of a class or an instance."""
+    if not (isinstance(given, type) and issubclass(given, BaseException)):
+        if not isinstance(given, BaseException):
+            raise Raised(TypeError(f"{what} must derive from BaseException"))
+        return given
+    made = m.call(given, [])
+    if not isinstance(made, BaseException):
+        kind = m.world.type_of(made)
+        raise Raised(TypeError(f"calling {given} should have returned an instance of BaseException, not {kind}"))
+    return made
+
+
 @handler("RAISE_VARARGS")
 def raise_varargs(m: Machine, f: Frame, ins: Any) -> None:
     if ins.arg == 0:
@@ -444,13 +457,10 @@ def raise_varargs(m: Machine, f: Frame, ins: Any) -> None:
         raise Raised(handled)
     cause = f.stack.pop() if ins.arg == 2 else NULL
     exc = f.stack.pop()
-    if isinstance(exc, type) and issubclass(exc, BaseException):
-        exc = m.call(exc, [])
-    if not isinstance(exc, BaseException):
-        raise Raised(TypeError("exceptions must derive from BaseException"))
+    exc = _exception_of(m, exc, "exceptions")
     if cause is not NULL:
-        if isinstance(cause, type):
-            cause = m.call(cause, [])
+        if cause is not None:
+            cause = _exception_of(m, cause, "exception causes")
         if m.world.is_outside(exc):
             raise Break("mutation", "the cause of an exception from outside is set")
         exc.__cause__ = cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,19 @@ def to_text(m: Machine, value: Any, function: str) -> str | LateText:
     ):
         return default_text(m, value)
     with m.env.fixing_texts():
-        return m.native(getattr(builtins, function), elements.with_own_text(m, value))
+        return _without_address(value, m.native(getattr(builtins, function), elements.with_own_text(m, value)))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def _without_address(value: Any, text: str) -> str:
+    """The text that native code made of a value and of what it holds: an address in it is that of this call's
+    object.
+    """
+    if type(value) not in ATOMS and _ADDRESS.search(text):
+        raise Break("address", "an object's address is made into text")
+    return text
 
 
 def _method_text(m: Machine, method: types.MethodType) -> str | LateText:
@@ -110,4 +123,4 @@ def format_text(m: Machine, value: Any, spec: str) -> str | LateText:
     if not spec:
         return to_text(m, value, "str")
     with m.env.fixing_texts():
-        return m.native(format, m.deep_plain(value), spec)
+        return _without_address(value, m.native(format, m.deep_plain(value), spec))
