@@ -702,3 +702,109 @@ def test_special_methods_that_are_no_functions(f):
         LOG.clear()
         seen.append((call(torch.ones(2))[1], list(LOG)))
     assert seen[0] == seen[1] == seen[2]
+
+
+class Text(str):
+    def __str__(self):
+        return "text"
+
+    def __len__(self):
+        return 9
+
+
+class Whole(int):
+    def __int__(self):
+        return 9
+
+
+class Part(float):
+    def __float__(self):
+        return 9.0
+
+
+class Octets(bytes):
+    def __iter__(self):
+        return iter((9,))
+
+
+class Members(frozenset):
+    def __iter__(self):
+        return iter((9,))
+
+
+def test_what_subclasses_hold_is_rebuilt_past_their_methods():
+    def program(x):
+        return x + 1, Text("A"), Whole(5), Part(2.5), Octets(b"q"), Members([1])
+
+    for _ in range(2):
+        _, text, whole, part, octets, members = tcompile.compile(program, backend="eager")(torch.ones(2))
+        assert (ord(text), int.__add__(whole, 0), float.__add__(part, 0.0)) == (65, 5, 2.5)
+        assert (bytes.__getitem__(octets, 0), frozenset.__contains__(members, 1)) == (113, True)
+
+
+class Asked:
+    prop = property(lambda self: "asked")
+    late = Descriptor()
+
+
+class Asking(Asked):
+    @classmethod
+    def of_class(cls):
+        return super().prop
+
+    def of_instance(self):
+        return super().prop
+
+
+class Prepared(type):
+    @classmethod
+    def __prepare__(cls, name, bases, **kwargs):
+        LOG.append(name)
+        return {}
+
+    def __new__(cls, name, bases, namespace, **kwargs):
+        return super().__new__(cls, name, bases, namespace)
+
+    def __init__(cls, name, bases, namespace, **kwargs):
+        LOG.append(sorted(kwargs))
+
+
+def plain_function():
+    pass
+
+
+def written_by_c():
+    method, part, error = plain_function.__get__(1), functools.partial(len), ValueError(1)
+    for obj, name in ((method, "__func__"), (part, "func"), (error, "__cause__"), (slice(1), "start")):
+        try:
+            setattr(obj, name, 3)
+        except (AttributeError, TypeError) as e:
+            yield str(e)
+    try:
+        plain_function.__name__ = 3
+    except TypeError as e:
+        yield str(e)
+
+
+def test_properties_of_super_metaclasses_and_values_that_c_refuses():
+    def properties(x):
+        return x + 1, Asking.of_class() is Asked.prop, Asking().of_instance()
+
+    def classes(x):
+        class First(metaclass=Prepared):
+            pass
+
+        class Second(First, late=True):
+            pass
+
+        return x + 1, type(First), type(Second)
+
+    def refused(x):
+        return x + 1, list(written_by_c())
+
+    for program in (properties, classes, refused):
+        seen = []
+        for call in (program, compiled := tcompile.compile(program, backend="eager"), compiled):
+            LOG.clear()
+            seen.append((call(torch.ones(2))[1:], list(LOG)))
+        assert seen[0] == seen[1] == seen[2]

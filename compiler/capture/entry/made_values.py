@@ -433,6 +433,16 @@ def _iterator(w: EntryWriter, v: Any) -> str:
     return name
 
 
+# What instances of subclasses hold, past special methods of their own.
+_CONTENT: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    str: str.__str__,
+    float: float.__float__,
+    bytes: lambda v: bytes.__getitem__(v, slice(None)),
+    frozenset: lambda v: frozenset(frozenset.__iter__(v)),
+}
+
+
 def _instance(w: EntryWriter, v: Any) -> str:
     """An instance of a class written in Python, field by field, without its __init__."""
     t = type(v)
@@ -450,9 +460,9 @@ def _instance(w: EntryWriter, v: Any) -> str:
     base = next(
         (b for b in (collections.OrderedDict, collections.defaultdict, dict, list, set) if isinstance(v, b)), object
     )
-    if base is object and isinstance(v, (int, str, float, bytes, frozenset)):
-        kind = next(b for b in (int, str, float, bytes, frozenset) if isinstance(v, b))
-        name = w.assign(v, f"{kind.__name__}.__new__({cls}, {w.value(kind(v))})")
+    kind = next((b for b in _CONTENT if isinstance(v, b)), None)
+    if base is object and kind is not None:
+        name = w.assign(v, f"{kind.__name__}.__new__({cls}, {w.value(_CONTENT[kind](v))})")
     else:
         maker = w.constant(native) if native.__module__ != "builtins" else native.__name__
         name = w.assign(v, f"{maker}.__new__({cls})")

@@ -672,9 +672,18 @@ def generic_set(m: Machine, obj: Any, name: str, value: Any) -> None:
         and any(_is_member(m, obj, name, table) for table in containers.MODULE_TABLES)
     ):
         raise Break("mutation", f"`{name}` of a module is set past its __setattr__")
+    if m.world.is_outside(obj) and _is_of_c(raw):
+        raise Break("mutation", f"`{name}` of a {t.__name__} is set, which may refuse the value")
     if m.world.is_outside(obj) and raw is MISSING and _instance_dict(obj) is None:
         raise Raised(AttributeError(f"'{t.__name__}' object has no attribute '{name}'"))
     _store(m, obj, name, value)
+
+
+def _is_of_c(raw: Any) -> bool:
+    """Whether a class attribute is what C code sets values by. (So are slots of a class in Python, which take any.)"""
+    return isinstance(raw, types.GetSetDescriptorType) or (
+        isinstance(raw, types.MemberDescriptorType) and "__slots__" not in vars(raw.__objclass__)
+    )
 
 
 def _set_module_attribute(m: Machine, module: torch.nn.Module, name: str, value: Any) -> None:

@@ -209,18 +209,29 @@ def build_class(m: Machine, body: Any, name: str, /, *given: Any, metaclass: Any
     """`class name(*bases): ...` inside a captured function."""
     bases = m.native(types.resolve_bases, given) if _all_known(given) else given
     meta = metaclass if metaclass is not None else type
-    if isinstance(meta, type):
-        meta = (
-            m.native(types.prepare_class, name, bases, {"metaclass": meta, **kwargs})[0]
-            if _all_classes(bases)
-            else meta
-        )
+    if isinstance(meta, type) and _all_classes(bases):
+        meta = _most_derived(meta, bases)
     check_class(m, meta, bases)
     namespace = m.native(meta.__prepare__, name, bases, **kwargs)
     _run_body(m, body, namespace)
     if bases is not given and bases != given:
         namespace["__orig_bases__"] = given
     return make_class(m, meta, name, bases, namespace, kwargs)
+
+
+def _most_derived(meta: type, bases: tuple) -> type:
+    """The metaclass of a class with these bases."""
+    for t in map(type, bases):
+        if issubclass(t, meta):
+            meta = t
+        elif not issubclass(meta, t):
+            raise Raised(
+                TypeError(
+                    "metaclass conflict: the metaclass of a derived class must be a (non-strict) subclass of the"
+                    " metaclasses of all its bases"
+                )
+            )
+    return meta
 
 
 def _all_known(values: tuple) -> bool:

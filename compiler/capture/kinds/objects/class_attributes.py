@@ -271,7 +271,7 @@ def super_attribute(m: Machine, proxy: Any, name: str) -> Any:
             return types.MethodType(raw.__func__, start)
         if isinstance(raw, staticmethod):
             return raw.__func__
-        if isinstance(raw, property):
+        if isinstance(raw, property) and obj is not start:
             return m.call(raw.fget, [obj])
         if is_programs_native(m, base, name, raw):
             return m.world.load(raw, S.attr(m.world.anchor(base), name), "class attribute")
@@ -289,8 +289,8 @@ def super_attribute(m: Machine, proxy: Any, name: str) -> Any:
             return m.native(raw.__get__, obj, start)
         getter = _lookup(type(raw), "__get__")
         if isinstance(getter, types.FunctionType):
-            return m.call(getter, [raw, obj, start])
-        if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
+            return m.call(getter, [raw, None if obj is start else obj, start])
+        if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType, property)):
             m.world.anchor(raw)
             return m.native(raw.__get__, None if obj is start else obj, start)
         return (
