@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
-__all__ = ["lock", "start_thread", "signal", "pool", "changed", "resting", "in_child"]
+__all__ = ["lock", "start_thread", "signal", "pool", "changed", "resting", "pass_over", "in_child"]
 
 PATIENCE = 5.0  # seconds that a fork waits for what another thread is in the middle of
 NAP = 0.002  # seconds between two looks
@@ -80,6 +80,23 @@ def resting() -> Iterator[None]:
 
 def _nothing() -> None:
     pass
+
+
+_passed_over = 0  # objects that the collector has not looked at
+_MOST_PASSED_OVER = 3_000_000
+
+
+def pass_over() -> None:
+    """Have the collector take what was made while it rested for old: it looks there when it looks at everything, not at
+    once. Where that has become much, it looks at everything now."""
+    global _passed_over
+    _passed_over += gc.get_count()[0]
+    if _passed_over > _MOST_PASSED_OVER:
+        _passed_over = 0
+        gc.collect()
+    elif not gc.get_freeze_count():  # (else the program's frozen objects would thaw)
+        gc.freeze()
+        gc.unfreeze()
 
 
 def in_child(f: Callable[[], None]) -> Callable[[], None]:

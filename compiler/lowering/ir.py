@@ -151,9 +151,10 @@ _values: dict[tuple, "Value"] = {}
 
 class Value:
     """A hash-consed node. Compare with `is`. Graphs can be thousands of nodes deep: traverse with `walk`, never by
-    recursion. `origin` is the aten node that it was first made for ("": none), for readers alone."""
+    recursion. `origin` is the aten node that it was first made for ("": none), for readers alone. `below` is what the
+    value reaches, without itself, once somebody has walked over it."""
 
-    __slots__ = ("op", "dtype", "args", "attr", "id", "origin", "__weakref__")
+    __slots__ = ("op", "dtype", "args", "attr", "id", "origin", "below", "__weakref__")
     _count = 0
     making_for = ""  # origin of the values that are made now
 
@@ -169,6 +170,7 @@ def make(op: str, dtype: torch.dtype, args: tuple = (), attr: Any = None) -> Val
         v = object.__new__(Value)
         v.op, v.dtype, v.args, v.attr = op, dtype, args, attr
         v.origin = Value.making_for
+        v.below = None
         Value._count += 1
         v.id = Value._count
         _values[k] = v
@@ -507,23 +509,37 @@ class LoopNest:
 
     @property
     def on_gpu(self) -> bool:
-        return torch.device(self.buffer.device or "cpu").type == "cuda"
+        device = self.buffer.device
+        return device is not None and torch.device(device).type == "cuda"
 
 
 def walk(roots: Iterable[Value], known: Container[int] = ()) -> list[Value]:
     """All values that `roots` reach (through arguments, indirect indices included), operands first, without recursion.
     Those whose ids are `known`, and what only they reach, are left out."""
+    roots = list(roots)
+    if len(roots) != 1 or known:
+        return _walk(roots, known)
+    (root,) = roots  # (each pass goes over the value of each nest)
+    if root.below is None:
+        root.below = tuple(_walk(roots, ())[:-1])
+    return [*root.below, root]
+
+
+def _walk(roots: list[Value], known: Container[int]) -> list[Value]:
     seen: set[int] = set()
     out: list[Value] = []
-    stack = [(r, False) for r in reversed(list(roots))]
+    stack: list[Value | None] = roots[::-1]  # None: before it lies one whose operands are done
     while stack:
-        v, done = stack.pop()
-        if done:
-            out.append(v)
+        v = stack.pop()
+        if v is None:
+            out.append(stack.pop())  # type: ignore[arg-type]
             continue
         if v.id in seen or v.id in known:
             continue
         seen.add(v.id)
-        stack.append((v, True))
-        stack.extend((d, False) for d in reversed(v.args) if d.id not in seen)
+        if not v.args:
+            out.append(v)
+            continue
+        stack += (v, None)
+        stack += v.args[::-1]
     return out

@@ -142,10 +142,12 @@ class Expr:
         if o is None:
             return NotImplemented
         a, b = self._p(), o._p()
+        if not b:
+            return self
+        if not a:
+            return o
         if len(a) < len(b):
             a, b = b, a
-        if not b:
-            return from_poly(a)
         out = dict(a)
         for m, c in b.items():
             s = out.get(m, 0) + c
@@ -175,7 +177,12 @@ class Expr:
         o = operand(o)
         if o is None:
             return NotImplemented
-        return from_poly(poly_mul(self._p(), o._p()))
+        a, b = self._p(), o._p()  # (a truth value raises)
+        if o is ONE:
+            return self
+        if self is ONE:
+            return o
+        return from_poly(poly_mul(a, b))
 
     __rmul__ = __mul__
 
@@ -204,6 +211,9 @@ class Expr:
         s = symbol(name)
         out: Poly = {}
         for m, c in self._p().items():
+            if len(m) == 1 and m[0] is s:
+                out[()] = c
+                continue
             n = 0
             for a in m:
                 if a is s:
@@ -279,6 +289,8 @@ def poly_mul(a: Poly, b: Poly) -> Poly:
 def operand(x: Any) -> Expr | None:
     if type(x) is Expr:
         return x
+    if type(x) is int:
+        return integer(x)
     if isinstance(x, int):
         return integer(int(x))
     return as_expr(x) if hasattr(x, "node") else None
@@ -326,6 +338,8 @@ def as_expr(x: Any) -> Expr:
     """An Expr of an int, an Expr, or a torch.SymInt/SymBool whose node is ours or constant."""
     if type(x) is Expr:
         return x
+    if type(x) is int:
+        return integer(x)
     if isinstance(x, bool):
         return TRUE if x else FALSE
     if isinstance(x, int):

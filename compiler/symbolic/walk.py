@@ -25,12 +25,15 @@ def rewrite(e: Expr, m: Mapping[str, Expr]) -> Expr:
             return r
         if x.op == "sym":
             r = m.get(x._args[0], x)
-        elif x.op in ("int", "bool") or not (x.symbol_names() & m.keys()):
+        elif x.op in ("int", "bool") or x.symbol_names().isdisjoint(m):
             r = x
         elif x.op in ("add", "mul"):
             out: Poly = {}
             for mono, c in x._poly.items():
-                if any(a.symbol_names() & m.keys() for a in mono):
+                if len(mono) == 1 and mono[0].op == "sym":
+                    to = m.get(mono[0]._args[0])
+                    p = {mono: c} if to is None else {k: v * c for k, v in to._p().items()}
+                elif not all(a.symbol_names().isdisjoint(m) for a in mono):
                     p = {(): c}
                     for a in mono:
                         p = poly_mul(p, go(a)._p())

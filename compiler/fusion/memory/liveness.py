@@ -20,12 +20,15 @@ __all__ = ["Liveness", "may_alias", "nbytes", "outlive", "output_buffers", "resu
 
 def nbytes(b: Buffer) -> Expr:
     """Bytes of memory that a buffer spans: to the last element that its strides reach."""
-    span = integer(1)
-    for s, st in zip(b.shape, b.stride):
-        span = span + (as_expr(s) - 1) * st
     if any(isinstance(s, int) and s == 0 for s in b.shape):
         return integer(0)
-    return span * b.dtype.itemsize
+    known, span = 1, integer(0)
+    for s, st in zip(b.shape, b.stride):
+        if type(s) is int and type(st) is int:
+            known += (s - 1) * st
+        else:
+            span = span + (as_expr(s) - 1) * st
+    return (span + known) * b.dtype.itemsize
 
 
 def may_alias(s: Extern, k: int) -> bool:
@@ -108,7 +111,8 @@ class Liveness:
         inputs = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
         change = [0] * (len(self.steps) + 1)
         ends: dict[int, list[int]] = {}
-        size = {b: max(0, size_hint(nbytes(b), dict(hints))) for b in self.first if b not in inputs}
+        known = dict(hints)
+        size = {b: max(0, size_hint(nbytes(b), known)) for b in self.first if b not in inputs}
         for b, n in size.items():
             change[self.first[b]] += n
             if b not in self.pinned and self.last_use[b] < len(self.steps):

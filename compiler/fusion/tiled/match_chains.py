@@ -9,14 +9,27 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from ...lowering.ir import Axis, LoopNest, Value, load, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
 from ...lowering.lowered import Extern, View
 from ...lowering.rewrite import Rewriter, tidy
 from ...ops.tile_sizes import DTYPES, WIDEST, fills
 from ...symbolic.expr import Expr, symbol
 from ..domain import numel_hint, size_hint
 from .match import Match, Product, ranges_of
-from .producers import COLUMN, INNER, KEY, ROW, Finder, NoMatch, flat, groups_of, is_product, on_gpu, position
+from .producers import (
+    COLUMN,
+    INNER,
+    KEY,
+    LONGEST,
+    ROW,
+    Finder,
+    NoMatch,
+    flat,
+    groups_of,
+    is_product,
+    on_gpu,
+    position,
+)
 
 __all__ = ["match_chain"]
 
@@ -35,6 +48,7 @@ def match_chain(finder: Finder, s: Extern, always: bool) -> Match:
             and nest.buffer.dtype in DTYPES
             and finder.producer(load(base, nest.index)) is not None
             and finder.leads(base)
+            and _meets_narrow(finder, base)
         ):
             try:
                 return _of_operand(finder, s, side, nest)
@@ -92,9 +106,25 @@ def _of_operand(finder: Finder, s: Extern, side: int, nest: LoopNest) -> Match:
     return chain
 
 
+def _meets_narrow(finder: Finder, b: Buffer) -> bool:
+    """Whether a buffer's elements may be computed of such a product's: seen without computing them."""
+    here, seen = {b}, {b}
+    for _ in range(LONGEST + 1):
+        if any(_made_narrow(finder, x) for x in here):
+            return True
+        nests = [finder.maker(x) for x in here if finder.leads(x)]
+        here = {v.attr[0] for n in nests if n is not None for v in walk([n.value]) if v.op == "load"} - seen
+        seen |= here
+    return False
+
+
 def _is_narrow(finder: Finder, w: Value) -> bool:
     """Whether a value is an element of a product that may be made again where it is needed."""
-    s = finder.made.get(w.attr[0]) if w.op == "load" and not w.args else None
+    return w.op == "load" and not w.args and _made_narrow(finder, w.attr[0])
+
+
+def _made_narrow(finder: Finder, b: Buffer) -> bool:
+    s = finder.made.get(b)
     return (
         s is not None
         and is_product(s)

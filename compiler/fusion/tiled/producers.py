@@ -164,7 +164,11 @@ class Finder:
 
     def producer(self, v: Value) -> LoopNest | None:
         """The element-wise nest that made what is loaded."""
-        s = self.made.get(v.attr[0]) if v.op == "load" else None
+        return self.maker(v.attr[0]) if v.op == "load" else None
+
+    def maker(self, b: Buffer) -> LoopNest | None:
+        """The element-wise nest that made a buffer."""
+        s = self.made.get(b)
         if (
             isinstance(s, LoopNest)
             and s.reduce_op is None
