@@ -148,7 +148,7 @@ def _saved_and_sizes(g: torch.fx.Graph, new: Nodes, saved: list, sizes: list[str
     inputs = []
     for n in sorted(saved, key=lambda n: n.op != "placeholder"):
         p = new[n] = new[copy_of.get(n, n)] = _input(g, f"saved_{n.name}", n.meta["val"])
-        inputs.append(GraphInput(p.name, None, "tensor"))
+        inputs.append(GraphInput(p.name, None, "tensor", given=n.op != "placeholder"))
     for name in sizes:
         inputs.append(GraphInput(_input(g, f"size_{name}", symbol(name)).name, None, "int"))
     return inputs

@@ -21,6 +21,7 @@ class GraphInput:
     kind: str  # "tensor" | "int" (a size symbol's value) | "float"
     static: bool = False  # a parameter or buffer reached by a watched path: the entry may keep it
     spec: Any = None  # TensorSpec for tensors
+    given: bool = False  # nobody else holds it as a rule: its memory is free after its last use
 
 
 @dataclass

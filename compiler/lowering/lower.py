@@ -47,6 +47,7 @@ class Walk(Lowering):
         super().__init__(aten, opts)
         self._results: dict[torch.fx.Node, Buffer] = {}
         self._result_memory: set[Buffer] = set()
+        self._given: list[Buffer] = []
 
     def run(self) -> LoweredGraph:
         n_input = 0
@@ -73,6 +74,7 @@ class Walk(Lowering):
             dict(getattr(env, "hints", None) or {}),
             dict(self.fallbacks),
             getattr(self.aten, "writes", {}),
+            self._given,
         )
 
     def input(self, node: torch.fx.Node, i: int) -> Any:
@@ -82,6 +84,8 @@ class Walk(Lowering):
             off = getattr(val, "storage_offset", 0)
             b.storage_offset = plain_size(off() if callable(off) else off)
             self.inputs.append(b)
+            if getattr(self._graph_input(i), "given", False):
+                self._given.append(b)
             return ref_of_buffer(b)
         if isinstance(val, float) or getattr(self._graph_input(i), "kind", "") == "float":
             name = node.name

@@ -92,3 +92,4 @@ class LoweredGraph:
     fallbacks: dict[str, int] = field(default_factory=dict)  # operator -> number of calls without a lowering rule
 
     writes: dict[int, int] = field(default_factory=dict)  # as AtenGraph.writes
+    given: list[Buffer] = field(default_factory=list)  # inputs whose memory is free after their last use

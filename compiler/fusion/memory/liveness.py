@@ -56,7 +56,8 @@ class Liveness:
     """Of a graph's steps (launches, library calls, views): where each block of memory is first and last used.
 
     base: view -> what it is a view of. aliases: a library call's result that may lie in its arguments -> those.
-    first, last_use: block -> place of a step. pinned: blocks that outlive the steps.
+    first, last_use: block -> place of a step. pinned: blocks that outlive the steps. given: input -> place of its last
+    use, of those that are free then: what forward keeps is most of what is alive when backward begins.
     """
 
     def __init__(self, steps: Sequence[Any], lowered: LoweredGraph):
@@ -66,6 +67,9 @@ class Liveness:
         self.last_use: dict[Buffer, int] = {}
         self.first: dict[Buffer, int] = {}
         self._follow()
+        shown = {o.value[0] if o.kind == "view" else o.value for o in lowered.outputs if o.kind in ("input", "view")}
+        place = {b: i for i, b in enumerate(lowered.inputs) if isinstance(b, Buffer)}
+        self.given = {b: self.last_use[b] for b in lowered.given if b in self.last_use and place[b] not in shown}
         for b in outlive(lowered):
             self._touch(b, len(self.steps))
         self.pinned = {self.root(b) for b in outlive(lowered)}
@@ -105,14 +109,18 @@ class Liveness:
                     self.first.setdefault(self.root(b), i)
 
     def bytes_alive(self, hints: Mapping[str, int]) -> list[int]:
-        """Bytes alive while each step runs, inputs not counted. A kernel's result is taken to lie where an input of its
-        size ends.
+        """Bytes alive while each step runs; of inputs those alone that are free after their last use. A kernel's result
+        is taken to lie where one of its arguments of its size ends.
         """
         inputs = {b for b in self.lowered.inputs if isinstance(b, Buffer)}
         change = [0] * (len(self.steps) + 1)
         ends: dict[int, list[int]] = {}
         known = dict(hints)
         size = {b: max(0, size_hint(nbytes(b), known)) for b in self.first if b not in inputs}
+        for b, at in self.given.items():
+            n = max(0, size_hint(nbytes(b), known))
+            change[0] += n
+            change[at + 1] -= n
         for b, n in size.items():
             change[self.first[b]] += n
             if b not in self.pinned and self.last_use[b] < len(self.steps):

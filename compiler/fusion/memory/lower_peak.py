@@ -113,7 +113,7 @@ class _Order:
             if any(not reads[at].isdisjoint(writes[j]) for j in range(at + 1, min(later, n))):
                 continue
             made = sum(self._size(b) for b in writes[at])
-            held = sum(self._size(b) for b in reads[at] if b in self.live.first and self.live.last_use[b] < peak)
+            held = sum(self._size(b) for b in reads[at] if self._end(b) < peak)
             if made - held >= SMALL_BYTES:
                 yield _Move((at,), later, made - held)
 
@@ -152,13 +152,19 @@ class _Order:
         inside = set(group)
         freed = kept = 0
         for b in {b for i in group for b in reads[i]}:
-            here = b in self.live.first and self.live.first[b] < peak and b not in self.live.pinned
-            if here and all(r < peak or r in inside for r in readers[b]) and self.live.last_use[b] in inside:
+            here = b in self.live.given or self.live.first.get(b, peak) < peak and b not in self.live.pinned
+            if here and all(r < peak or r in inside for r in readers[b]) and self._end(b) in inside:
                 freed += self._size(b)
         for b in {b for i in group for b in writes[i]}:
             if b in self.live.pinned or self.live.last_use[b] not in inside:
                 kept += self._size(b)
         return freed - kept
+
+    def _end(self, b: Buffer) -> int:
+        """The step after which the memory is free; the number of steps, where there is none."""
+        if b in self.live.given:
+            return self.live.given[b]
+        return self.live.last_use[b] if b in self.live.first else len(self.steps)
 
     def _size(self, b: Buffer) -> int:
         if b not in self._sizes:

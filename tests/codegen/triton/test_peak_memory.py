@@ -5,11 +5,16 @@ import torch
 
 pytest.importorskip("triton")
 
+from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.fusion import shared_launches  # noqa: E402
+from tcompile.compiler.fusion.fuse import schedule  # noqa: E402
 from tcompile.compiler.fusion.memory import lower_peak  # noqa: E402
+from tcompile.compiler.fusion.memory.liveness import Liveness  # noqa: E402
 from tcompile.compiler.fusion.schedule import Alloc, Extern, Launch  # noqa: E402
+from tcompile.compiler.lowering.lower import lower  # noqa: E402
+from tcompile.compiler.lowering.lowered import View  # noqa: E402
 
-from .as_gpu import check_as_gpu  # noqa: E402
+from .as_gpu import check_as_gpu, train_as_gpu  # noqa: E402
 
 
 def dense_block(x, w):
@@ -71,3 +76,21 @@ def test_a_call_that_frees_its_input_comes_before_the_peak(monkeypatch):
     at_peak = next(k for k, x in enumerate(better.steps) if isinstance(x, Alloc) and x.buffer.shape == (2, 32, 16, 16))
     small = next(k for k, x in enumerate(better.steps) if isinstance(x, Extern) and x.args[1].shape == (1, 4, 1, 1))
     assert small < at_peak
+
+
+def test_what_forward_keeps_counts_until_backward_has_read_it():
+    def f(x, a, b, c):
+        conv = torch.nn.functional.conv2d
+        return torch.tanh(conv(torch.tanh(conv(torch.tanh(conv(x, a)), b)), c)).sum()
+
+    shapes = (2, 4, 8, 8), (16, 4, 1, 1), (16, 16, 1, 1), (16, 16, 1, 1)
+    p, _, _ = train_as_gpu(f, *(torch.randn(s).requires_grad_() for s in shapes))
+    lowered = lower(p.backward, Options())
+    assert {b.name for b in lowered.given} == {f"saved_{v.name}" for v in p.saved}
+    steps = [s for s in schedule(lowered, Options()).steps if isinstance(s, (Launch, Extern, View))]
+    live = Liveness(steps, lowered)
+    alive = live.bytes_alive({})
+    assert alive[0] >= p.saved_bytes >= 3 * 2 * 16 * 8 * 8 * 4
+    assert alive[-1] < p.saved_bytes, "it is freed after its last use"
+    lowered.given.clear()
+    assert Liveness(steps, lowered).bytes_alive({})[0] == alive[0] - p.saved_bytes
