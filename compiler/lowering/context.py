@@ -6,6 +6,7 @@ Rules (rules/) take it as `lo`. It stores values to buffers, reduces, views, and
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from typing import Any, NamedTuple, Sequence
 
 import torch
@@ -116,6 +117,27 @@ class Lowering:
         self.foreign: set[Buffer] = set()  # made by library calls that allocate for themselves
         self.drawing: Extern | None = None  # what draws for rules (rules/random.py), until torch's kernels draw
         self.drawing_at = 0  # where that stands: before whatever may be computed of it
+        self._nests: dict[Buffer, list[LoopNest]] = {}  # of the steps whose ids are known
+        self._known: set[int] = set()
+
+    def nests_of(self, b: Buffer) -> list[LoopNest]:
+        """The nests so far that store into a buffer."""
+        for s in reversed(self.steps):  # (what is put between earlier ones is no nest)
+            if id(s) in self._known:
+                break
+            self._known.add(id(s))
+            if isinstance(s, LoopNest):
+                self._nests.setdefault(s.buffer, []).insert(0, s)
+        return self._nests.get(b, [])
+
+    def take_back(self, mark: int) -> None:
+        """Drop the steps from a place on."""
+        del self.steps[mark:]
+        self._nests.clear(), self._known.clear()
+
+    @cached_property
+    def named(self) -> dict[str, torch.fx.Node]:
+        return {n.name: n for n in self.aten.graph.nodes}
 
     @property
     def node(self) -> torch.fx.Node | None:

@@ -141,7 +141,7 @@ class Walk(Lowering):
                 self._known_dtypes(node, args)
             return f(self, node, *args, **kwargs)
         except NoRule as e:
-            del self.steps[mark:]
+            self.take_back(mark)
             if extern_reason(target) == NO_RULE:  # (others are called by choice)
                 self.fallbacks[str(target)] += 1
             return self.extern(node, args, kwargs, str(e))

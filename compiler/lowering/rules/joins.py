@@ -141,21 +141,19 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
     what leads to it): it is then computed where it is padded."""
     if x.value.op != "load":
         return x
-    made: dict[Any, list[LoopNest]] = {}
-    for s in lo.steps:
-        if isinstance(s, LoopNest):
-            made.setdefault(s.buffer, []).append(s)
-    alone = {lo.node}  # operators that serve nothing but the padding
-    for n in reversed(list(lo.aten.graph.nodes)):
-        if n.op == "call_function" and n.users and all(u in alone for u in n.users):
-            alone.add(n)
-    names = {n.name for n in alone if n is not None}
+    alone = {lo.node: True}  # whether an operator serves nothing but the padding
     ranges = ranges_of(x.shape)
     room = 2 * MOST_MOVED  # operations that are looked at; of those that appear twice one may remain
 
+    def is_alone(n: Any, left: int = MOST_MOVED) -> bool:
+        if n not in alone:  # (what comes later is not for the padding)
+            before = n in lo.refs and n.op == "call_function" and bool(n.users) and left > 0
+            alone[n] = before and all(is_alone(u, left - 1) for u in n.users)
+        return alone[n]
+
     def value_at(b: Buffer, e: Expr) -> Value | None:
-        nests = made.get(b, ())
-        if len(nests) != 1 or b.origin not in names:
+        nests = lo.nests_of(b)
+        if len(nests) != 1 or b.origin not in lo.named or not is_alone(lo.named[b.origin]):
             return None
         nest = nests[0]
         if (
