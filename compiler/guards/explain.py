@@ -64,19 +64,24 @@ def brief(value: Any, depth: int = 0) -> str:
     elif t in (tuple, list) and len(value) <= 8 and depth < 3:
         inner = ", ".join(brief(v, depth + 1) for v in value)
         text = f"({inner}{',' if len(value) == 1 else ''})" if t is tuple else f"[{inner}]"
-    elif isinstance(value, type):
-        text = value.__qualname__
-    elif isinstance(value, types.ModuleType):
+    elif issubclass(t, type):
+        text = _name(value)
+    elif issubclass(t, types.ModuleType):
         text = str(
             vars(types.ModuleType)["__dict__"].__get__(value).get("__name__", "a module")
         )  # past its __getattr__
-    elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+    elif t in (types.FunctionType, types.BuiltinFunctionType):
         text = value.__qualname__
     elif issubclass(t, torch.Tensor):
-        text = f"a {t.__name__}"
+        text = f"a {_name(t).rpartition('.')[2]}"
     else:
-        text = f"a {t.__qualname__} object"
+        text = f"a {_name(t)} object"
     return text if len(text) <= _MAX else text[: _MAX - 3] + "..."
+
+
+def _name(t: type) -> str:
+    """A class's name, past what its metaclass says."""
+    return vars(type)["__qualname__"].__get__(t)
 
 
 def explain_failure(

@@ -181,3 +181,22 @@ def test_subclasses_are_those_of_the_moment():
     del Second
     gc.collect()
     check(["First"])
+
+
+def test_hashes_of_objects_without_one_of_their_own_are_those_of_the_call() -> None:
+    """Such a hash is the object's address: one made inside has none yet, and another call brings another object."""
+
+    def of_one_made_inside(x: torch.Tensor) -> tuple:
+        made, plain = Plain(), object()
+
+        def inner() -> None: ...
+
+        return x + 1, [(o, hash(o)) for o in (made, plain, inner)]
+
+    for _ in range(2):
+        assert all(hash(o) == n for o, n in tcompile.compile(of_one_made_inside)(torch.ones(2))[1])
+    held = [Plain(), Plain(), lambda: 1, lambda: 2]  # all at once: each has another address
+    compiled = tcompile.compile(lambda x, o: (x + 1, hash(o)))
+    assert [compiled(torch.ones(2), o)[1] for o in held * 2] == [hash(o) for o in held * 2]
+    lasting = (None, ..., int, Plain, print, torch, torch.float32)
+    assert tcompile.compile(lambda x: (x + 1, list(map(hash, lasting))))(torch.ones(2))[1] == list(map(hash, lasting))

@@ -21,8 +21,9 @@ from .choices import Fold
 from .builtin_calls import made_by_native, pure
 from .callables import CLASSES, KEEPS_TEXTS, cls, function
 from .inline_policy import is_trusted_module
+from ..arrays.array_value import Array
 from .elements import as_index, as_number, hint_length, items, settle_keys
-from .identity import address
+from .identity import address, address_hash
 from ..numbers.late_text import hashed, settled
 from .lookups import class_attribute
 from ..numbers.tensor_reads import is_read
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
 
 __all__ = ["sorted_"]
+
+
+_PERMANENT = (type, types.ModuleType, types.BuiltinFunctionType)  # guarded by identity wherever they are read
 
 
 # --- builtins
@@ -75,8 +79,11 @@ def len_(m: Machine, value: Any) -> Any:
 
 @function(hash)
 def hash_(m: Machine, value: Any) -> int:
-    method = python_method(type(value), "__hash__")
+    t = type(value)
+    method = python_method(t, "__hash__")
     if method is None:
+        if t.__hash__ is object.__hash__ and t not in (*ATOMS, Array) and not issubclass(t, _PERMANENT):
+            return address_hash(m, value)
         return pure(m, hash, [hashed(value)], {})
     n = m.call(method, [value])
     if not isinstance(n, int):

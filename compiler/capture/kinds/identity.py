@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...guards.source import Source
     from ..machine.machine import Machine
 
-__all__ = ["address", "default_text", "refuse_address", "TEXTS", "subclasses"]
+__all__ = ["address", "address_hash", "default_text", "refuse_address", "TEXTS", "subclasses"]
 
 
 def _source(m: Machine, value: Any) -> tuple[Any, Source | None]:
@@ -49,6 +49,16 @@ def address(m: Machine, value: Any) -> Any:
         raise Break("address")
     m.world.addresses.add(id(real))
     return m.world.load(id(real), S.asked(source, id), "its id is read")
+
+
+def address_hash(m: Machine, value: Any) -> Any:
+    """`hash(value)` of an object that has no hash of its own."""
+    real, source = _source(m, value)
+    if source is None or id(value) in m.world.originals:
+        raise Break("address", "the hash of an object that has none of its own is its address")
+    if source.root.kind == "const" and source.base is None:  # held by the entry
+        return object.__hash__(real)
+    return m.world.load(object.__hash__(real), S.asked(source, object.__hash__), "its hash is read")
 
 
 def refuse_address(m: Machine, key: Any) -> None:
