@@ -82,19 +82,27 @@ def _nothing() -> None:
     pass
 
 
-_passed_over = 0  # objects that the collector has not looked at
 _MOST_PASSED_OVER = 3_000_000
+_passed_over: int | None = 0  # objects that the collector has not looked at; None: the program freezes objects
 
 
 def pass_over() -> None:
     """Have the collector take what was made while it rested for old: it looks there when it looks at everything, not at
-    once. Where that has become much, it looks at everything now."""
+    once. Where that has become much, it looks at everything now.
+
+    In a program that freezes objects of its own nothing is passed over: these would thaw. To count them goes over all
+    of them, so that it is done once.
+    """
     global _passed_over
+    if _passed_over is None:
+        return
     _passed_over += gc.get_count()[0]
-    if _passed_over > _MOST_PASSED_OVER:
+    if gc.get_freeze_count():
+        _passed_over = None
+    elif _passed_over > _MOST_PASSED_OVER:
         _passed_over = 0
         gc.collect()
-    elif not gc.get_freeze_count():  # (else the program's frozen objects would thaw)
+    else:
         gc.freeze()
         gc.unfreeze()
 
