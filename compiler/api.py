@@ -112,8 +112,8 @@ def _wrap(fn: Any, opts: Options, backend_options: dict[str, Any]) -> Any:
             f"tcompile.compile takes Python code, got a {type(fn).__name__}, which torch.jit has compiled: "
             "compile the module that it was made of"
         )
-    of_a_module = isinstance(fn, types.MethodType) and isinstance(fn.__self__, nn.Module)
-    engine = new_engine(opts, backend_options, shares=of_a_module or isinstance(fn, nn.Module))
+    owner = fn.__self__ if isinstance(fn, types.MethodType) else fn
+    engine = new_engine(opts, backend_options, owner if isinstance(owner, nn.Module) else None)
     if isinstance(fn, nn.Module):
         return wrap_module(fn, engine)
     return _wrap_callable(fn, engine)
@@ -196,10 +196,10 @@ def explain(fn: Any, *, check: bool = False, **kwargs: Any) -> Callable[..., Any
 def _stand_alone(compiled: Any) -> None:
     """Nothing that was compiled for an equal module serves here."""
     if isinstance(compiled, nn.Module):
-        calls_of(compiled).engine.shares = False
+        calls_of(compiled).engine.module = None
     elif isinstance(compiled, types.MethodType):
         method: Any = compiled.__func__
-        method.miss.__self__.shares = False
+        method.miss.__self__.module = None
 
 
 def explain_stock(fn: Any) -> Callable[..., Any]:

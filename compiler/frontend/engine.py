@@ -121,7 +121,7 @@ class Engine:
         self.generation = 0  # runs of cells so far: each has a recompile limit of its own
         self._limited: list[tuple[FrameState, weakref.ref[types.CodeType]]] = []
         self.work: CellWork | None = None  # of the run of a cell under way, where it is bounded
-        self.shares = False  # whether entries serve equal modules of other engines, and theirs serve here
+        self.module: weakref.ref[Any] | None = None  # the one that it compiles, whose equals share entries with it
         self.makers: list[Engine] = []  # of entries of others that serve here: they go on after breaks
         self.states: CodeMemo[FrameState] = CodeMemo()
         self.caches: CodeMemo[CodeCache] = CodeMemo()
@@ -785,9 +785,9 @@ def _break_message(b: Any, fullgraph: bool) -> str:
 engines: list[Any] = []  # weak references to those that wrapped callables have
 
 
-def new_engine(opts: Options, backend_options: dict[str, Any], shares: bool = False) -> Engine:
+def new_engine(opts: Options, backend_options: dict[str, Any], module: Any = None) -> Engine:
     e = Engine(opts, backend_options)
-    e.shares = shares
+    e.module = None if module is None else weakref.ref(module)
     engines[:] = [r for r in engines if r() is not None]
     engines.append(weakref.ref(e))
     return e

@@ -2,7 +2,8 @@
 
 Each has an engine, with caches and a recompile limit of its own. A call that its own entries do not serve asks those
 of the other engines with the same options for the same code. Guards say what an entry relies on: which module it was
-made for is none of that. A block that differs (its width, a dtype, a flag, a hook) meets guards that do not hold.
+made for is none of that. A block that differs (its width, a dtype, a flag, a hook) meets guards that do not hold. Who
+compiles one module twice wants it anew.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ def entry_of_equal(engine: Any, others: Iterable[Any], code: types.CodeType, fun
 
     CUDA graphs read parameters where they were recorded: with them each module has an entry of its own.
     """
-    if not engine.shares or engine.opts.get("cudagraphs"):
+    if engine.module is None or engine.opts.get("cudagraphs"):
         return None, None
-    options = engine.opts.values()
+    module, options = engine.module(), engine.opts.values()
     for other in others:
-        if other is engine or not other.shares or other.number != engine.number:
+        if other.module is None or other.module() is module or other.number != engine.number:
             continue
         for known, cache in list(other.caches.items()):
             if known != code or known.co_filename != code.co_filename:

@@ -43,7 +43,8 @@ from .profiles import moved_profile
 from .plan_facts import partition_facts, plan_facts
 from ..reproduce.seen_calls import seen_call
 from ..reproduce.specs import autocast_now, spec_of
-from .words import failure_subject, failure_words, subject
+from .finish import subject
+from .words import failure_subject, failure_words
 
 __all__ = ["ReportBuilder", "record"]
 

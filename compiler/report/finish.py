@@ -9,7 +9,6 @@ from ..base.labels import cell_number, frame_words
 from .conclusions.answers import NO_CHANGE, answers_of
 from .conclusions.decisions import decisions_of
 from .numbers import against, count, plural, seconds, size
-from .words import subject
 from .conclusions.truth import (
     excuse_library_breaks,
     fell_back,
@@ -452,3 +451,8 @@ def bound_words(r: Any) -> None:
 
 def _beginning(text: str) -> str:
     return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]} … ({len(text)} characters)"
+
+
+def subject(r: s.Recompile) -> str:
+    """`x.shape[0]`: the thing that changed."""
+    return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind

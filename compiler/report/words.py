@@ -9,7 +9,6 @@ import torch
 
 from ..guards.guard import Guard, GuardFailure, TensorSpec
 from ..guards.weak import present
-from . import schema as s
 
 __all__ = ["guard_text", "expected_text", "guard_class", "spec_text", "failure_words", "failure_subject", "short"]
 
@@ -187,8 +186,3 @@ def failure_subject(f: GuardFailure) -> tuple[str, str]:
     g = f.guard
     name = g.source.name() if g.source is not None else ""
     return name, f.detail if g.kind in ("TENSOR", "STATE", "PREDICATE") or not name else ""
-
-
-def subject(r: s.Recompile) -> str:
-    """`x.shape[0]`: the thing that changed."""
-    return f"{r.source}.{r.detail}" if r.source and r.detail else r.source or r.detail or r.kind

@@ -299,11 +299,6 @@ ROWS = (
     Row("torch.distributions", "Distribution._validate_args", "checks that capture leaves to eager"),
     Row("torch.fx._symbolic_trace", "_is_fx_tracing_flag", "stock refuses to run while it is set", until="2.14"),
     Row("torch.fx._symbolic_trace", "Tracer.trace", "whether somebody traces"),
-    Row(
-        "torch.fx._lazy_graph_module",
-        "_LazyGraphModule _LazyGraphModule._real_recompile",
-        "graphs whose source is made when read",
-    ),
     Row("torch.fx.graph_module", "_loader.eval_cache", "source lines of graphs that are gone"),
     Row(
         "libtorch()",

@@ -47,7 +47,6 @@ def address(m: Machine, value: Any) -> Any:
         return id(real)
     if type(value) is Array:
         raise Break("address")
-    m.world.addresses.add(id(real))
     return m.world.load(id(real), S.asked(source, id), "its id is read")
 
 
@@ -62,9 +61,9 @@ def address_hash(m: Machine, value: Any) -> Any:
 
 
 def refuse_address(m: Machine, key: Any) -> None:
-    """Break where the address of an object from outside is looked up in a dict from outside: each run of a cell makes
-    such objects anew, and no entry would serve the next one."""
-    if type(key) is int and key in m.world.addresses or isinstance(key, torch.SymInt) and _is_address(m, key):
+    """Break where an address that varies is looked up in a dict from outside: each run of a cell makes such objects
+    anew, and no entry would serve the next one."""
+    if isinstance(key, torch.SymInt) and _is_address(m, key):
         raise Break("address")
 
 

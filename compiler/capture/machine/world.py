@@ -119,7 +119,6 @@ class World:
         self.class_dicts: dict[int, type] = {}  # id of the dict of a class, as the program has it -> the class
         self.cell_contents: dict[int, Source] = {}  # id of an outside cell -> source of its content
         self.state_relied: dict[str, Any] = {}
-        self.addresses: set[int] = set()  # of objects from outside that the program asked for
         self.growing: set[Source | None] = set()  # lists whose length varies: so do the floats in them
         self.float_sources: dict[Source, float] = {}  # floats that may vary
         self.scalars: dict[Source, TraceTensor] = {}  # their inputs of the graph
