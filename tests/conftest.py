@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import tempfile
 from typing import Any, Iterator
 
@@ -45,6 +46,10 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     global _files
+    engine = sys.modules.get("tcompile.compiler.frontend.engine")
+    for reference in engine.engines if engine is not None else ():
+        if (left := reference()) is not None:
+            left.module = None  # a module that a test left alive shares no entries with equal ones of the next
     if nextitem is not None and nextitem.path != item.path:
         _files += 1
         if _files % _FILES_A_LOOK == 0:

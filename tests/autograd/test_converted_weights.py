@@ -40,7 +40,6 @@ def parts(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(joints, "partition", parted)
-    tcompile.reset()  # an equal module of an earlier test that is still alive would share its entries
     return made
 
 
