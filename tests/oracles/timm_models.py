@@ -9,16 +9,14 @@ multiply rounding. timm and a torchvision for the installed torch have to be ins
 
 from __future__ import annotations
 
-import json
 import sys
-import warnings
 from typing import Any
 
 import torch
 
 import tcompile
 
-from .transformers_models import distance, whole
+from .transformers_models import distance, tell, whole
 
 __all__ = ["check", "modules", "smallest"]
 
@@ -99,16 +97,5 @@ def check(module: str) -> dict[str, Any]:
     return row
 
 
-def main(asked: list[str]) -> None:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    for module in asked or modules():
-        try:
-            row = check(module)
-        except Exception as e:
-            row = {"module": module, "error": f"{type(e).__name__}: {e}"}
-        print(json.dumps(row), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    tell(check, sys.argv[1:] or modules())

@@ -3,8 +3,8 @@
     python -m tests.oracles.transformers_models [NAME ...]
 
 One line of JSON for each type: what was given to it, graphs, breaks that matter and fallbacks. Three numbers say how far
-results, gradients and results of a second size are from eager's. Types that can't be made tiny, or take none of the inputs, are skipped
-with the reason.
+results, gradients and results of a second size are from eager's. Types that can't be made tiny, or take none of the
+inputs, are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -154,16 +154,17 @@ def check(name: str) -> dict[str, Any]:
     }
 
 
-def main(asked: list[str]) -> None:
+def tell(checked: Callable[[str], dict[str, Any]], asked: list[str]) -> None:
+    """Print a line of JSON for each."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for name in asked or names():
+    for name in asked:
         try:
-            row = check(name)
+            row = checked(name)
         except Exception as e:
             row = {"name": name, "error": f"{type(e).__name__}: {e}"}
         print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    tell(check, sys.argv[1:] or names())
