@@ -26,7 +26,7 @@ from ..graph.tensor import DataDependentError
 from ..graph.wrappers import gradients_cross
 from ..native import autograd_node, native
 from ..runtime.dispatch import disabled
-from .changed import refuse_changed, remember
+from .changed import refuse_changed, remember, taken_from
 from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
 from .outputs import OutputPlan
@@ -509,7 +509,7 @@ def _apply_of(forward: Any, backward: Callable) -> Callable:
 
 
 def _backward(graph: GradGraph, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
-    saved = list(ctx.saved_tensors) if graph.frees else []
+    saved = taken_from(ctx) if graph.frees else []
     if graph.watched:
         refuse_changed(graph.watched, ctx.remembered)
     if torch._C.is_grad_enabled():
@@ -548,7 +548,7 @@ class _Bridge(torch.autograd.Function):
     @classmethod
     def backward(cls, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
         graph = cls.graph
-        saved = list(ctx.saved_tensors) if graph.frees else []
+        saved = taken_from(ctx) if graph.frees else []
         refuse_changed(graph.watched, ctx.remembered)
         if torch._C.is_grad_enabled():
             return (None, *graph.double(saved, graph.remembered, ctx.remembered if graph.remembered else (), tangents))

@@ -17,7 +17,7 @@ from ..graph.meta.core import TensorMeta
 from .parted_graphs import reached_from
 from .partition import is_view
 
-__all__ = ["kept_by_autograd", "read_by_backward", "remember", "refuse_changed"]
+__all__ = ["kept_by_autograd", "read_by_backward", "remember", "refuse_changed", "taken_from"]
 
 # Of tensors without data, C++ takes a gradient's way that holds for zeros, too.
 _KEPT_UNREAD = frozenset(("aten::prod",))
@@ -97,3 +97,13 @@ def refuse_changed(watched: Sequence[int], remembered: Sequence[Any]) -> None:
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
                 f"[{t.type()} {list(t.shape)}] is at version {t._version}; expected version {version} instead"
             )
+
+
+def taken_from(ctx: Any) -> list[torch.Tensor]:
+    """What a node keeps for backward. Unless the graph is retained, the node lets go of it: whoever runs backward frees
+    each tensor after its last use. (The nodes in C do so themselves.)
+    """
+    saved = list(ctx.saved_tensors)
+    if isinstance(ctx, torch._C._FunctionBase):
+        ctx.maybe_clear_saved_tensors()
+    return saved

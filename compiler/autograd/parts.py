@@ -16,7 +16,7 @@ import torch
 import torch.fx
 
 from ..graph.history import history, saves_tensors
-from .changed import refuse_changed, remember
+from .changed import refuse_changed, remember, taken_from
 from .variants import without_unused_inputs
 
 if TYPE_CHECKING:
@@ -141,8 +141,9 @@ class PartedCall:
         """The gradients of a part's inputs."""
         graph = self.graph
         saved: list[Any] = [None] * self.n_saved
-        for i, t in zip(part.saved, ctx.saved_tensors if part.frees or part.saved else ()):
-            saved[i] = t
+        kept = taken_from(ctx) if part.frees or part.saved else []
+        for i in reversed(part.saved):
+            saved[i] = kept.pop()
         refuse_changed(part.watched, ctx.remembered if part.remembered else ())
         every: list[Any] = [None] * graph.n_tangents
         for k, t in zip(part.outputs, tangents):

@@ -22,7 +22,7 @@ import torch.fx
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta
 from ..graph.opinfo import op_info
-from .changed import refuse_changed, remember
+from .changed import refuse_changed, remember, taken_from
 from .parted_graphs import ancestors, slot_of
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class StagedCall:
 
     def first(self, ctx: Any, *tangents: torch.Tensor | None) -> tuple:
         graph, shared, number = self.graph, ctx.shared, torch._C._current_graph_task_id()
-        saved = list(ctx.saved_tensors) if graph.frees else []
+        saved = taken_from(ctx) if graph.frees else []
         if graph.watched:
             refuse_changed(graph.watched, ctx.remembered)
         gradients = shared.gradients[number] = {}

@@ -87,16 +87,28 @@ def test_gradients_are_eager_s(create_graph):
         torch.testing.assert_close(*(torch.autograd.grad(g.pow(2).sum(), w)[0] for g in (got, want)))
 
 
-def test_nobody_else_holds_what_backward_was_given():
+@pytest.mark.parametrize("results", ["one", "a view of an input", "one that is written", "independent ones"])
+def test_nobody_else_holds_what_backward_was_given(results):
     layers = nn.ModuleList([nn.Linear(64, 64, bias=False) for _ in range(4)])
+    weight, scale = torch.randn(3, 5, requires_grad=True), torch.ones(7, requires_grad=True)
 
     def f(x):
         for layer in layers:
             x = torch.tanh(layer(x))
+        if results == "a view of an input":
+            return x, weight.t()
+        if results == "one that is written":
+            total.add_(1)
+        if results == "independent ones":
+            return x, scale.exp().sin()
         return x
 
+    def c(x):
+        got = compiled(x)
+        return got[0] if isinstance(got, tuple) else got
+
     before = {id(o) for o in gc.get_objects() if type(o) is GradGraph}
-    c, x = tcompile.compile(f), torch.randn(32, 64)
+    compiled, x, total = tcompile.compile(f), torch.randn(32, 64), torch.zeros(3)
     c(x).sum().backward()
     (graph,) = (o for o in gc.get_objects() if type(o) is GradGraph and id(o) not in before)
     backward = next(iter(graph.backwards.values()))

@@ -151,6 +151,7 @@ ROWS = (
         "Function.apply without its Python part",
         instead="autograd/bridge.py applies Functions by it",
     ),
+    Row("torch._C._FunctionBase", "maybe_clear_saved_tensors", "what backward was given is freed after its last use"),
     Row(
         "torch.autograd.function",
         "Function.apply",
