@@ -275,3 +275,21 @@ def test_bools_and_numpy_numbers(fn):
 
 
 SCALAR = numpy.float64(1.5)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.view(-1, 70000) * 2,
+        lambda x: x.reshape(-1, 140000) + 1,
+        lambda x: x.narrow(1, 66000, 100) * 2,
+        lambda x: x.new_zeros(70000) + x,
+        lambda x: x[:1].expand(3, 70000) * 2,
+        lambda x: x.roll(66000) * 2,
+        lambda x: x.select(1, 66000) * 2,
+        lambda x: x.to(torch.float8_e4m3fn).reshape(-1, 70000).float(),
+    ],
+)
+def test_a_size_need_not_fit_the_elements_type(fn):
+    x = torch.randn(2, 70000, dtype=torch.float16)
+    torch.testing.assert_close(tcompile.compile(fn, fullgraph=True)(x), fn(x))

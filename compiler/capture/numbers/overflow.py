@@ -6,6 +6,7 @@ Eager's kernels refuse them as they convert them, each in its own words; operato
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Callable
 
@@ -94,8 +95,10 @@ def number_too_large(target: Callable | str, args: tuple, kwargs: dict, result: 
                 return a
     large = [
         a
-        for a in (*args, *kwargs.values())
-        if (type(a) is float and math.isfinite(a) or type(a) is int) and not 0 <= a <= _HELD_BY_ALL
+        for place, a in (*enumerate(args), *kwargs.items())
+        if (type(a) is float and math.isfinite(a) or type(a) is int)
+        and not 0 <= a <= _HELD_BY_ALL
+        and _is_element(name, place)
     ]
     for a in large:
         if type(a) is int and not -1 << 63 <= a < 1 << 63:
@@ -107,3 +110,20 @@ def number_too_large(target: Callable | str, args: tuple, kwargs: dict, result: 
         elif (scales or name in _FILL) and not torch.iinfo(dtype).min <= a <= torch.iinfo(dtype).max:
             return a
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_element(name: str, place: int | str) -> bool:
+    """Whether the argument at this position, or of this name, may become an element of a tensor: not a size, a
+    dimension or an index. Of what is no operator of torch's, any may.
+    """
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return True
+    types = {
+        str(argument.type).removeprefix("Optional[").rstrip("]")
+        for overload in packet.overloads()
+        for i, argument in enumerate(getattr(packet, overload)._schema.arguments)
+        if place in (i, argument.name)
+    }
+    return not types.isdisjoint(("number", "float")) or "Tensor" in types and "int" not in types
