@@ -14,7 +14,7 @@ from ..symbolic.stack_code import stack_code
 from . import probe
 from .guard import Guard, TensorSpec
 from .guard_plan import Plan
-from .state import flag_function, read_field
+from .state import FOUND, flag_function, read_field
 from .tensors import is_symbol, key_template, tensor_mismatch
 from .source_values import COMPARISONS, Unreachable, plain_key, same_code, same_found, step
 from .weak import Weak
@@ -226,7 +226,7 @@ def _state(expected: dict[str, Any]) -> tuple:
     slow: dict[str, Any] = {}
     no_modes = "torch_function" in expected and expected["torch_function"][1] == ()
     for name, value in expected.items():
-        if "." in name:
+        if "." in name and not name.startswith(FOUND):
             calls.append((*flag_function(name), value))
         elif name in ("grad_mode", "inference_mode"):
             if thread is not None:

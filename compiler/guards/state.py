@@ -24,6 +24,7 @@ abstract_classes  abc's token, which each register() moves; guards hold Subclass
 a dotted name     what that C function of torch (or sys) gives, such as torch._C._get_cudnn_enabled: flags that the
                   program read.
                   With an argument behind a colon: torch.get_autocast_dtype:cpu
+importlib.util.find_spec:name  whether Python finds that module
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 from ..base.break_errors import are_errors
+from ..base.packages import is_found
 from .guard import STATE_FIELDS
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "flag_name",
     "flag_function",
     "DEFAULT_FIELDS",
+    "FOUND",
     "AUTOCAST_DEVICES",
     "hidden_hooks",
     "SubclassAnswers",
@@ -66,6 +69,8 @@ DEFAULT_FIELDS = (
     "functorch",
     "tracing",
 )
+
+FOUND = "importlib.util.find_spec:"  # a field, with the module's name behind it
 
 _C = torch._C
 
@@ -184,6 +189,8 @@ def read_field(name: str) -> Any:
     reader = _READERS.get(name)
     if reader is not None:
         return reader()
+    if name.startswith(FOUND):
+        return is_found(name.removeprefix(FOUND))
     fn, args = flag_function(name)
     return fn(*args)
 

@@ -120,7 +120,7 @@ FACTORIES: dict[Any, str] = {
 LIBRARY: dict[str, str] = {
     **dict.fromkeys(
         """mm bmm addmm baddbmm addbmm mv addmv dot vdot linear _int_mm _addmm_activation _linear_pointwise
-        _grouped_mm _scaled_mm""".split(),
+        _grouped_mm _scaled_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int8pack_mm""".split(),
         "matrix product",
     ),
     **dict.fromkeys("convolution _convolution convolution_backward mkldnn_convolution".split(), "convolution"),

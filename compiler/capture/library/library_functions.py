@@ -7,6 +7,7 @@ import copy
 import copyreg
 import dataclasses
 import functools
+import importlib.util
 import inspect
 import logging
 import types
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 
 from ...guards import source as S
+from ...guards.state import FOUND
 from . import polyfills
 from ..kinds.callables import PYTHON_FUNCTIONS, cls, function, python_function
 from ..kinds.parameters import interpret
@@ -68,6 +70,18 @@ def lazy_property_(m: Machine, fn: Any, descriptor: Any, instance: Any, owner: A
     value = m.native(fn, descriptor, None, owner)
     m.world.anchor(value)
     return value
+
+
+@python_function(("importlib.util", "find_spec"))
+def find_spec_(m: Machine, name: Any, package: Any = None) -> Any:
+    """Whether a package is there is asked again by a guard; what is found is a fixed object."""
+    if type(name) is not str or not name.isidentifier():
+        raise Break("unsupported", "importlib.util.find_spec of a module inside a package")
+    spec = m.native(importlib.util.find_spec, name)
+    m.world.state(FOUND + name, spec is not None)
+    if spec is not None:
+        m.world.anchor(spec)
+    return spec
 
 
 @python_function(("dataclasses", "fields"))

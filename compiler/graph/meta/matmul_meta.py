@@ -170,3 +170,36 @@ def grouped_mm(
     unit = LINE // a.dtype.itemsize
     line = fold(ceildiv(as_expr(columns), integer(unit)) * unit)
     return new(shape, a.dtype, common_device([a, b]), (line, 1) if a.ndim != b.ndim else (fold(rows * line), line, 1))
+
+
+@rule("_scaled_mm")
+def scaled_mm(
+    a: TensorMeta, b: TensorMeta, *_: Any, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False
+) -> TensorMeta:
+    """(a x b) of 8-bit floats, times the scales. Which types, scales and strides a device takes, its kernel says."""
+    if a.ndim != 2 or b.ndim != 2:
+        raise RuntimeError(f"mat_a and mat_b must be matrices, got {a.ndim}D and {b.ndim}D tensors")
+    _inner(a.shape[1], b.shape[0], f"mat1 and mat2 shapes cannot be multiplied ({_text(a)} and {_text(b)})")
+    return new((a.shape[0], b.shape[1]), out_dtype or a.dtype, common_device([a, b]))
+
+
+@rule("_weight_int4pack_mm")
+def weight_int4pack_mm(x: TensorMeta, w: TensorMeta, group: int, scales: TensorMeta) -> TensorMeta:
+    """x times weights of 4 bits, which lie in tiles of 8 columns."""
+    if x.ndim != 2 or w.ndim != 4:
+        raise RuntimeError(f"expected a matrix and weights in tiles (4D), got {x.ndim}D and {w.ndim}D tensors")
+    return new((x.shape[0], fold(w.shape[0] * 8)), x.dtype, x.device)
+
+
+@rule("_weight_int4pack_mm_for_cpu")
+def weight_int4pack_mm_for_cpu(x: TensorMeta, w: TensorMeta, group: int, scales: TensorMeta) -> TensorMeta:
+    if x.ndim != 2 or w.ndim != 2:
+        raise RuntimeError(f"expected two matrices, got {x.ndim}D and {w.ndim}D tensors")
+    return new((x.shape[0], w.shape[0]), x.dtype, x.device)
+
+
+@rule("_weight_int8pack_mm")
+def weight_int8pack_mm(x: TensorMeta, w: TensorMeta, scales: TensorMeta) -> TensorMeta:
+    if x.ndim != 2 or w.ndim != 2:
+        raise RuntimeError(f"expected two matrices, got {x.ndim}D and {w.ndim}D tensors")
+    return new((x.shape[0], w.shape[0]), x.dtype, x.device)
