@@ -535,3 +535,50 @@ def test_gradients_held_by_the_program_keep_their_values(made: list) -> None:
         kept += [(p.grad, p.grad.clone()) for p in pair.modules[0].parameters() if k in (4, 5, 9)]
         assert all(torch.equal(a, b) for a, b in kept)
     assert not lent(made)
+
+
+class Blocks:
+    """Equal blocks, compiled as one function that is given each of them, and eager."""
+
+    def __init__(self, n: int):
+        blocks = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.GELU()) for _ in range(n)])
+        self.modules = (blocks.to(device), copy.deepcopy(blocks))
+
+    def step(self, block: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        x = data(12, 16)
+        losses = []
+        for call, blocks in zip((block, lambda m, x: m(x)), self.modules):
+            y = x
+            for b in blocks:
+                y = call(b, y)
+            losses.append(y.square().mean())
+            losses[-1].backward()
+        torch.testing.assert_close(*losses)
+        for p, q in zip(self.modules[0].parameters(), self.modules[1].parameters()):
+            torch.testing.assert_close(p.grad, q.grad, atol=5e-5, rtol=1e-3)
+            p.grad = q.grad = None
+        return losses[0]
+
+
+def test_equal_blocks_have_graphs_of_their_own(made: list) -> None:
+    blocks = Blocks(4)
+    block = tcompile.compile(lambda m, x: m(x), mode="reduce-overhead")
+    for _ in range(8):
+        blocks.step(block)
+    forwards, backwards = [c for c in made if not c.backward], [c for c in made if c.backward]
+    assert [c.replays for c in forwards] == [6] * 4, "two calls of each are watched"
+    assert sum(c.replays for c in backwards) == 24 and not reasons(made)
+
+
+def test_a_model_that_is_built_anew_has_graphs_again(made: list) -> None:
+    block = tcompile.compile(lambda m, x: m(x), mode="reduce-overhead")
+    seen = 0
+    for _ in range(3):
+        blocks = Blocks(2)
+        for _ in range(5):
+            blocks.step(block)
+        assert replays(made, False) - seen == 6
+        seen += 6
+        del blocks
+        gc.collect()
+    assert sum(c.captured for c in made if not c.backward and c is c.sets.members[0]) == 2, "old ones are gone"

@@ -6,6 +6,8 @@ stays): those are read where they are and never copied; the others are copied in
 replay. Results are copied out, so that they stay valid. Inputs that are written must keep their address for PAID
 replays: then the graph is recorded again where they lie now. Sizes and numbers that vary have a graph each, up to MOST.
 
+A plan may serve several modules: each set of parameters has graphs of its own (`graph_sets.py`).
+
 What the forward of a training step keeps for its backward stays in the graph's memory (`held.py`), and the backward is
 captured reading it there, as soon as the forward is a graph. A call whose forward ran plainly, because results of an
 earlier one were still needed, has a plain backward.
@@ -18,6 +20,7 @@ captured says why.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
@@ -36,12 +39,13 @@ from ...native import native
 from ...symbolic.expr import Expr
 from ..plan_parts import DTYPE_CODES
 from .counters import Counters
+from .graph_sets import GraphSets
 from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, place_of, span
 
 __all__ = ["CudaGraphs", "why_not_captured"]
 
 WATCHED = 2  # calls that show which inputs keep their address
-MOST = 16  # graphs of one plan
+MOST = 16  # graphs of one plan, for one set of parameters
 RECAPTURES = 3  # of one graph, as inputs turn out to move
 PAID = 32  # replays that pay for a capture: one more is worth it, where a written input lies elsewhere now
 PATIENCE = 2  # calls that wait for lent gradients
@@ -53,9 +57,8 @@ LAUNCH_S, COPY_S, BANDWIDTH = (
     3e12,
 )  # seconds, bytes a second: for plans that can't be run twice to be measured
 
-TOGETHER = (
-    4  # gradients of one dtype that are copied out by one call, at least (their versions are 1 then, which nobody asks)
-)
+# gradients of one dtype that are copied out by one call, at least (their versions are 1 then, which nobody asks)
+TOGETHER = 4
 
 _lock = forks.lock()
 _last_stream: dict[int, tuple[int, torch.cuda.Stream]] = {}  # the raw handle and the stream of the last replay
@@ -144,10 +147,35 @@ class CudaGraphs:
         self.backward = False
         self.n_tangents = 0
         self.holder: tuple[dict[str, Any], str] | None = None
+        self.sets: GraphSets = GraphSets(self)
+        self.parameter: weakref.ref[torch.nn.Parameter] | None = None  # the first of the set that the graphs are for
 
     @property
     def captured(self) -> int:
-        return sum(g.graph is not None for g in self.entries.values())
+        return sum(g.graph is not None for one in self.sets.members for g in one.entries.values())
+
+    def sibling(self) -> CudaGraphs:
+        """The plan's graphs for another set of parameters."""
+        other = CudaGraphs(self.plan, self.s, self.index)
+        other.reasons, other.sets = self.reasons, self.sets
+        if self.step is not None and not self.backward:
+            other.step = self.step.sibling()
+        self.sets.members.append(other)
+        return other
+
+    @property
+    def paid(self) -> bool:
+        """Whether replays have paid for a capture."""
+        return any(g.replays >= PAID for g in self.entries.values())
+
+    def forget(self) -> None:
+        """The parameters are no more: neither are the graphs."""
+        for g in self.entries.values():
+            self._drop(g)
+        self.entries.clear()
+        if self.step is not None:
+            self.step.leave()
+            self.step.reason = ""
 
     def held_by(self, names: dict[str, Any], name: str) -> None:
         """Where the caller finds this object: once plain launches are kept for good, the plan stands there, and calls
@@ -169,6 +197,12 @@ class CudaGraphs:
         self.step, self.backward, self.n_tangents = step, True, n_tangents
 
     def __call__(self, *inputs: Any) -> tuple:
+        if (place := self.sets.place(inputs)) >= 0 and (
+            self.parameter is None or self.parameter() is not inputs[place]
+        ):
+            mine = self.sets.of(inputs[place])
+            if mine is not self:
+                return self.plan(*inputs) if mine is None else mine(*inputs)
         g = self.entries.get(None if self.key is None else self.key(*inputs))
         if g is not None and g.graph is not None and not _capturing() and not (_stopped and self.random):
             with _lock:
@@ -189,6 +223,8 @@ class CudaGraphs:
         if step is None:
             g = self.entries.get(None if self.key is None else self.key(*given))
             return self._consume_plainly(given) if g is not None and g.reason else self(*given)
+        if len(step.family) > 1 and (found := step.holder(given)) is not None and found is not step:
+            return self.sets.of_step(found, self.n_tangents).consume(given)
         held = step.last
         if held is None or not held.alive or _capturing():
             if step.reason and not self.reasons:
@@ -332,7 +368,7 @@ class CudaGraphs:
         if self.step is not None and not self.backward:
             self.step.reason = reason
         self._say(f"plain launches: {reason}")
-        if self.key is None and self.holder is not None:
+        if self.key is None and self.holder is not None and len(self.sets.members) == 1:
             names, name = self.holder
             if names.get(name) is self:  # (not where something stands around it)
                 names[name] = self.plan

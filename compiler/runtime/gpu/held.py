@@ -139,7 +139,27 @@ class Step:
         self.lent: list[Held] = []
         self.waited = 0  # calls that ran plainly because of them
         self._pool: Pool | None = None
+        self.family: list[Step] = [self]  # those of the same plan, for other parameters
+        self._hint = 0
         _steps.add(self)
+
+    def sibling(self) -> Step:
+        """The step of the same forward for another set of parameters."""
+        other = Step(self.first, self.index)
+        other.family = self.family
+        self.family.append(other)
+        return other
+
+    def holder(self, given: Sequence[Any]) -> Step | None:
+        """Whose forward graph holds what a backward is given; None: no graph does."""
+        for i in (self._hint, *range(len(given))):
+            if i < len(given) and isinstance(given[i], torch.Tensor) and given[i].layout is torch.strided:
+                place = place_of(given[i])
+                for step in self.family:
+                    if step.last is not None and place in step.last.views:
+                        self._hint = i
+                        return step
+        return None
 
     @property
     def pool(self) -> Pool:
