@@ -174,7 +174,14 @@ def grouped_mm(
 
 @rule("_scaled_mm")
 def scaled_mm(
-    a: TensorMeta, b: TensorMeta, *_: Any, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False
+    a: TensorMeta,
+    b: TensorMeta,
+    scale_a: TensorMeta,
+    scale_b: TensorMeta,
+    bias: TensorMeta | None = None,
+    scale_result: TensorMeta | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
 ) -> TensorMeta:
     """(a x b) of 8-bit floats, times the scales. Which types, scales and strides a device takes, its kernel says."""
     if a.ndim != 2 or b.ndim != 2:
