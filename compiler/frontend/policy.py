@@ -48,6 +48,9 @@ FORWARD_CALLS = 2  # the call of a module's forward that is compiled: what runs 
 # nanoseconds that eager needs for the calls of a function of tensors in one run, by estimate, until it is compiled
 FUNCTION_WORK = 50_000_000
 CALL_WORK = 20_000  # of one call, whatever its tensors: about five operators
+# The same where an argument lies on a GPU: each operator's launch takes the host as long, whatever its size, and the
+# graph's few launches take the place of all of them.
+GPU_FUNCTION_WORK, GPU_CALL_WORK = 5_000_000, 50_000
 BYTES_PER_NANOSECOND = 2  # of arguments: eager reads and writes them several times on the way
 FEWEST_OPERATORS = 3  # in the graph of a module's forward: a single library call gains nothing
 FEWEST_IN_FUNCTION = 4  # in the graph of a function: guards and the call of an entry cost about three eager operators
@@ -56,6 +59,7 @@ IDLE_CALLS = 8  # frames with modules alone, of code that is not a forward, unti
 FOLLOWED_INSTRUCTIONS = 4000  # that a followed library call may run before its first tensor operator
 FOLLOWED_WITHOUT_TENSORS = 800  # the same for a call that is given no tensor: it sets something up
 _LOOK = 16  # elements of a container that are looked at
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a tensor of a class of the program's is not asked anything
 
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 
@@ -121,11 +125,13 @@ class Library:
             return False
         if tier.run != run:
             tier.run, tier.work = run, 0
-        work = CALL_WORK + sum(map(_bytes, args)) // BYTES_PER_NANOSECOND
+        on_gpu = _on_gpu(args)
+        enough = GPU_FUNCTION_WORK if on_gpu else FUNCTION_WORK
+        work = GPU_CALL_WORK if on_gpu else CALL_WORK + sum(map(_bytes, args)) // BYTES_PER_NANOSECOND
         tier.work += calls * work
-        if tier.work >= FUNCTION_WORK:
+        if tier.work >= enough:
             return True
-        tier.rest = min(2 * calls, (FUNCTION_WORK - tier.work) // (4 * work), LONGEST_REST)
+        tier.rest = min(2 * calls, (enough - tier.work) // (4 * work), LONGEST_REST)
         return False
 
     def rest(self, code: types.CodeType) -> int:
@@ -221,9 +227,9 @@ def _tensors(a: Any) -> Iterator[torch.Tensor]:
     return (x for x in items if torch.Tensor in type(x).__mro__)
 
 
+def _on_gpu(args: tuple) -> bool:
+    return any(x.device.type == "cuda" for a in args for x in _tensors(a) if type(x) in _PLAIN)
+
+
 def _bytes(a: Any) -> int:
-    return sum(
-        x.numel() * x.element_size()
-        for x in _tensors(a)
-        if type(x) in (torch.Tensor, torch.nn.Parameter) and x.device.type != "cuda"
-    )
+    return sum(x.numel() * x.element_size() for x in _tensors(a) if type(x) in _PLAIN)

@@ -196,6 +196,18 @@ def test_functions_of_tensors_are_roots_once_they_did_some_work(library, monkeyp
     torch.testing.assert_close(cells.names["out"], [library.small(x), library.broken_function(x)])
 
 
+def test_functions_on_a_gpu_are_roots_sooner(library, monkeypatch):
+    from tcompile.compiler.frontend import policy
+
+    x = torch.randn(64)
+    cells = Cells(lib=library, x=x)
+    text = "for _ in range(120):\n    out = lib.repeat(lib.polynomial, x)"
+    assert "polynomial" not in cells.run(text)[0], "that few operators do not pay on a CPU"
+    monkeypatch.setattr(policy, "_on_gpu", lambda args: True)
+    assert cells.run(text)[0].count("polynomial") == 1
+    torch.testing.assert_close(cells.names["out"], library.polynomial(x))
+
+
 def test_what_the_program_names_is_followed_everywhere(library):
     x = torch.randn(4, 8)
     captured = []
