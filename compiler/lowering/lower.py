@@ -22,7 +22,7 @@ from .context import DTYPES, Lowering
 from .ir import Buffer, clear, const, param
 from .lowered import Extern, LoweredGraph, OutputSpec
 from .ref import Ref, Scalar, is_tensor, plain_size, ref_of_buffer, shape_of
-from .rule_table import RULES, VIEWS, NoRule
+from .rule_table import ANY_DTYPE, RULES, NoRule
 
 __all__ = ["lower"]
 
@@ -125,19 +125,18 @@ class Walk(Lowering):
             return self.arg(seq)[i]
         args = tuple(self.arg(a) for a in node.args)
         kwargs = {k: self.arg(a) for k, a in node.kwargs.items()}
-        f = RULES.get(target) if form_of(target) is None else RULES[Form]
+        key = target if form_of(target) is None else Form
+        f = RULES.get(key)
         if f is None:
             if not isinstance(target, torch._ops.OpOverload):
                 return self.scalar_call(target, args, kwargs)
-            reason = extern_reason(target)
-            if reason == NO_RULE:
+            if extern_reason(target) == NO_RULE:
                 self.fallbacks[str(target)] += 1
-                if any(d.is_complex for d in _dtypes(node, args)):  # (which decompositions leave as they are)
-                    reason = "complex numbers"
+            reason = _of_complex(node) if any(d.is_complex for d in _dtypes(node, args)) else extern_reason(target)
             return self.extern(node, args, kwargs, reason)
         mark = len(self.steps)
         try:
-            if target not in VIEWS:
+            if key not in ANY_DTYPE:
                 self._known_dtypes(node, args)
             return f(self, node, *args, **kwargs)
         except NoRule as e:
@@ -147,12 +146,10 @@ class Walk(Lowering):
             return self.extern(node, args, kwargs, str(e))
 
     def _known_dtypes(self, node: torch.fx.Node, args: tuple) -> None:
-        """Nests have no floats of eight bits on a CPU and none of the rarer types anywhere; of complex numbers rules
-        say themselves what they can do.
-        """
+        """Nests have no floats of eight bits on a CPU, and neither complex numbers nor the rarer types anywhere."""
         for dtype in _dtypes(node, args):
-            if dtype not in DTYPES and not dtype.is_complex and dtype not in self.dtypes():
-                raise NoRule(f"values of {dtype}")
+            if dtype not in DTYPES and dtype not in self.dtypes():
+                raise NoRule(_of_complex(node) if dtype.is_complex else f"values of {dtype}")
 
     def scalar_call(self, target: Callable, args: tuple, kwargs: dict) -> Any:
         """Python arithmetic on sizes (operator.add, ...) inside the graph."""
@@ -220,7 +217,14 @@ class Walk(Lowering):
         return out
 
 
+def _of_complex(node: torch.fx.Node) -> str:
+    """Why an operator on complex numbers, which decompositions leave as they are, is called."""
+    reason = extern_reason(node.target)
+    return "complex numbers" if reason == NO_RULE else reason
+
+
 def _dtypes(node: torch.fx.Node, args: tuple) -> list[torch.dtype]:
-    """Those of a call's results and arguments."""
+    """Those of a call's results and arguments, Python's complex numbers among them."""
     flat = (x for xs in (node.meta.get("val"), *args) for x in (xs if isinstance(xs, (tuple, list)) else (xs,)))
-    return [dtype for x in flat if (dtype := getattr(x, "dtype", None)) is not None]
+    found = (torch.complex64 if isinstance(x, complex) else getattr(x, "dtype", None) for x in flat)
+    return [dtype for dtype in found if dtype is not None]

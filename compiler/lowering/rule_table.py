@@ -9,25 +9,28 @@ import torch
 if TYPE_CHECKING:
     from .context import Lowering
 
-__all__ = ["RULES", "VIEWS", "NoRule", "rule", "view_rule"]
+__all__ = ["RULES", "ANY_DTYPE", "NoRule", "rule", "view_rule"]
 
 RULES: dict[Any, Callable] = {}
-VIEWS: set[Any] = set()  # operators that look at memory and read no element
+ANY_DTYPE: set[Any] = set()  # operators whose rules compute nothing with elements: they take every dtype
 
 
 class NoRule(Exception):
     """A rule does not cover these arguments; the operator is called instead. The text is the reason."""
 
 
-def rule(*ops: Any) -> Callable:
+def rule(*ops: Any, any_dtype: bool = False) -> Callable:
     """Register `f(lo, node, *args, **kwargs) -> Ref | tuple` for OpOverloads or names ("aten.add.Tensor"; names that
     this torch does not have are left out). Tensor arguments arrive as Refs, sizes as ints or Exprs. Of several rules
-    for one operator the last one is asked first; what raises NoRule passes it on."""
+    for one operator the last one is asked first; what raises NoRule passes it on. A rule is asked only for dtypes that
+    loops have, without complex numbers; with `any_dtype` for all."""
 
     def put(f: Callable) -> Callable:
         for op in ops:
             for o in [op] if not isinstance(op, str) else _find(op):
                 RULES[o] = _either(f, RULES[o]) if o in RULES else f
+                if any_dtype:
+                    ANY_DTYPE.add(o)
         return f
 
     return put
@@ -47,9 +50,8 @@ def _either(f: Callable, other: Callable) -> Callable:
 
 
 def view_rule(*names: str) -> Callable:
-    """Register a rule for operators that look at memory."""
-    VIEWS.update(o for n in names for o in _find(n))
-    return rule(*names)
+    """Register a rule for operators that look at memory and read no element."""
+    return rule(*names, any_dtype=True)
 
 
 def _find(name: str) -> list[Any]:

@@ -279,6 +279,14 @@ def test_broadcasting_and_layouts():
         lambda x: x[0],
         lambda x: torch.real(x) + 1,
         lambda x: x == x,
+        lambda x: (x * 2).clone(),
+        lambda x: x.cumsum(0),
+        lambda x: x @ x,
+        lambda x: x.real * 2j,
+        lambda x: x.real == 2j,
+        lambda x: torch.split_copy(x, 2),
+        lambda x: torch.unbind_copy(x),
+        lambda x: torch.full((2,), 2j) + x[0, 0],
     ],
 )
 def test_complex_numbers_are_left_to_eager(f):

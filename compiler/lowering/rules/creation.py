@@ -18,8 +18,6 @@ from ..ref import Ref, Scalar, dim_symbol, is_one
 
 def _filled(lo: Lowering, x: Any) -> Ref:
     m = lo.meta()
-    if m.dtype.is_complex or isinstance(x, complex):
-        raise NoRule("complex numbers")
     return Ref(lo.out_shape(), m.dtype, operand(x, m.dtype))
 
 
@@ -41,7 +39,7 @@ def empty(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
     if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
         return _filled(lo, 0)
     dtype = lo.meta().dtype
-    if dtype.is_floating_point or dtype.is_complex:
+    if dtype.is_floating_point:
         return _filled(lo, float("nan"))
     return _filled(lo, True if dtype == torch.bool else torch.iinfo(dtype).max)
 
@@ -64,7 +62,7 @@ def _ramp(lo: Lowering, start: Any, step: Any) -> Ref:
     if all(isinstance(x, (int, Expr)) for x in (start, step)) and not m.dtype.is_floating_point:
         return Ref(shape, m.dtype, cast(index(as_expr(start) + i * step), m.dtype))
     if isinstance(start, Scalar) or isinstance(step, Scalar):
-        raise NoRule("arange of values known at run time")
+        raise NoRule("arange of values that are known only at run time")
     # eager computes start + i * step in double for floats and rounds once
     wide = torch.float64 if m.dtype.is_floating_point else torch.int64
     v = prim("add", operand(start, wide), prim("mul", operand(step, wide), cast(index(i), wide)))
@@ -80,7 +78,7 @@ def linspace(lo: Lowering, node: Any, start: Any, end: Any, steps: Any, **kw: An
         or not all(isinstance(x, (int, float)) for x in (start, end))
         or not isinstance(steps, int)
     ):
-        raise NoRule("linspace of ints or of values known at run time")
+        raise NoRule("linspace of ints, or of values that are known only at run time")
     dt = compute_dtype(m.dtype)
     if steps <= 1:
         return lo.pointwise(const(start, m.dtype))

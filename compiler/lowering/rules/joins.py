@@ -23,8 +23,6 @@ CHOICE_LIMIT = 4
 @rule("aten.cat.default")
 def cat(lo: Lowering, node: Any, tensors: Sequence[Ref], dim: int = 0) -> Ref:
     dtype = lo.meta().dtype
-    if dtype.is_complex:
-        raise NoRule("complex numbers")
     pieces = [x for x in tensors if not (x.ndim == 1 and type(x.shape[0]) is int and x.shape[0] == 0)]
     shape = lo.out_shape()
     if not pieces:
@@ -46,10 +44,7 @@ def feeds_kernels(node: Any) -> bool:
     return (
         bool(users)
         and len(users) == len(node.users)
-        and all(
-            u.target in RULES and RULES[u.target].__module__.endswith(("pointwise", "reductions", "norms", "special"))
-            for u in users
-        )
+        and all(u.target in RULES and RULES[u.target].__module__.endswith(("pointwise", "reductions")) for u in users)
     )
 
 
@@ -127,7 +122,7 @@ def constant_pad(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any], value: Any
             cond = c if cond is None else prim("logical_and", cond, c)
     fill = const(value, x.dtype) if isinstance(value, (int, float)) else None
     if fill is None:
-        raise NoRule("a padding value known at run time")
+        raise NoRule("a padding value that is known only at run time")
     if any(type(s) is int and s == 0 for s in x.shape):
         return lo.pointwise(fill)
     if lo.meta().device.type == "cuda":

@@ -24,16 +24,8 @@ def _out(lo: Lowering, v: Value) -> Ref:
     return lo.pointwise(rounded(v, lo.meta().dtype))
 
 
-def _no_complex(lo: Lowering, *xs: Any) -> None:
-    if lo.meta().dtype.is_complex or any(
-        isinstance(x, Ref) and x.dtype.is_complex or isinstance(x, complex) for x in xs
-    ):
-        raise NoRule("complex numbers")
-
-
 def _math(lo: Lowering, *xs: Any) -> list[Value]:
     """Operands in the dtype that the node computes in: its own, or float32 for low precision."""
-    _no_complex(lo, *xs)
     dt = compute_dtype(lo.meta().dtype)
     return [operand(x, dt) for x in xs]
 
@@ -52,13 +44,11 @@ def _elementwise(name: str) -> Callable:
 
 @rule("aten.logical_not.default")
 def logical_not(lo: Lowering, node: Any, x: Ref) -> Ref:
-    _no_complex(lo, x)
     return _out(lo, prim("logical_not", cast(x.value, torch.bool)))
 
 
 @rule("aten.isnan.default", "aten.isinf.default", "aten.signbit.default")
 def is_special(lo: Lowering, node: Any, x: Ref) -> Ref:
-    _no_complex(lo, x)
     name = node.target._schema.name.split("::")[1]
     v = operand(x, compute_dtype(x.dtype))
     if not v.dtype.is_floating_point:
@@ -77,7 +67,7 @@ def signed_inf(lo: Lowering, node: Any, x: Ref) -> Ref:
 
 
 # ---- copies and conversions
-@rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.positive.default")
+@rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.positive.default", any_dtype=True)
 def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
     """No copy where the values lie in a temporary with the right strides already: nothing in a functional graph can
     tell.
@@ -98,7 +88,6 @@ def to_copy(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
     m = lo.meta()
     if str(m.device) != str(lo.meta(node.args[0]).device):
         raise NoRule("a copy between devices")
-    _no_complex(lo, x)
     return lo.pointwise(cast(x.value, m.dtype))
 
 
@@ -106,7 +95,6 @@ def to_copy(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
 def _of_one_dtype(lo: Lowering, dt: torch.dtype, *xs: Any) -> list[Value]:
     """Operands that eager converts to `dt` first, whatever it computes in: Python numbers of sums and comparisons are
     rounded to the tensor's dtype on a CPU, those of products and quotients are not, nor any on a GPU."""
-    _no_complex(lo, *xs)
     wide = compute_dtype(dt)
     if dt is wide or lo._device().type != "cpu":
         return [operand(x, wide) for x in xs]
@@ -251,7 +239,6 @@ for _side in ("left", "right"):
 
 def _compare(name: str) -> Callable:
     def f(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
-        _no_complex(lo, a, b)
         dt = result_type((a, b))
         if isinstance(b, float) and not dt.is_floating_point:
             dt = torch.get_default_dtype()
@@ -288,7 +275,6 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
 def _logical(name: str) -> Callable:
     def f(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref:
-        _no_complex(lo, a, b)
         return _out(lo, prim(name, operand(a, torch.bool), operand(b, torch.bool)))
 
     return f
@@ -309,7 +295,6 @@ def xlogy(lo: Lowering, node: Any, a: Any, b: Any) -> Ref:
 # ---- three operands
 @rule("aten.where.self")
 def where(lo: Lowering, node: Any, cond: Ref, a: Any, b: Any) -> Ref:
-    _no_complex(lo, a, b)
     dt = lo.meta().dtype
     return lo.pointwise(prim("where", cast(cond.value, torch.bool), operand(a, dt), operand(b, dt)))
 

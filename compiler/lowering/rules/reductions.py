@@ -9,7 +9,7 @@ import torch
 from ...symbolic.expr import Expr, mul_all
 from ..ir import Value, cast, const, index, prim
 from ..context import Lowering
-from ..rule_table import NoRule, rule
+from ..rule_table import rule
 from ..buffer_strides import order_of_loads
 from ..promote import compute_dtype, operand, rounded
 from ..ref import Ref, dim_symbol, is_one, remap
@@ -31,11 +31,6 @@ def count(shape: Sequence[Any], dims: Sequence[int]) -> Expr:
     return mul_all(shape[d] for d in dims)
 
 
-def _real(x: Ref) -> None:
-    if x.dtype.is_complex:
-        raise NoRule("complex numbers")
-
-
 def _finish(lo: Lowering, acc: Ref, dtype: torch.dtype) -> Ref:
     """The accumulator as the node's result: the same buffer where the dtype is right already."""
     return acc if acc.dtype == dtype else lo.store(rounded(acc.value, dtype), acc.shape, dtype)
@@ -43,7 +38,6 @@ def _finish(lo: Lowering, acc: Ref, dtype: torch.dtype) -> Ref:
 
 @rule("aten.sum.dim_IntList", "aten.nansum.default")
 def sum_(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
-    _real(x)
     out = lo.meta().dtype
     v = cast(x.value, compute_dtype(out))
     if "nansum" in node.target._schema.name:
@@ -58,7 +52,6 @@ def operand_count(shape: Sequence[Any], dims: Sequence[int], dtype: torch.dtype)
 
 @rule("aten.prod.dim_int")
 def prod(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Ref:
-    _real(x)
     out = lo.meta().dtype
     return _finish(
         lo, lo.reduce("prod", cast(x.value, compute_dtype(out)), x.shape, dims_of(dim, x.ndim), keepdim), out
@@ -66,7 +59,6 @@ def prod(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False
 
 
 def _extreme(lo: Lowering, op: str, x: Ref, dims: Sequence[int], keepdim: bool, suffix: str = "") -> Ref:
-    _real(x)
     if x.dtype == torch.bool:
         return lo.reduce("any" if op == "max" else "all", x.value, x.shape, dims, keepdim, suffix=suffix)
     acc = lo.reduce(op, x.value, x.shape, dims, keepdim, suffix=suffix)  # exact in any dtype
@@ -84,7 +76,6 @@ def amin(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False
 
 
 def _arg(lo: Lowering, op: str, x: Ref, dims: Sequence[int], keepdim: bool, suffix: str = "") -> Ref:
-    _real(x)
     v = x.value
     if x.dtype == torch.bool:
         v = cast(v, torch.int64)
@@ -98,7 +89,6 @@ def argmax(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = Fal
 
 @rule("aten.any.dim", "aten.all.dim")
 def any_all(lo: Lowering, node: Any, x: Ref, dim: Any = None, keepdim: bool = False) -> Ref:
-    _real(x)
     op = node.target._schema.name.split("::")[1]
     acc = lo.reduce(op, cast(x.value, torch.bool), x.shape, dims_of(dim, x.ndim), keepdim)
     return _finish(lo, acc, lo.meta().dtype)
@@ -160,7 +150,6 @@ def _short_inside(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[i
 def var_mean(
     lo: Lowering, node: Any, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple:
-    _real(x)
     dims, dt = dims_of(dim, x.ndim), compute_dtype(x.dtype)
     mean, m2 = moments(lo, x, dims, dt)
     n = operand_count(x.shape, dims, dt)

@@ -35,7 +35,7 @@ def _number(e: Any, dtype: torch.dtype) -> Value:
 def _ratio(size: Any, out: Any, scale: Any, dtype: torch.dtype) -> Value:
     """Steps of the source per step of the result."""
     if scale is not None and not isinstance(scale, (int, float)):
-        raise NoRule("a scale known at run time")
+        raise NoRule("a scale that is known only at run time")
     if scale is not None and scale > 0:
         return const(_rounded(1.0 / scale, dtype), dtype)
     return prim("div", _number(size, dtype), _number(out, dtype))
@@ -53,8 +53,6 @@ def _scales(args: Sequence[Any], n: int) -> list[Any]:
 # ---- nearest
 def _nearest(exact: bool) -> Any:
     def f(lo: Lowering, node: Any, x: Ref, size: Sequence[Any], *scales: Any) -> Ref:
-        if x.dtype.is_complex:
-            raise NoRule("complex numbers")
         n = len(size)
         shape = lo.out_shape()
         lead = len(shape) - n

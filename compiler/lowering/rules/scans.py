@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..ir import Axis, LoopNest, Value, cast, const, indirect_symbol, prim
-from ..context import DTYPES, Lowering, summed
+from ..context import Lowering, summed
 from ..rule_table import NoRule, rule
 from ..buffer_strides import memory_order, strides_of
 from ..promote import operand
@@ -61,8 +61,6 @@ def scan(
 ) -> Ref:
     """The running `op` of `value` (over j symbols of `shape`) along `dim`, as a buffer of `dtype`."""
     may_scan(lo, shape, dim, value.dtype)
-    if value.dtype not in DTYPES or dtype not in DTYPES:
-        raise NoRule("complex numbers")
     if is_one(shape[dim]):
         value = summed(value) if op in ("sum", "logaddexp") else value
         return lo.store(const(0, dtype) if op.startswith("arg") else cast(value, dtype), shape, dtype, stride, suffix)
@@ -88,8 +86,6 @@ def scan(
 
 def _running(lo: Lowering, op: str, x: Ref, dim: int) -> Ref:
     m = lo.meta()
-    if m.dtype.is_complex or x.dtype.is_complex:
-        raise NoRule("complex numbers")
     v = cast(operand(x, m.dtype), running_dtype(m.dtype, _device(lo)))
     if not x.ndim:
         return lo.pointwise(operand(x, m.dtype))
@@ -116,8 +112,6 @@ def logcumsumexp(lo: Lowering, node: Any, x: Ref, dim: int) -> Ref:
 def _extremum(op: str) -> Any:
     def f(lo: Lowering, node: Any, x: Ref, dim: int) -> tuple[Ref, Ref]:
         values, at = lo.meta(k=0), lo.meta(k=1)
-        if x.dtype.is_complex:
-            raise NoRule("complex numbers")
         if not x.ndim:
             return lo.pointwise(x.value, 0), lo.pointwise(const(0, torch.int64), 1)
         v = x.value if x.dtype not in (torch.float16, torch.bfloat16) else cast(x.value, torch.float32)
@@ -139,8 +133,8 @@ rule("aten.cummin.default")(_extremum("min"))
 def masked_scatter(lo: Lowering, node: Any, x: Ref, mask: Ref, source: Ref) -> Ref:
     """The k-th element for which the mask holds, in row-major order, is the k-th of the source."""
     shape = lo.out_shape()
-    if x.dtype.is_complex or source.dtype != x.dtype:
-        raise NoRule("complex numbers" if x.dtype.is_complex else "a source of another dtype")
+    if source.dtype != x.dtype:
+        raise NoRule("a source of another dtype")
     total, given = numel(shape), numel(source.shape)
     if any(type(s) is int and s == 0 for s in shape) or (type(given) is int and given == 0):
         raise NoRule("an empty source")

@@ -28,8 +28,6 @@ def _bisect(lo: Lowering, rows: Ref, x: Any, right: bool, sorter: Ref | None = N
     if type(n) is not int or n > LONGEST:
         raise NoRule("bisection in a row of unknown length")
     dtype = result_type((rows, x))
-    if dtype.is_complex or rows.dtype.is_complex:
-        raise NoRule("complex numbers")
     wanted = operand(x, dtype)
 
     def at(k: Value) -> Value:
@@ -89,8 +87,6 @@ def isin(lo: Lowering, node: Any, x: Any, tests: Any, *, assume_unique: bool = F
     if not 0 < size <= FEW or isinstance(x, Scalar):
         raise NoRule("membership in a large set")
     dtype = result_type((x, tests))
-    if dtype.is_complex:
-        raise NoRule("complex numbers")
     v = operand(x, dtype)
     if not isinstance(tests, Ref):
         found: Value = prim("eq", v, operand(tests, dtype))

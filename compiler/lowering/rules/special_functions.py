@@ -19,8 +19,6 @@ from .scatters import on_cpu
 def _math(lo: Lowering, *xs: Any) -> list[Value]:
     on_cpu(lo, "special function")
     dt = compute_dtype(lo.meta().dtype)
-    if dt.is_complex:
-        raise NoRule("complex numbers")
     return [operand(x, dt) for x in xs]
 
 

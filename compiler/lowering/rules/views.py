@@ -102,7 +102,7 @@ def slice_(lo: Lowering, node: Any, x: Ref, dim: int = 0, start: Any = None, end
 
 
 # (recorded graphs have the pieces as slices, but for copies)
-@rule("aten.split_copy.Tensor", "aten.split_with_sizes_copy.default")
+@rule("aten.split_copy.Tensor", "aten.split_with_sizes_copy.default", any_dtype=True)
 def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
     dim %= x.ndim
     out, first = [], as_expr(0)
@@ -113,7 +113,7 @@ def split(lo: Lowering, node: Any, x: Ref, sizes: Any, dim: int = 0) -> tuple:
     return tuple(out)
 
 
-@rule("aten.unbind_copy.int")
+@rule("aten.unbind_copy.int", any_dtype=True)
 def unbind(lo: Lowering, node: Any, x: Ref, dim: int = 0) -> tuple:
     return tuple(select(lo, node, x, dim, k) for k in range(len(lo.meta())))
 

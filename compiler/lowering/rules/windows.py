@@ -58,11 +58,6 @@ def _spread(x: Any, n: int, default: Any = None) -> list[Any]:
     return xs * n if len(xs) == 1 else xs
 
 
-def _no_complex(x: Ref) -> None:
-    if x.dtype.is_complex:
-        raise NoRule("complex numbers")
-
-
 def _last(size: Any, step: Any) -> Any:
     """step * (size - 1), an int where it is known."""
     return (size - 1) * step if isinstance(size, int) and isinstance(step, int) else None
@@ -84,7 +79,6 @@ def avg_pool(
     n = 2 if "2d" in str(node.target) else 3
     kernel = _spread(kernel, n)
     stride, padding = _spread(stride, n, kernel), _spread(padding, n)
-    _no_complex(x)
     if not all(isinstance(v, int) for v in (*kernel, *stride, *padding)) or not x.dtype.is_floating_point:
         raise NoRule("averages of integers")
     shape = lo.out_shape()
@@ -168,7 +162,6 @@ def adaptive_avg_pool(lo: Lowering, node: Any, x: Ref, size: Sequence[Any]) -> R
     shape = lo.out_shape()
     n = len(size)
     lead = len(shape) - n
-    _no_complex(x)
     if not x.dtype.is_floating_point:
         raise NoRule("averages of integers")
     up = compute_dtype(x.dtype)
@@ -276,7 +269,6 @@ def max_pool(
     if (
         not all(isinstance(v, int) for v in (*kernel, *stride, *padding, *dilation))
         or size > 2 * WRITTEN_OUT
-        or x.dtype.is_complex
         or x.dtype == torch.bool
     ):
         raise NoRule("pooling over large windows")
@@ -334,7 +326,6 @@ def im2col(
     padding: Sequence[int],
     stride: Sequence[int],
 ) -> Ref:
-    _no_complex(x)
     kernel, dilation, padding, stride = (_spread(v, 2) for v in (kernel, dilation, padding, stride))
     lead = x.ndim - 2
     sizes = x.shape[lead:]

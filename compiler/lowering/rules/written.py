@@ -24,7 +24,7 @@ __all__: list[str] = []
 REASON = "an operator of the program's"
 
 
-@rule(Form)
+@rule(Form, any_dtype=True)
 def written(lo: Lowering, node: Any, *args: Any, **kwargs: Any) -> Any:
     form = form_of(node.target)
     assert form is not None
