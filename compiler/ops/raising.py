@@ -21,17 +21,36 @@ KEEP_BYTES = 1 << 20
 
 Larger ones are changed in place, for speed."""
 
-_NAMES = re.compile(
-    r"index_(select|add|copy|fill|put|reduce).*|_?(unsafe_)?(masked_)?index(_put.*)?|gather|scatter.*|take.*|put_?|"
-    r"_?embedding.*|nll_loss.*|cross_entropy.*|multi_?label_?margin_loss.*|multi_margin_loss.*|ctc_loss|_ctc_loss|"
-    r"one_hot|multinomial|bernoulli.*|normal.*|poisson|binomial|"
-    r".*cholesky.*|.*inv(_ex)?|.*inverse.*|.*solve.*|lstsq|linalg_.*|_linalg_.*|eig.*|.*svd.*|qr|geqrf|lu.*|ldl.*|"
-    r".*det|matrix_.*|pinverse|"
-    r"floor_?div(ide)?|__i?floordiv__|i?floordiv|remainder_?|fmod_?|i?mod|__i?mod__|__r?div__|div_?|divide_?|i?pow_?|"
-    r"__i?pow__|bincount|histc.*|histogram.*|repeat_interleave|masked_scatter_?|segment_reduce|max_unpool.*|"
-    r"binary_cross_entropy.*|unravel_index|_assert.*|set_?item|getitem|__getitem__|__setitem__|tensor_split|renorm.*|"
-    r"native_batch_norm_backward|sym_constrain.*|quantize.*"
-)
+# What makes operators fail -> names of operators, methods and Python's own, `*` standing for any letters.
+FAILURES: dict[str, str] = {
+    "a position out of range": """index index_select* index_add* index_copy* index_fill* index_put* index_reduce*
+        _index_put* _unsafe_index _unsafe_index_put* _unsafe_masked_index _unsafe_masked_index_put* gather scatter*
+        take* put put_ embedding* _embedding* max_unpool* unravel_index tensor_split getitem setitem set_item
+        __getitem__ __setitem__""",
+    "a class, count or length that is wrong": """nll_loss* cross_entropy* multilabel_margin_loss* multi_margin_loss*
+        ctc_loss _ctc_loss one_hot bincount histc* histogram* repeat_interleave masked_scatter masked_scatter_
+        segment_reduce sym_constrain*""",
+    "a number outside of an interval": """multinomial bernoulli* normal* poisson binomial binary_cross_entropy* renorm*
+        native_batch_norm_backward quantize*""",
+    "a matrix that is singular or not definite": """*cholesky* *inv *inv_ex *inverse* *solve* lstsq linalg_* _linalg_*
+        eig* *svd* qr geqrf lu* ldl* *det matrix_*""",
+    "an integer division by zero, or a negative power": """floor_divide floor_divide_ floordiv ifloordiv __floordiv__
+        __ifloordiv__ remainder remainder_ fmod fmod_ mod imod __mod__ __imod__ __div__ __rdiv__ div div_ divide divide_
+        pow pow_ ipow __pow__ __ipow__""",
+    "an assertion": "_assert*",
+}
+# Of those, the ones that nothing they are given makes fail.
+NEVER = """linalg_vector_norm linalg_vecdot linalg_cross linalg_diagonal linalg_matrix_exp matrix_exp _linalg_det
+    _linalg_slogdet linalg_*_ex _linalg_*_ex lu_ex ldl_ex *inv_ex *cholesky_ex *solve_ex linalg_lu*_unpack lu_unpack
+    *_backward"""
+DIVISIONS = frozenset("div floor_divide remainder fmod".split())
+
+
+def _any_of(names: str) -> re.Pattern:
+    return re.compile("|".join(names.split()).replace("*", ".*"))
+
+
+_FAILING, _NEVER = _any_of(" ".join(FAILURES.values())), _any_of(NEVER)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -45,15 +64,7 @@ def may_raise(name: str) -> bool:
         return True
     if parts[0] in ("aten", "prims") and len(parts) > 1:
         parts = parts[1:2]
-    return _NAMES.fullmatch(parts[-1]) is not None
-
-
-# Matched above, but nothing that they are given makes them fail.
-_NEVER = re.compile(
-    r"linalg_(vector_norm|vecdot|cross|diagonal|matrix_exp)|_?linalg_.*_ex|(lu|ldl|.*inv|.*cholesky|.*solve)_ex|"
-    r"matrix_exp|_linalg_(det|slogdet)|.*_backward|linalg_lu.*_unpack|lu_unpack"
-)
-_DIVISIONS = re.compile(r"div|floor_divide|remainder|fmod")
+    return _FAILING.fullmatch(parts[-1]) is not None
 
 
 def node_may_raise(node: torch.fx.Node) -> bool:
@@ -69,7 +80,7 @@ def node_may_raise(node: torch.fx.Node) -> bool:
     args: tuple[Any, ...] = node.args
     if name == "pow":
         return _whole(node) and isinstance(args[1], (int, float)) and args[1] < 0
-    if _DIVISIONS.fullmatch(name):
+    if name in DIVISIONS:
         divisor = args[1]
         return _whole(node) and not (isinstance(divisor, (int, float)) and divisor != 0)
     if name in ("index", "index_put", "_unsafe_index", "_unsafe_index_put", "_index_put_impl"):
