@@ -18,7 +18,6 @@ from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta import views_meta
 from ..graph.meta.core import TensorMeta
 from ..rewrite import run_passes
-from ..graph.to_aten import disabled_passes
 from .parted_graphs import slot_of
 
 __all__ = ["variant", "without_unused_inputs"]
@@ -119,7 +118,7 @@ def variant(
     g.output(tuple(outs))
     constants = {n.target: a.constants[n.target] for n in g.nodes if n.op == "get_attr"}
     inputs = [x for i, x in enumerate(a.inputs) if i in kept_places]
-    return run_passes(AtenGraph(g, inputs, plan, [], a.env, constants, [], a.name), "decomposed", disabled_passes(opts))
+    return run_passes(AtenGraph(g, inputs, plan, [], a.env, constants, [], a.name), "decomposed", opts)
 
 
 def _name(n: Any) -> str:

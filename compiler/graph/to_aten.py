@@ -12,7 +12,6 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from ..ops import keep_bits
 from ..rewrite import run_passes
 from ..rewrite.equal_sizes import unify_sizes
 from ..symbolic.env import ShapeEnv
@@ -27,18 +26,7 @@ from .history import remember_module
 from .known_values import know_literal
 from .tensor import TraceTensor, from_meta, recording, tensor_meta, trace_tensor_like
 
-__all__ = ["to_aten", "finish", "disabled_passes", "record_function", "run_nodes", "PATTERNS"]
-
-PATTERNS = (
-    "attention",
-    "attention_calls",
-    "attention_gradients",
-    "slices_of_scatters",
-    "sums_of_parts",
-    "turned_products",
-    "merge_products",
-)  # passes that the option pattern_matcher stands for
-BY_BITS = ("fast_dropout", "dropout_attention")  # and those of the option fast_dropout
+__all__ = ["to_aten", "finish", "record_function", "run_nodes"]
 
 
 def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
@@ -53,30 +41,11 @@ def to_aten(captured: CapturedGraph, opts: Any = None) -> AtenGraph:
 
 def finish(a: AtenGraph, opts: Any = None) -> AtenGraph:
     """The part behind recording: passes and decomposition."""
-    disabled = disabled_passes(opts)
     unify_sizes(a)
-    a = run_passes(a, "recorded", disabled)
+    a = run_passes(a, "recorded", opts)
     a = decompose(a)
     unify_sizes(a)
-    return run_passes(a, "decomposed", disabled)
-
-
-def disabled_passes(opts: Any) -> frozenset[str]:
-    """The passes that options switch off."""
-    if opts is None:
-        return frozenset(BY_BITS)
-    names = opts.get("disabled_passes", "") or ""
-    if isinstance(names, str):
-        names = [n.strip() for n in names.split(",") if n.strip()]
-    if not opts.get("pattern_matcher", True):
-        names = [*names, *PATTERNS]
-    if not keep_bits.wanted(opts):
-        names = [*names, *BY_BITS]
-    if opts.get("attention", "auto") == "library" or opts.get("emulate_precision") or opts.get("disable_fusion"):
-        names = [*names, "dropout_attention", "attention_gradients"]  # (whose kernels are fusion's to make)
-    if opts.get("attention", "auto") == "generated" or opts.get("emulate_precision"):
-        names = [*names, "attention_calls"]
-    return frozenset(names)
+    return run_passes(a, "decomposed", opts)
 
 
 # ---- recording

@@ -1,17 +1,18 @@
 """Graph passes: functions AtenGraph -> None (in place) or AtenGraph, run in the order of one table.
 
-In: an AtenGraph, before ("recorded") or after ("decomposed") decomposition. `PASSES` holds (name, point, function); a
-pass is switched off by its name (option `disabled_passes`), and users add their own with `insert`.
+In: an AtenGraph, before ("recorded") or after ("decomposed") decomposition. A row of `PASSES` says which options switch
+a pass off; by its name it is switched off, too (option `disabled_passes`). Users add their own with `insert`.
 """
 
 from __future__ import annotations
 
 import time
 from operator import is_
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from .. import events
 from ..graph.aten import AtenGraph
+from ..ops import keep_bits
 from . import clean, fold
 from .attention_inference import attention
 from .attention_training import attention_calls
@@ -34,51 +35,81 @@ from .strided_gradients import strided_gradients
 from .products.transposed_products import turned_products
 from .unused import unused_share
 
-__all__ = ["PASSES", "insert", "remove", "run_passes", "changes"]
+__all__ = ["PASSES", "Pass", "insert", "remove", "run_passes", "changes", "disabled_passes"]
 
-Pass = Callable[[AtenGraph], "AtenGraph | None"]
+Function = Callable[[AtenGraph], "AtenGraph | None"]
 
-# name, point, function
-PASSES: list[tuple[str, str, Pass]] = [
-    ("plain_waits", "recorded", plain_waits),
-    ("cse_recorded", "recorded", clean.common_subexpressions),
-    ("dce_recorded", "recorded", clean.dead_code),
-    ("attention", "recorded", attention),
-    ("fast_dropout", "recorded", dropout_by_bits),
-    ("constant_folding", "decomposed", fold.constant_folding),
-    ("strided_gradients", "decomposed", strided_gradients),
-    ("slices_of_scatters", "decomposed", slices_of_scatters),
-    ("sums_of_parts", "decomposed", sums_of_parts),
-    ("no_ops", "decomposed", clean.no_ops),
-    ("view_chains", "decomposed", clean.view_chains),
-    ("cse", "decomposed", clean.common_subexpressions),
-    ("broadcast_products", "decomposed", broadcast_products),
-    ("turned_products", "decomposed", turned_products),
-    ("attention_calls", "decomposed", attention_calls),
-    ("attention_gradients", "decomposed", attention_gradients),
-    ("dce", "decomposed", clean.dead_code),
-    ("known_masks", "decomposed", known_masks),
-    ("dropout_attention", "decomposed", dropout_attention),
-    ("convolution_bias", "decomposed", convolution_bias),
-    ("channels_last", "decomposed", channels_last),
-    ("padded_groups", "decomposed", padded_groups),
-    ("pad_products", "decomposed", pad_products),
-    ("bias_products", "decomposed", bias_products),
-    ("merge_products", "decomposed", merge_products),
-    ("late_waits", "decomposed", late_waits),
-    ("overlap_exchanges", "decomposed", overlap_exchanges),
+
+class Pass(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    point: str  # "recorded" or "decomposed": it runs before or after decomposition
+    function: Function
+    off: tuple[Callable[[Any], bool], ...] = ()  # what of a compile call's options switches it off
+
+
+def _no_patterns(opts: Any) -> bool:
+    return not opts.get("pattern_matcher", True)
+
+
+def _no_bits(opts: Any) -> bool:
+    return not keep_bits.wanted(opts)
+
+
+def _no_own_attention(opts: Any) -> bool:
+    """Whether fusion makes no kernels of attention, which the pass leaves to it."""
+    return bool(opts.get("attention", "auto") == "library" or _rounds(opts) or opts.get("disable_fusion"))
+
+
+def _no_library_attention(opts: Any) -> bool:
+    return bool(opts.get("attention", "auto") == "generated" or _rounds(opts))
+
+
+def _rounds(opts: Any) -> bool:
+    return bool(opts.get("emulate_precision"))
+
+
+PASSES: list[Pass] = [
+    Pass("plain_waits", "recorded", plain_waits),
+    Pass("cse_recorded", "recorded", clean.common_subexpressions),
+    Pass("dce_recorded", "recorded", clean.dead_code),
+    Pass("attention", "recorded", attention, (_no_patterns,)),
+    Pass("fast_dropout", "recorded", dropout_by_bits, (_no_bits,)),
+    Pass("constant_folding", "decomposed", fold.constant_folding),
+    Pass("strided_gradients", "decomposed", strided_gradients),
+    Pass("slices_of_scatters", "decomposed", slices_of_scatters, (_no_patterns,)),
+    Pass("sums_of_parts", "decomposed", sums_of_parts, (_no_patterns,)),
+    Pass("no_ops", "decomposed", clean.no_ops),
+    Pass("view_chains", "decomposed", clean.view_chains),
+    Pass("cse", "decomposed", clean.common_subexpressions),
+    Pass("broadcast_products", "decomposed", broadcast_products),
+    Pass("turned_products", "decomposed", turned_products, (_no_patterns,)),
+    Pass("attention_calls", "decomposed", attention_calls, (_no_patterns, _no_library_attention)),
+    Pass("attention_gradients", "decomposed", attention_gradients, (_no_patterns, _no_own_attention)),
+    Pass("dce", "decomposed", clean.dead_code),
+    Pass("known_masks", "decomposed", known_masks),
+    Pass("dropout_attention", "decomposed", dropout_attention, (_no_bits, _no_own_attention)),
+    Pass("convolution_bias", "decomposed", convolution_bias),
+    Pass("channels_last", "decomposed", channels_last),
+    Pass("padded_groups", "decomposed", padded_groups),
+    Pass("pad_products", "decomposed", pad_products),
+    Pass("bias_products", "decomposed", bias_products),
+    Pass("merge_products", "decomposed", merge_products, (_no_patterns,)),
+    Pass("late_waits", "decomposed", late_waits),
+    Pass("overlap_exchanges", "decomposed", overlap_exchanges),
 ]
 _BUILTIN = tuple(PASSES)
 
 
 def insert(
-    name: str, function: Pass, *, point: str = "decomposed", before: str | None = None, after: str | None = None
+    name: str, function: Function, *, point: str = "decomposed", before: str | None = None, after: str | None = None
 ) -> None:
     """Add a pass to the table, by default at the end of its point. `before` / `after` name a pass. Raises ValueError
     for a name that is taken or not there, or an unknown point."""
     if point not in ("recorded", "decomposed"):
         raise ValueError(f"point is 'recorded' or 'decomposed', got {point!r}")
-    names = [n for n, _, _ in PASSES]
+    names = [p.name for p in PASSES]
     if name in names:
         raise ValueError(f"a graph pass named {name!r} exists already; passes are {', '.join(names)}")
     at = len(PASSES)
@@ -87,39 +118,46 @@ def insert(
             if ref not in names:
                 raise ValueError(f"no graph pass {ref!r}; passes are {', '.join(names)}")
             at = names.index(ref) + shift
-            point = PASSES[names.index(ref)][1]
-    PASSES.insert(at, (name, point, function))
+            point = PASSES[names.index(ref)].point
+    PASSES.insert(at, Pass(name, point, function))
 
 
 def remove(name: str) -> None:
     """Take a pass that was inserted out again. Raises ValueError for built-in passes (switch those off by option)."""
-    if any(n == name for n, _, _ in _BUILTIN):
+    if any(p.name == name for p in _BUILTIN):
         raise ValueError(f"{name!r} is a pass of tcompile: use the option disabled_passes={name!r}")
-    PASSES[:] = [p for p in PASSES if p[0] != name]
+    PASSES[:] = [p for p in PASSES if p.name != name]
 
 
-def changes() -> tuple[tuple[str, str, Pass], ...]:
+def changes() -> tuple[Pass, ...]:
     """The table, where it is not the built-in one; else nothing."""
     return () if tuple(PASSES) == _BUILTIN else tuple(PASSES)
 
 
-def run_passes(a: AtenGraph, point: str, disabled: frozenset[str] = frozenset()) -> AtenGraph:
-    """All passes of one point, in order, without the disabled ones."""
+def disabled_passes(opts: Any) -> frozenset[str]:
+    """The passes that a compile call's options switch off (None: the defaults)."""
+    opts = {} if opts is None else opts
+    named = opts.get("disabled_passes", "") or ""
+    names = named.split(",") if isinstance(named, str) else named
+    return frozenset([*(n.strip() for n in names), *(p.name for p in PASSES if any(off(opts) for off in p.off))])
+
+
+def run_passes(a: AtenGraph, point: str, opts: Any = None) -> AtenGraph:
+    """All passes of one point, in order, without those that the options switch off."""
     from ..graph.meta.core import state
 
     outer, state.env = state.env, a.env
+    disabled = disabled_passes(opts)
     unused = unused_share(a) if point == "recorded" and events.heard() else 0.0
     before = _operations(a) if events.heard() else None
     try:
-        for name, p, f in list(PASSES):
-            if p == point and name not in disabled:
+        for p in list(PASSES):
+            if p.point == point and p.name not in disabled:
                 began = time.perf_counter()
-                r: Any = f(a)
-                if r is not None:
-                    a = r
+                a = p.function(a) or a
                 if before is not None:
                     seconds, after = time.perf_counter() - began, _operations(a)
-                    _tell(name, point, before, after, seconds, unused)
+                    _tell(p.name, point, before, after, seconds, unused)
                     before = after
     finally:
         state.env = outer

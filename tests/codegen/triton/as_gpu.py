@@ -69,7 +69,7 @@ def turn(aten: Any) -> None:
             n.kwargs = {**n.kwargs, "device": CUDA}
     for o in aten.plan:
         o.meta = _turned(o.meta)
-    for name, _, f in rewrite.PASSES:
+    for name, _, f, _ in rewrite.PASSES:
         if name in GPU_PASSES:
             f(aten)
 

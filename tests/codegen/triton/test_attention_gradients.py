@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 import tcompile  # noqa: E402
 from tcompile.compiler.ops import keep_bits  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
-from tcompile.compiler.graph.to_aten import disabled_passes  # noqa: E402
+from tcompile.compiler.rewrite import disabled_passes  # noqa: E402
 
 from .as_gpu import train_as_gpu  # noqa: E402
 from .test_bits import order_of, step  # noqa: E402

@@ -15,7 +15,7 @@ from tcompile.compiler.codegen.triton.layout import GpuTarget  # noqa: E402
 from tcompile.compiler.config import Options  # noqa: E402
 from tcompile.compiler.ops.dropout_attention import ATTENTION, BACKWARD, keep_mask, words  # noqa: E402
 from tcompile.compiler.fusion.schedule import Extern, Launch  # noqa: E402
-from tcompile.compiler.graph.to_aten import disabled_passes  # noqa: E402
+from tcompile.compiler.rewrite import disabled_passes  # noqa: E402
 from tcompile.compiler.ops.keep_bits import keep_fraction  # noqa: E402
 from tcompile.compiler.lowering.templates import DropoutAttention  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
