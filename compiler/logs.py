@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 from . import events
 from .errors import OptionError
+from .base.figures import plural, seconds
 from .base.source_text import source_line
 
 __all__ = ["set_logs", "from_environment", "LOGS"]
@@ -165,7 +166,7 @@ def _guards(result: Any, more: bool) -> str:
     from .report.words import guard_class, guard_text
 
     guards = result.guards
-    out = [f"{len(guards)} guards of {result.code.co_qualname}"]
+    out = [f"{plural(len(guards), 'guard')} of {result.code.co_qualname}"]
     for g in guards:
         where = f"   # {g.file}:{g.line} {g.why}".rstrip() if more and g.line else ""
         out.append(f"    {guard_text(g)}" + (f" [{g.kind}, {guard_class(g)}]" if more else "") + where)
@@ -214,10 +215,9 @@ def _unfused(e: Any, more: bool) -> str:
 
 def _autotune(e: Any, more: bool) -> str:
     from .report.facts.stated_rows import trial
-    from .report.numbers import seconds
 
     trials = sorted(map(trial, e.trials), key=lambda t: (t.seconds is None, t.seconds))
-    out = [f"{len(trials)} candidates for {getattr(e.kernel, 'name', e.kernel)}"]
+    out = [f"{plural(len(trials), 'candidate')} for {getattr(e.kernel, 'name', e.kernel)}"]
     for t in trials if more else trials[:5]:
         out.append(
             f"    {'*' if t.chosen else ' '} {seconds(t.seconds)}  {t.words()}" + (f"  {t.error}" if t.error else "")

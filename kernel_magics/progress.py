@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable
 
-from ..compiler.report.numbers import plural, seconds
+from ..compiler.base.figures import plural, seconds
 from ..compiler.base.labels import frame_words
 
 __all__ = ["Progress"]

@@ -21,6 +21,7 @@ from ..compiler.errors import OptionError
 from ..compiler.frontend.inventory import compiled_functions
 from ..compiler.report import CompileReport
 from ..compiler.report.finish import finish
+from ..compiler.base.figures import plural
 from ..compiler.base.labels import label, set_cell_labels
 from ..compiler.report.schema import CellSource, Finding, Speedups, Wall
 from .advice import about_cell, about_error, own_magic, why_nothing
@@ -525,7 +526,7 @@ class Session:
             with autocast(spec.autocast), self.engine.enable(spec.options):
                 execute(self.shell, cell, self.engine.runner(spec.options), show=False)
 
-        place.say(f"running the cell again, {spec.repeat} times under each engine")
+        place.say(f"running the cell again, {plural(spec.repeat, 'time')} under each engine")
         return measure_cell(
             eager, compiled, spec.repeat, builder.r.title, spec.compare, builder.r.summary.compile_seconds
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compiler import config
-from ..compiler.report.numbers import plural, size
+from ..compiler.base.figures import plural, size
 
 __all__ = ["status_lines", "cache_facts", "cache_lines", "clear_cache", "cache_folder", "changed_options"]
 

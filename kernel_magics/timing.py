@@ -25,7 +25,7 @@ from ..compiler.backends import stock
 from ..compiler.base.forks import resting
 from ..compiler.report import schema as s
 from ..compiler.frontend.entry_calls import EntryCall
-from ..compiler.report.numbers import plural
+from ..compiler.base.figures import plural
 from .precision import autocast, difference, tensors_of
 from .stats import Bootstrap, interval_of
 
@@ -158,7 +158,7 @@ def measure_cell(
         call,
         "cell",
         {"eager": Contender("eager", eager), "tcompile": Contender("tcompile", compiled)},
-        why_not=f"the cell ran again {repeat} times under each engine",
+        why_not=f"the cell ran again {plural(repeat, 'time')} under each engine",
     )
     t0 = time.perf_counter()
     reasons = []

@@ -15,6 +15,8 @@ from typing import Any, Callable, Iterator
 
 import torch
 
+from ..base.figures import plural
+
 __all__ = ["compile", "available", "beside", "said", "explain", "Observer"]
 
 
@@ -74,11 +76,11 @@ def said() -> str:
 
     graphs = sum(v for k, v in counters["stats"].items() if k == "unique_graphs")
     breaks = counters["graph_break"]
-    words = f"{graphs} graph{'s' * (graphs != 1)}"
+    words = plural(graphs, "graph")
     if breaks:
         first = next(iter(breaks)).strip().splitlines()[0]
         n = sum(breaks.values())
-        words += f", {n} break{'s' * (n != 1)} ({first[:100]})"
+        words += f", {plural(n, 'break')} ({first[:100]})"
     return words
 
 

@@ -15,6 +15,7 @@ from ..report import schema as s
 from ..report.environment import environment
 from ..report.finish import finish
 from ..report.graph_nodes import nodes_of
+from ..base.figures import plural
 from ..base.labels import label
 from ..report.cell_source import source_of
 from ..report.payload import encode
@@ -75,7 +76,9 @@ def stock_report(o: Any, title: str, source: s.CellSource) -> CompileReport:
         entry_of[c.id] = len(r.entries)
         frame.entries.append(len(r.entries))
         r.entries.append(s.Entry(frame_of[number], guards=len(c.guards), seconds=c.seconds))
-        r.timeline.append(s.TimelineEvent(c.time, "entry", frame_of[number], entry_of[c.id], f"{len(c.guards)} guards"))
+        r.timeline.append(
+            s.TimelineEvent(c.time, "entry", frame_of[number], entry_of[c.id], plural(len(c.guards), "guard"))
+        )
         r.guards += [_guard(g, entry_of[c.id]) for g in c.guards]
     for c in compiled:
         if not c.failed:

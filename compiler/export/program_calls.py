@@ -12,6 +12,7 @@ from typing import Any, Sized
 import torch
 import torch.nn as nn
 
+from ..base.figures import plural
 from ..errors import ExportError
 from ..guards.tensors import memory_range
 from ..symbolic.terms import is_signed
@@ -178,10 +179,10 @@ class ProgramCalls:
         """An argument for the graph, of the kind that its calls were checked for."""
         if i.kind == "argument":
             if not isinstance(value, torch.Tensor):
-                raise ExportError(f"{self.name}: `{path_text(i.path)}` is to be a tensor, got {type(value).__name__}")
+                raise ExportError(f"{self.name}: `{path_text(i.path)}` must be a tensor, got {type(value).__name__}")
         elif not isinstance(value, (int, float)) or isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise ExportError(
-                f"{self.name}: `{path_text(i.path)}` is to be a number of at most 64 bits, got {type(value).__name__}"
+                f"{self.name}: `{path_text(i.path)}` must be a number of at most 64 bits, got {type(value).__name__}"
             )
         return value
 
@@ -260,7 +261,7 @@ class ProgramCalls:
         if self.grad_matters and value.requires_grad != want["requires_grad"] and torch._C.is_grad_enabled():
             raise self._refusal(c, f"requires_grad={want['requires_grad']}", f"requires_grad={value.requires_grad}")
         if value.dim() != len(want["shape"]):
-            raise self._refusal(c, f"{len(want['shape'])} dimensions", f"{value.dim()}")
+            raise self._refusal(c, plural(len(want["shape"]), "dimension"), f"{value.dim()}")
         for d, (w, g) in enumerate(zip(want["shape"], value.shape)):
             if isinstance(w, list) and w[0] == "sym":
                 g = int(g)

@@ -30,6 +30,7 @@ from typing import Any, Iterator
 import torch
 
 from .. import events
+from ..base.figures import plural
 from ..capture.bytecode.memo import CodeMemo
 from ..capture.entry.locations import is_library_file
 from ..capture.entry.result import SkipFrame
@@ -169,7 +170,7 @@ class Library:
             else 0
         )
         if found < fewest:
-            raise SkipFrame(f"its graph has {found} operators: too few to pay", quiet=True)
+            raise SkipFrame(f"its graph has {plural(found, 'operator')}: too few to be worth compiling", quiet=True)
 
     def give_up(self, code: types.CodeType, reason: str) -> None:
         """A root that is none, for good."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Iterator, Sequence
 
+from ..base.figures import plural
 from ..lowering.ir import Axis, Buffer, LoopNest, walk
 from ..lowering.lowered import Extern, LoweredStep
 from ..lowering.rewrite import is_affine, positions, tidy
@@ -381,7 +382,7 @@ class _Grouping:
     def check_kernel(self, g: Group, nest: LoopNest, loads: list, wanted: bool) -> None:
         """What a kernel may hold, whatever the iteration space in which the nest would join it."""
         if len(g.nests) >= self.limits.nests and not wanted:
-            raise Refusal(f"the kernel has {len(g.nests)} operators already (max_fusion_size)")
+            raise Refusal(f"the kernel has {plural(len(g.nests), 'operator')} already (max_fusion_size)")
         reads = {b for b, _ in loads}
         if (
             len(g.reads) + len(reads) > self.limits.buffers

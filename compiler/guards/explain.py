@@ -12,6 +12,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ..base.figures import plural
 from ..symbolic.expr import is_signed
 from .guard import Guard, GuardFailure
 from .python_program import PythonGuardProgram, evaluate_source
@@ -185,7 +186,7 @@ def tensor_failure(guard: Guard, name: str, detail: str, wanted: Any, got: Any) 
         failure.expected_text = f"`{name}` is a {brief(wanted)}"
         failure.got_text = f"`{name}` is a {brief(got)}"
     elif detail == "ndim":
-        failure.expected_text, failure.got_text = f"`{name}` has {wanted} dimensions", f"`{name}` has {got} dimensions"
+        failure.expected_text, failure.got_text = (f"`{name}` has {plural(n, 'dimension')}" for n in (wanted, got))
     else:
         failure.expected_text, failure.got_text = (
             f"`{name}` had {detail} = {brief(wanted)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from .numbers import count, seconds, size
+from ..base.figures import count, seconds, size
 from .schema import Change, RunDiff
 
 __all__ = ["diff"]

@@ -8,7 +8,7 @@ from . import schema as s
 from ..base.labels import cell_number, frame_words
 from .conclusions.answers import NO_CHANGE, answers_of
 from .conclusions.decisions import decisions_of
-from .numbers import against, count, plural, seconds, size
+from ..base.figures import against, count, plural, seconds, size
 from .conclusions.truth import (
     excuse_library_breaks,
     fell_back,

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import schema as s
 from ..base.labels import frame_words, stage_name
-from .numbers import against, count, interval, plural, ratio, scientific, seconds, seconds_range, size
+from ..base.figures import against, count, interval, plural, ratio, scientific, seconds, seconds_range, size
 from .conclusions.wall import by_kind
 from .ranks.ranks_text import ranks_lines
 
@@ -304,7 +304,7 @@ def _guard_totals(r: Any) -> list[str]:
     for g in r.guards:
         unguarded[g.entry] += g.count * (g.cls == "dropped")
     return [
-        f"  entry {i}: {e.guards} guards, {e.guard_seconds * 1e6:.2f} µs a call"
+        f"  entry {i}: {plural(e.guards, 'guard')}, {e.guard_seconds * 1e6:.2f} µs a call"
         + f", {unguarded[i]} more not guarded at the user's wish" * (unguarded[i] > 0)
         for i, e in enumerate(r.entries[:8])
         if e.guard_seconds is not None

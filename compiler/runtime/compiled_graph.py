@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from .. import events
+from ..base.figures import plural
 from ..codegen.generated import Generated
 from .cpu_kernels import native_ready
 
@@ -58,7 +59,10 @@ class CompiledGraph:
         return self.call(*inputs)
 
     def __repr__(self) -> str:
-        return f"<CompiledGraph: {len(self.kernels)} kernels, {self.extern_count} calls of torch's kernels, {self.how}>"
+        return (
+            f"<CompiledGraph: {plural(len(self.kernels), 'kernel')}, {plural(self.extern_count, 'call')} of torch's"
+            f" kernels, {self.how}>"
+        )
 
 
 def python_plan(

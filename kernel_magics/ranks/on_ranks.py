@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from ...compiler.errors import TCompileError
-from ...compiler.report.numbers import plural
+from ...compiler.base.figures import plural
 from ..display import Place
 from .plan import RanksPlan
 

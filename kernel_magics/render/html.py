@@ -16,7 +16,7 @@ from ...compiler.base.quoting import html_text
 from ...compiler.report import schema as s
 from ...compiler.report.finish import SYMBOLS
 from ...compiler.base.labels import frame_words, stage_name
-from ...compiler.report.numbers import against, count, plural, scientific, seconds, seconds_range, size
+from ...compiler.base.figures import against, count, plural, scientific, seconds, seconds_range, size
 from ...compiler.report.plain_text import gain_words
 from ...compiler.report.conclusions.wall import by_kind
 from . import svg

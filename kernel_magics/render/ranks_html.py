@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...compiler.base.quoting import html_text
 from ...compiler.report.ranks.ranks_schema import RankRow, Ranks
 from ...compiler.report.ranks.ranks_text import CLOCKS, HEAD, difference_words, rank_cells, wait_sentence
-from ...compiler.report.numbers import seconds
+from ...compiler.base.figures import seconds
 from .svg import image
 
 __all__ = ["HEAD", "ranks_parts"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from typing import Any, Sequence
 
+from ...compiler.base.figures import plural
 from ...compiler.base.quoting import html_text
 
 __all__ = [
@@ -105,7 +106,8 @@ def lifetimes(rows: Sequence[tuple[str, int, int, int, bool]], steps: int, width
         _rect(start * scale, 10 * lane, (end - start) * scale - 1, 8, "#2aa198" if out else "#2f7de1")
         for _, lane, start, end, out in rows
     ]
-    return image(width, 10 * lanes, shapes, f"{len(rows)} buffers in {lanes} pieces of memory over {steps} steps")
+    text = f"{plural(len(rows), 'buffer')} in {plural(lanes, 'piece')} of memory over {plural(steps, 'step')}"
+    return image(width, 10 * lanes, shapes, text)
 
 
 def dots(values: Sequence[tuple[float, bool]], width: float = 240) -> str:

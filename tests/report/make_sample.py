@@ -531,7 +531,7 @@ def sample() -> CompileReport:
             line=40,
         ),
         ("PreTrainedModel.__init__", "left alone"): s.Decision(
-            "PreTrainedModel.__init__", "left alone", "its graph has 1 operators: too few to pay"
+            "PreTrainedModel.__init__", "left alone", "its graph has 1 operator: too few to be worth compiling"
         ),
     }
     r.tried = {

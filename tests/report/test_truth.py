@@ -11,7 +11,7 @@ from tcompile.compiler import events
 from tcompile.compiler.report import schema as s
 from tcompile.compiler.report.builder import ReportBuilder
 from tcompile.compiler.report.finish import finish
-from tcompile.compiler.report.numbers import against
+from tcompile.compiler.base.figures import against
 from tcompile.compiler.report.conclusions.truth import fell_back, main_call, unused_share
 
 

@@ -5,7 +5,7 @@ from tcompile.compiler.guards.guard import Guard
 from tcompile.compiler.guards import source
 from tcompile.compiler.report.finish import closed_line, finish
 from tcompile.compiler.base.labels import cell_number, label, set_cell_labels
-from tcompile.compiler.report.numbers import count, interval, plural, seconds, seconds_range, size
+from tcompile.compiler.base.figures import count, interval, plural, seconds, seconds_range, size
 from tcompile.compiler.report.schema import Speedup
 from tcompile.compiler.report.plain_text import bar, render_short
 from tcompile.compiler.report.words import guard_text

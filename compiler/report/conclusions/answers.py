@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import schema as s
 from ...base.labels import frame_words
-from ..numbers import differs, plural, seconds
+from ...base.figures import differs, plural, seconds
 from .host_time import HostTime, host_time
 from .waits import recompile_seconds
 from .wall import IMPORTING, graph_calls, is_joined

@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import schema as s
 from ...base.labels import frame_line, frame_words
-from ..numbers import against, differs, plural
+from ...base.figures import against, differs, plural
 
 __all__ = ["decisions_of"]
 

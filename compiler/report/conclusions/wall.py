@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Iterable, Sequence
 
 from .. import schema as s
-from ..numbers import plural
+from ...base.figures import plural
 
 __all__ = ["Seen", "KINDS", "IMPORTING", "by_kind", "graph_calls", "is_joined", "wall_of", "split_compiled"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from ..numbers import count, plural, seconds, size
+from ...base.figures import count, plural, seconds, size
 from .ranks_schema import RankDifference, RankRow, Ranks, RankWait
 
 __all__ = ["CLOCKS", "HEAD", "difference_words", "rank_cells", "ranks_lines", "wait_sentence"]

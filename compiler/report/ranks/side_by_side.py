@@ -214,7 +214,7 @@ def differ_words(r: Ranks) -> str:
 
 def wait_words(r: Ranks) -> str:
     """Who waits for whom, as one phrase; empty where nobody waits long."""
-    from ..numbers import seconds
+    from ...base.figures import seconds
 
     if not r.waits:
         return ""
