@@ -72,9 +72,8 @@ def compile(
     mode       "default", "reduce-overhead", "max-autotune" or "max-autotune-no-cudagraphs"
     backend    "tcompile", "eager", a function backend(gm, example_inputs) -> callable, or a backend's name known to
                torch
-    fullgraph  True: one graph, or a FullGraphError that names line, reason and remedy; parted where a hook is put on a
-               tensor, a parameter made or
-               the memory of a tensor exchanged
+    fullgraph  True: one graph, or a FullGraphError that names line, reason and remedy. It is split only at what no
+               graph can hold: a hook that is put on a tensor, a parameter that is made, x.data that is set
     dynamic    None: static first, a size that changes becomes a symbol; True: symbols from the start; False: never
     options    a dict of the options in tcompile.config; not together with mode
     disable    True: nothing is compiled, `fn` comes back as it is

@@ -63,8 +63,8 @@ OPTIONS: dict[str, Option] = {
             "cell_instruction_limit",
             int,
             500_000,
-            "instructions that capture interprets in one run of a cell; past it the rest of the cell runs plain, and is"
-            " compiled when a cell runs next; 0: no limit",
+            "bytecode instructions that capture interprets in one run of a cell; after that the rest of the cell runs"
+            " as plain Python, and is compiled in the next run; 0: no limit",
             "TCOMPILE_CELL_INSTRUCTION_LIMIT",
             least=0,
         ),
@@ -72,7 +72,7 @@ OPTIONS: dict[str, Option] = {
             "cell_kernel_limit",
             int,
             400,
-            "kernels that are generated in one run of a cell; past it, as for cell_instruction_limit; 0: no limit",
+            "kernels that are generated in one run of a cell; after that, as for cell_instruction_limit; 0: no limit",
             "TCOMPILE_CELL_KERNEL_LIMIT",
             least=0,
         ),
@@ -80,8 +80,8 @@ OPTIONS: dict[str, Option] = {
             "switch_off_slower",
             bool,
             True,
-            "what compiling makes slower runs plain: entries of library code in a cell, in later sessions too, and a"
-            " cell that is run again; never under deterministic algorithms",
+            "code that compiling makes slower runs as plain Python: entries of library code in a cell (in later"
+            " sessions too), and cells that run again; never under deterministic algorithms",
             "TCOMPILE_SWITCH_OFF_SLOWER",
         ),
         _o(
@@ -122,16 +122,16 @@ OPTIONS: dict[str, Option] = {
             "attention",
             ("auto", "generated", "library"),
             "auto",
-            "attention on a GPU: a generated kernel or the library's; auto: what is expected to be faster, "
-            "launching it included",
+            "attention on a GPU: a generated kernel or the library's; auto: whichever is expected to be faster, "
+            "including its launch",
             "TCOMPILE_ATTENTION",
         ),
         _o(
             "early_launch",
             bool,
             True,
-            "on GPUs of the Hopper generation and later, generated kernels are launched while the kernel before ends,"
-            " and wait for it themselves",
+            "on Hopper GPUs and later, a generated kernel is launched while the one before it ends, and waits for it"
+            " itself",
             "TCOMPILE_EARLY_LAUNCH",
         ),
         _o(
@@ -159,7 +159,7 @@ OPTIONS: dict[str, Option] = {
             "pairs of operators to keep in kernels of their own, written as for force_fuse",
             None,
         ),
-        _o("epilogue_fusion", bool, True, "fuse what follows a matrix product's epilogue into one kernel", None),
+        _o("epilogue_fusion", bool, True, "fuse the operators that follow a matrix product into one kernel", None),
         _o("pattern_matcher", bool, True, "rewrite known patterns (attention, ...) to library kernels", None),
         _o("disabled_passes", str, "", "names of graph passes to leave out, separated by commas", None),
         _o("emulate_precision", bool, False, "round after every operator as eager does", None),
@@ -167,7 +167,7 @@ OPTIONS: dict[str, Option] = {
             "fallback_random",
             bool,
             True,
-            "random operators draw the numbers that eager draws, by its kernels or (on a GPU) inside of ours",
+            "random operators draw the numbers that eager draws: by its kernels, or on a GPU in generated kernels",
             None,
         ),
         _o(
@@ -181,7 +181,7 @@ OPTIONS: dict[str, Option] = {
             "whole_steps",
             bool,
             True,
-            "backward passes and optimizers' steps inside of a compiled function become part of its graph; else they"
+            "backward passes and optimizer steps inside of a compiled function become part of its graph; False: they"
             " break it",
             None,
         ),
@@ -189,16 +189,16 @@ OPTIONS: dict[str, Option] = {
             "capture_scalar_outputs",
             bool,
             True,
-            "fullgraph allows sizes and Python's own functions to need numbers of tensors (x.item(), x.tolist()): the"
-            " graph is parted there",
+            "under fullgraph, sizes and Python functions may need numbers from tensors (x.item(), x.tolist()): the"
+            " graph is split there",
             None,
         ),
         _o(
             "capture_dynamic_output_shape_ops",
             bool,
             True,
-            "fullgraph allows operators whose result's size depends on values (nonzero, unique, masks as "
-            "indices): the graph is parted there",
+            "under fullgraph, the size of an operator's result may depend on values (nonzero, unique, masks as "
+            "indices): the graph is split there",
             None,
         ),
         _o(
@@ -222,8 +222,8 @@ OPTIONS: dict[str, Option] = {
             "activation_memory_budget",
             float,
             1.0,
-            "share of the bytes kept for backward that may be kept: below 1, expensive values are computed again, too;"
-            " 0 keeps only inputs and random numbers",
+            "how much may be kept from forward to backward, as a share of what is kept by default: below 1, expensive"
+            " values are computed again, too; 0 keeps only inputs and random numbers",
             None,
             least=0,
             most=1,
@@ -232,8 +232,8 @@ OPTIONS: dict[str, Option] = {
             "chunked_loss_mb",
             int,
             512,
-            "size of a linear layer's result, in MB of float32, from which it is computed in chunks of rows, with its"
-            " gradients, where only a cross entropy reads it; 0: never",
+            "a linear layer that only a cross entropy reads is computed in chunks of rows, with its gradients, where"
+            " its result has at least so many MB in float32; 0: never",
             None,
             least=0,
         ),
@@ -245,7 +245,7 @@ OPTIONS: dict[str, Option] = {
             "output_pool_mb",
             int,
             128,
-            "MB of large results (16 MB and more) that are followed at most, so that later calls use their memory;"
+            "most MB of large results (16 MB and more) whose memory is kept track of, so that later calls can use it;"
             " 0: off",
             None,
             least=0,

@@ -24,7 +24,7 @@ def about_error(e: BaseException) -> list[Finding]:
     if any(words in text for words in _NO_GPU):
         why = "this torch was built without CUDA" if _NO_GPU[0] in text else "torch finds no GPU that it can use here"
         action = 'write device = "cuda" if torch.cuda.is_available() else "cpu", and use device instead of "cuda"'
-        return [Finding("warning", f"the cell asks for a GPU, and {why}", action)]
+        return [Finding("warning", f"the cell uses a GPU, but {why}", action)]
     if type(e).__name__ == "OutOfMemoryError":
         return [
             Finding(

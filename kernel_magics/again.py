@@ -161,7 +161,7 @@ class Again:
 
         o, fn = self.options, found.fn
         if not isinstance(fn, FunctionType):
-            raise ValueError(f"{call} is no plain function: its sizes can't be swept")
+            raise ValueError(f"{call} is not a plain function: its sizes can't be swept")
         if isinstance(argument, str):
             fn = FunctionType(fn.__code__, dict(fn.__globals__), fn.__name__)
         compiled = Engine(config.Options.make(None, o.backend, False, dynamic, dict(o.given) or None)).dispatcher(fn)

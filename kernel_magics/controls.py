@@ -80,7 +80,7 @@ def values(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     aten = report.graphs[number].aten if number < len(report.graphs) else None
     if graph is None or aten is None:
         raise AskError(
-            "this graph's inputs are not in the kernel: of backward graphs, and of what earlier cells compiled"
+            "the kernel does not keep this graph's inputs: it is a backward graph, or an earlier cell compiled it"
         )
     message["say"]("computing every node by torch's own kernels")
     try:

@@ -139,7 +139,7 @@ def parse(
     measured = [name for name in ("compare", "repeat", "time", "check") if name in given]
     if cell.ranks is not None and measured:
         raise OptionError(
-            f"{measured[0]}= is not taken with ranks=: calls are not run again on ranks, which would have to agree on"
+            f"{measured[0]}= is not taken with ranks=: ranks don't repeat calls, since they would have to agree on"
             " how often. The report tells what each rank did in the cell"
         )
     if settings.keys() & {"force_fuse", "force_split"}:

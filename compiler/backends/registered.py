@@ -111,7 +111,7 @@ class SymbolicGraph:
             if len(self.compiled) == self.limit:
                 events.fallback(
                     self.captured.name,
-                    f"the backend relied on sizes, and was asked {self.limit} times "
+                    f"the backend relies on sizes, and has compiled the graph {self.limit} times "
                     "(recompile_limit); the graph runs by torch's own kernels",
                 )
                 self.compiled.append((lambda inputs: True, undone(self.captured)))

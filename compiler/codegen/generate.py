@@ -62,7 +62,7 @@ def cuda_index(schedule: Schedule) -> int | None:
         return (cuda[0].index or 0) if cuda else None
     if len(devices) > 1:
         where = ", ".join(f"{name} on {d}" for d, name in devices.items())
-        raise NotImplementedError(f"one kernel would need tensors of several devices ({where})")
+        raise NotImplementedError(f"one kernel would need tensors on several devices ({where})")
     device = next(iter(devices))
     return None if device.type == "cpu" else device.index or 0
 

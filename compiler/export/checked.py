@@ -19,7 +19,7 @@ __all__ = ["CHECKED", "ORIGINALS", "div"]
 
 def _sized(what: str, tensor: torch.Tensor, *sizes: int) -> None:
     if tuple(tensor.shape) != sizes:
-        raise ExportError(f"{what} is to have shape {list(sizes)}, got {list(tensor.shape)}")
+        raise ExportError(f"{what} must have shape {list(sizes)}, got {list(tensor.shape)}")
 
 
 def _recurrent(
@@ -48,7 +48,7 @@ def _recurrent(
             raise ExportError(f"{kind}: the state {name} of shape {list(s.shape)} does not fit")
     each = 2 + 2 * biases + (projected != hidden)
     if len(weights) != each * layers * ways:
-        raise ExportError(f"{kind} is to have {each * layers * ways} weights, got {len(weights)}")
+        raise ExportError(f"{kind} must have {each * layers * ways} weights, got {len(weights)}")
     for k in range(layers * ways):
         first, second, *others = weights[k * each : (k + 1) * each]
         _sized(f"{kind}: weight {k * each}", first, gates * hidden, data.shape[-1] if k < ways else projected * ways)

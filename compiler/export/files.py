@@ -304,7 +304,7 @@ def _floating_arguments(checks: list[Check]) -> set[str]:
 def _pairs(symbols: dict) -> Any:
     """Of `encode` of a dict."""
     if set(symbols) != {"dict"}:
-        raise ExportError("the file's sizes are no dict")
+        raise ExportError("the file's sizes are not a dict")
     return symbols["dict"]
 
 

@@ -86,7 +86,7 @@ def check_fields(text: dict) -> None:
         if name not in text:
             raise ExportError(f"the file lacks the field {name!r}")
         if type(text[name]) is not kind:
-            raise ExportError(f"the file's field {name!r} is to be {kind.__name__}, got {type(text[name]).__name__}")
+            raise ExportError(f"the file's field {name!r} must be {kind.__name__}, got {type(text[name]).__name__}")
 
 
 def words(value: Any) -> str:

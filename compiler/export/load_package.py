@@ -50,8 +50,8 @@ def load_package(
         raise OptionError(f"trusted is True or False, got {trusted!r}")
     if not trusted:
         warnings.warn(
-            f"{os.fspath(path)} holds machine code, which runs in your process with all that you may do. Its checksum "
-            "finds damage, not malice: load such a package only from whom you trust, and pass trusted=True then.",
+            f"{os.fspath(path)} holds machine code, which runs in your process with all your permissions. Its checksum "
+            "finds damage, not malice: load such a package only from someone you trust, and then pass trusted=True.",
             stacklevel=2,
         )
     folder = Path(path)
@@ -138,14 +138,14 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         text, wanted = (folder / "manifest.json").read_bytes(), (folder / "checksum").read_text().strip()
     except FileNotFoundError as e:
-        raise CacheFileError(f"{folder} is no package: it lacks {Path(e.filename).name}") from None
+        raise CacheFileError(f"{folder} is not a package: it lacks {Path(e.filename).name}") from None
     except (NotADirectoryError, UnicodeDecodeError) as e:
-        raise CacheFileError(f"{folder} is no package: {e}") from None
+        raise CacheFileError(f"{folder} is not a package: {e}") from None
     if hashlib.sha256(text).hexdigest() != wanted:
         raise CacheFileError(f"{folder} is damaged: the checksum of its manifest does not match")
     m = json.loads(text)
     if m.get("kind") != KIND:
-        raise CacheFileError(f"{folder} is no package")
+        raise CacheFileError(f"{folder} is not a package")
     if m.get("format") != FORMAT:
         raise CacheFileError(f"{folder} has format {m.get('format')!r}; this tcompile reads format {FORMAT}")
     return m

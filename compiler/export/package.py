@@ -123,7 +123,7 @@ def package(program: ExportedProgram, path: Any, *, weights: Any = None, options
 def _check_target(target: Path) -> None:
     """A package may be replaced; nothing else is."""
     if target.exists() and not (target / "checksum").is_file():
-        raise ExportError(f"{target} is there already, and is no package: give another path")
+        raise ExportError(f"{target} exists already and is not a package: give another path")
 
 
 def _version() -> str:
@@ -170,7 +170,7 @@ def _value(program: ExportedProgram, i: Input, env: ShapeEnv, state: dict, tenso
         return env.wrap(symbol(i.key))
     if i.kind == "number":
         raise ExportError(
-            f"{program.name}: `{path_text(i.path)}` is a number that varies and is no size: give it to a package"
+            f"{program.name}: `{path_text(i.path)}` is a number that varies and is not a size: pass it to a package"
             " as a tensor"
         )
     name = path_text(i.path)

@@ -93,7 +93,7 @@ class _Encoder:
         if s is None or s.name.partition("::")[0] not in _LIBRARIES:
             name = s.name if s is not None else getattr(op, "__name__", repr(op))
             raise ExportError(
-                f"the program calls {name}, which is no operator of torch's own library: a package runs "
+                f"the program calls {name}, which is not an operator of torch's own library: a package runs "
                 "without Python, and without what defines it. Write it "
                 "with torch's operators, or save the program (`.save`)"
             )

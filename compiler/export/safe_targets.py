@@ -218,7 +218,7 @@ def check_keywords(names: Collection[Any]) -> None:
     for one of ASCII (`\uff43data`)."""
     for k in names:
         if not (isinstance(k, str) and is_plain_name(k)) or k in _POINTERS:
-            raise ExportError("the file's graph has a keyword that is no name, or that names memory")
+            raise ExportError("the file's graph has a keyword that is not a name, or that names memory")
 
 
 _ENUMERATIONS: dict[str, Any] = {"ScalarType": torch.dtype, "Layout": torch.layout, "MemoryFormat": torch.memory_format}

@@ -80,7 +80,7 @@ def decode(value: Any) -> Any:
             except (TypeError, ValueError, KeyError, RuntimeError, OverflowError) as e:
                 if isinstance(e, ExportError):
                     raise
-    raise ExportError(f"the file holds a value that is none: {str(value)[:80]!a}")
+    raise ExportError(f"the file holds an invalid value: {str(value)[:80]!a}")
 
 
 def distinct(keys: list) -> list:
@@ -214,7 +214,7 @@ def check_expr(e: Any, known: Collection[str]) -> None:
     if isinstance(e, bool) or isinstance(e, int) and abs(e) <= _LARGEST_INT:
         return
     if not isinstance(e, list) or not e:
-        raise ExportError(f"the file holds a size that is none: {str(e)[:80]!a}")
+        raise ExportError(f"the file holds an invalid size: {str(e)[:80]!a}")
     op, *args = e
     if op == "sym":
         if len(args) != 1 or not isinstance(args[0], str) or args[0] not in known:

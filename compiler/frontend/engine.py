@@ -283,10 +283,11 @@ class Engine:
             backend = getattr(error, "_tcompile_backend", None)
             if backend is not None:
                 raise BackendError(
-                    f"what backend {backend!r} made of {name} raised {in_words(error)}; eager does not", backend
+                    f"backend {backend!r} made code of {name} that raised {in_words(error)}, which eager does not",
+                    backend,
                 ) from error
             if not self.opts.get("suppress_errors"):
-                raise InternalError(f"the graph of {name} raised {in_words(error)}; eager does not") from error
+                raise InternalError(f"the graph of {name} raised {in_words(error)}, which eager does not") from error
         events.fallback(name, f"the graph raised {type(error).__name__}: {error}; the call ran as it is", reran=True)
         return result
 
@@ -366,9 +367,9 @@ class Engine:
         except RecursionError as e:
             if self.opts.fullgraph:
                 raise FullGraphError(
-                    f"fullgraph=True, but capturing {name} recurses deeper than the interpreter allows"
+                    f"fullgraph=True, but capturing {name} needs deeper recursion than the interpreter allows"
                 ) from e
-            self._skip(state, SkipFrame("capturing it would recurse deeper than the interpreter allows", quiet=True))
+            self._skip(state, SkipFrame("capturing it needs deeper recursion than the interpreter allows", quiet=True))
             return None
         except KeyboardInterrupt:
             raise

@@ -98,7 +98,7 @@ def _local(value: Any, whole: Any) -> Any:
         raise _NotOurs(f"a {type(value).__name__} belongs to a {type(whole).__name__}")
     own, wanted = _spec(value), _spec(whole)
     if own.placements != wanted.placements or own.mesh != wanted.mesh:
-        raise _NotOurs("a gradient or state is parted in another way than its parameter")
+        raise _NotOurs("a gradient or state is sharded in another way than its parameter")
     return value._local_tensor  # type: ignore[attr-defined]
 
 
@@ -135,7 +135,7 @@ def _left_to_torch(optimizer: Any, args: tuple, kwargs: dict) -> str:
     if kind in OF_THE_WHOLE:
         return "it needs whole parameters"
     if captured_step(kind) is None:
-        return "it is none of torch's optimizers that update each element alone"
+        return "it is not one of torch's optimizers that update each element alone"
     if optimizer.defaults["differentiable"]:
         return "it is differentiable"
     return "" if _alone(optimizer) else "an optimizer has hooks"

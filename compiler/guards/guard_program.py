@@ -63,5 +63,5 @@ def _prepare() -> None:
     if not every_write_is_heard(compile_guards):
         native.set_watching(False)
         events.fallback(
-            "watched guards", "this Python changes objects without a trace; all guards are evaluated at each call"
+            "watched guards", "this Python does not tell when objects change; all guards are evaluated at each call"
         )

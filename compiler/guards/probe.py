@@ -397,7 +397,7 @@ def prepare() -> bool:
         native.forget_tensor_layout()
         events.fallback(
             "tensor guards",
-            f"this torch keeps tensors in another way ({reason}); tensor guards are evaluated in Python",
+            f"this torch lays out tensors in another way ({reason}); tensor guards are evaluated in Python",
         )
     _thread_state = _find_thread_state()
     return True

@@ -89,7 +89,7 @@ _COMMUNICATION = ("_all_gather_comm", "_reduce_scatter_comm")
 class ShardedCheck:
     """Whether FSDP2 has the parameters below an outermost module as it had them when the graph was made."""
 
-    __name__ = "how its parameters are parted"
+    __name__ = "how its parameters are sharded"
 
     def __init__(self, root: Any):
         self.states = [weakref.ref(s) for s in states_of(root)]

@@ -59,7 +59,7 @@ def minify(
     setup      lines of Python to run first, in the file too: importing what registers operators, a backend, a stage
     how        keywords of `compile`: mode, dynamic, options, backend
 
-    Raises ReproduceError where the failure does not show in any graph of the program."""
+    Raises ReproduceError where the failure does not appear in any graph of the program."""
     for name, value in (("seconds", seconds), ("limit", limit)):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
             raise ReproduceError(f"minify: {name} is a number of seconds above 0, got {value!r}")
@@ -125,9 +125,9 @@ def _captured(
     from ..api import compile
 
     if not callable(fn):
-        raise ReproduceError(f"a function or a module is wanted, got {type(fn).__name__}")
+        raise ReproduceError(f"minify takes a function or a module, got {type(fn).__name__}")
     if isinstance(args, torch.Tensor) or not isinstance(args, (tuple, list)):
-        raise ReproduceError(f"the arguments are a tuple: (fn, (x,)), got {type(args).__name__}")
+        raise ReproduceError(f"minify takes the arguments as a tuple: (fn, (x,)), got {type(args).__name__}")
     found: list[Candidate] = []
     valued: list[Candidate] = []
     name = getattr(fn, "__qualname__", type(fn).__name__)
@@ -168,4 +168,4 @@ def _failing(plain: list[Candidate], valued: list[Candidate], trials: Trials) ->
                     return c, verdict, candidates is valued
                 words = f"it can't be run by itself ({verdict[1]})" if verdict[0] == "invalid" else ""
     graphs = f"the {len(plain)} graphs" if len(plain) > 1 else "the one graph"
-    raise ReproduceError(f"the failure does not show in {graphs} of the program: {words or 'it agrees with eager'}")
+    raise ReproduceError(f"the failure does not appear in {graphs} of the program: {words or 'it agrees with eager'}")

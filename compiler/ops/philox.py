@@ -337,7 +337,8 @@ def _replays_agree(index: int) -> bool:
         generator.set_offset(before)
     if not same:
         events.fallback(
-            "random numbers", f"torch {torch.__version__} draws in CUDA graphs otherwise than generated kernels can"
+            "random numbers",
+            f"torch {torch.__version__} draws in CUDA graphs in a way that generated kernels can't follow",
         )
     return same
 
@@ -363,6 +364,7 @@ def _agrees(theirs: Any, ours: Any, n: int, dtype: torch.dtype, index: int, vect
         generator.set_offset(before)
     if not same:
         events.fallback(
-            "random numbers", f"torch {torch.__version__} draws {dtype} otherwise than generated kernels on this GPU"
+            "random numbers",
+            f"torch {torch.__version__} draws {dtype} in another way than generated kernels on this GPU",
         )
     return same

@@ -85,7 +85,7 @@ class Definitions:
             if other is value and known == name:
                 return known
         if name in _OWN:
-            raise ReproduceError(f"every reproducer has a {name!r} of its own: give the program's another name")
+            raise ReproduceError(f"every reproducer defines {name!r}: rename the program's")
         base, k = (name if is_plain_name(name) else identifier(name)), 1
         name = base
         while name in self._names or name in _HERE:
@@ -103,7 +103,7 @@ class Definitions:
     def _define(self, name: str, value: Any) -> None:
         if isinstance(value, types.ModuleType):
             if value.__name__ == "__main__" or not _installed(getattr(value, "__file__", None)):
-                raise ReproduceError(f"the module {value.__name__} is the program's own: import its names instead")
+                raise ReproduceError(f"the module {value.__name__} belongs to the program: import its names instead")
             self._imports.add(f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
             return
         if isinstance(value, (types.FunctionType, type)):
@@ -144,7 +144,9 @@ class Definitions:
             if value is own or getattr(builtins, name, None) is value or self._names.get(name) is value:
                 continue
             if name in self._names:
-                raise ReproduceError(f"the name {name} means two things in the program: one file can't hold both")
+                raise ReproduceError(
+                    f"the program has two different objects called {name}, and one file can't hold both"
+                )
             self.define(name, value)
 
     def expression(self, value: Any) -> str:

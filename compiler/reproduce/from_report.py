@@ -133,7 +133,7 @@ def _known(graph: Any) -> dict[int, InputSpec]:
 def _of_kernel(report: Any, graph: Any, kernel: Any) -> Reproducer:
     _live(graph)
     if graph.aten is None:
-        raise ReproduceError(f"{graph.name} was not lowered, so that {kernel.name} can't be parted from it")
+        raise ReproduceError(f"{graph.name} was not lowered, so that {kernel.name} can't be taken out of it")
     whole = graph.aten
     inside = {n for n in whole.calls() if n.name in set(kernel.origins)}
     if not inside:
@@ -151,7 +151,7 @@ def _of_number(report: Any, graph: Any, row: Any) -> Reproducer:
     whole = (graph.aten.whole or graph.aten) if graph.aten is not None else None
     node = next((n for n in whole.calls() if n.name == row.node), None) if whole is not None else None
     if node is None or whole is None:
-        raise ReproduceError(f"{row.name} is no value of {graph.name}" + (f": {row.why}" if row.why else ""))
+        raise ReproduceError(f"{row.name} is not a value of {graph.name}" + (f": {row.why}" if row.why else ""))
     part = aten_part(whole, ancestors([node]), [node], _known(graph))
     title = f"{row.name} ({row.op}) in {graph.name}: {row.verdict}. {row.why}".strip()
     return written(*part, kind="number", title=title, how=_how(report))

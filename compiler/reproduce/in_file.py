@@ -154,5 +154,5 @@ def check_and_say(check: Any, tcompile: Any, program: Any, inputs: Any, how: dic
         for kernel in tcompile.explain(program, **how)(*inputs()).kernels:
             print(f"# {kernel.name}\n{kernel.source}")
     kind, words = check(tcompile, program, inputs, how, seed)
-    print(f"{kind}: {words}" if words else "the failure does not show here")
+    print(f"{kind}: {words}" if words else "the failure does not appear here")
     return 0 if kind == "same" else 1

@@ -98,8 +98,8 @@ def load(path: str | os.PathLike, opts: Any, trusted: bool) -> int:
     """Put the file's kernels into the disk cache. Gives the number of those that it did not have."""
     if not trusted:
         warnings.warn(
-            f"{os.fspath(path)} holds machine code, which runs in your process with all that you may do. Its checksum "
-            "finds damage, not malice: load such a file only from whom you trust, and pass trusted=True then.",
+            f"{os.fspath(path)} holds machine code, which runs in your process with all your permissions. Its checksum "
+            "finds damage, not malice: load such a file only from someone you trust, and then pass trusted=True.",
             stacklevel=3,
         )
     members = _checked(path)
@@ -142,11 +142,11 @@ def _checked(path: str | os.PathLike) -> dict[str, bytes]:
         UnicodeDecodeError,
         zlib.error,
     ) as e:
-        raise CacheFileError(f"{shown} is damaged, or no file of save_cache: {e}") from e
+        raise CacheFileError(f"{shown} is damaged, or was not written by save_cache: {e}") from e
 
 
 def _manifest(z: zipfile.ZipFile, shown: str) -> dict[str, Any]:
-    no_file = CacheFileError(f"{shown} is no file of save_cache")
+    no_file = CacheFileError(f"{shown} was not written by save_cache")
     infos = {i.filename: i for i in z.infolist()}
     if _MANIFEST not in infos or infos[_MANIFEST].file_size > 64 << 20:
         raise no_file

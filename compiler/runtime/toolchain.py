@@ -145,7 +145,7 @@ def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError as e:
-        raise ToolchainError(f"the C++ compiler is given as {command!r}, which is no command: {e}") from None
+        raise ToolchainError(f"the C++ compiler is given as {command!r}, which is not a command: {e}") from None
 
 
 def forget() -> None:
@@ -269,9 +269,7 @@ def _wait_any(running: list) -> None:
     while all(j[1].poll() is None for j in running):
         for unit, _, _, began in running:
             if time.perf_counter() - began > MOST_SECONDS:
-                raise ToolchainError(
-                    f"the C++ compiler has not ended on kernel {unit.title} after {MOST_SECONDS:.0f} s"
-                )
+                raise ToolchainError(f"the C++ compiler did not finish kernel {unit.title} within {MOST_SECONDS:.0f} s")
         time.sleep(nap)
         nap = min(nap * 1.2, 0.01)
 

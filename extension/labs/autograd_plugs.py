@@ -68,7 +68,7 @@ def _choose(keep: Callable, cut: Any, joint: Any, dear: Any) -> list[Any]:
     kept, by_name = set(names), {v.name: v for v in values}
     for name in kept:
         if name not in by_name or by_name[name].kind == "view":
-            raise ValueError(f"{keep.__name__} keeps {name!r}, which is no value that can be kept")
+            raise ValueError(f"{keep.__name__} keeps {name!r}, which can't be kept")
     todo = [v.name for v in values if v.wanted]
     seen: set[str] = set()
     while todo:
@@ -76,7 +76,9 @@ def _choose(keep: Callable, cut: Any, joint: Any, dear: Any) -> list[Any]:
         if v.name in seen or v.name in kept or v.kind == "input":
             continue
         if v.kind == "dear":
-            raise ValueError(f"backward needs {v.name!r}; it is dear, and {keep.__name__} does not keep it")
+            raise ValueError(
+                f"backward needs {v.name!r}; it is expensive to compute again, and {keep.__name__} does not keep it"
+            )
         seen.add(v.name)
         todo += v.reads
     return [n for name, n in nodes.items() if name in kept or by_name[name].kind == "input"]

@@ -160,13 +160,13 @@ def _run(k: GeneratedKernel, target: Any, opts: Any, step: bool) -> int:
 
 def _failed(name: str, how: int, why: int) -> Exception:
     if how == -3:
-        return RuntimeError(f"the kernel {name} has not ended after {MOST_STEPS} instructions: does its loop end?")
+        return RuntimeError(f"the kernel {name} is still running after {MOST_STEPS} instructions: does its loop end?")
     if how == -2:
         if why == 77:
             return Uncounted("instructions can't be counted here: the system forbids ptrace (seccomp, or Yama)")
         return RuntimeError(f"the kernel {name} can't be tried: exit status {why}")
     if why in (signal.SIGALRM, signal.SIGKILL):
-        return RuntimeError(f"the kernel {name} has not ended after {SECONDS} s: does its loop end?")
+        return RuntimeError(f"the kernel {name} is still running after {SECONDS} s: does its loop end?")
     if why in (signal.SIGSEGV, signal.SIGBUS):
         return IndexError(f"the kernel {name} reads or writes outside of its tensors: look at its last elements")
     return RuntimeError(f"the kernel {name} crashed: {signal.Signals(why).name}")

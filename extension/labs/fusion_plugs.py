@@ -147,5 +147,5 @@ def _checked(groups: Any, names: Sequence[str], who: str) -> list[list[str]]:
             raise ValueError(f"{who} has {name!r} in {flat.count(name)} groups; each operator belongs to one")
     extra = [name for name in flat if name not in names]
     if extra:
-        raise ValueError(f"{who} names {extra[0]!r}, which is no operator of the program: {', '.join(names)}")
+        raise ValueError(f"{who} names {extra[0]!r}, which is not an operator of the program: {', '.join(names)}")
     return [list(g) for g in groups if g]

@@ -146,7 +146,7 @@ def _captured(graph: torch.fx.Graph, values: dict[str, Any], name: str) -> tuple
             single = isinstance(result, torch.fx.Node)
             flat = (result,) if single else tuple(result)
             if not all(isinstance(n, torch.fx.Node) for n in flat):
-                raise Decline("a result that is no tensor of the graph")
+                raise Decline("a result that is not a tensor of the graph")
             node.args = (flat,)
             continue
         else:

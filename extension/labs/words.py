@@ -110,7 +110,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "solutions and hidden tests are in the instructor's package alone, which is not installed here.",
         "答案和隐藏测试只在教师包里，这里没有安装。",
     ),
-    "not_a_lab": ("{file} is no notebook of a lab: {reason}", "{file} 不是实验笔记本：{reason}"),
+    "not_a_lab": ("{file} is not a notebook of a lab: {reason}", "{file} 不是实验笔记本：{reason}"),
     "best": ("your best", "你的最好成绩"),
     "now": ("now", "现在"),
     "one_kernel": ("1 kernel, {bytes} bytes", "1 个内核，{bytes} 字节"),

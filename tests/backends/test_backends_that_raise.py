@@ -89,7 +89,9 @@ def test_what_a_backend_made_raises():
 
     with (
         config.patch(suppress_errors=True),
-        pytest.raises(tcompile.BackendError, match="what backend 'late' made of double raised Strange: late") as raised,
+        pytest.raises(
+            tcompile.BackendError, match="backend 'late' made code of double that raised Strange: late"
+        ) as raised,
     ):
         tcompile.compile(double, backend=late)(torch.ones(3))
     assert type(raised.value.__cause__) is Strange

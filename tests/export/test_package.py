@@ -182,7 +182,7 @@ class TestFiles:
         return tmp_path / "p"
 
     def test_loading_warns_that_it_is_code(self, folder):
-        with pytest.warns(UserWarning, match="machine code.*only from whom you trust"):
+        with pytest.warns(UserWarning, match="machine code.*only from someone you trust"):
             tcompile.load_package(folder)
 
     @pytest.mark.parametrize("name", ["manifest.json", "weights.bin", "a kernel"])
@@ -224,9 +224,9 @@ class TestFiles:
         program.package(folder)
         same(tcompile.load_package(folder, trusted=True)(torch.zeros(4)), torch.ones(4))
         (tmp_path / "mine").mkdir()
-        with pytest.raises(ExportError, match="is there already, and is no package"):
+        with pytest.raises(ExportError, match="exists already and is not a package"):
             program.package(tmp_path / "mine")
-        with pytest.raises(CacheFileError, match="is no package: it lacks"):
+        with pytest.raises(CacheFileError, match="is not a package: it lacks"):
             tcompile.load_package(tmp_path / "mine", trusted=True)
 
     def test_weights_beside_it(self, tmp_path):
@@ -276,7 +276,7 @@ class TestRefused:
             return torch.empty_like(x)
 
         with pytest.raises(
-            ExportError, match="calls tcompile_package_test::twice, which is no operator of torch's own"
+            ExportError, match="calls tcompile_package_test::twice, which is not an operator of torch's own"
         ):
             tcompile.export(lambda x: twice(x) + 1, (torch.randn(3),)).package(tmp_path / "p")
         assert not (tmp_path / "p").exists()

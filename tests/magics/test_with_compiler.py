@@ -149,7 +149,7 @@ def test_what_a_stranger_meets_is_explained(shell):
     if not torch.cuda.is_available():
         r = report("%%tcompile -o r time=off suppress_errors=True\nz = torch.randn(4, device='cuda') + 1")
         assert r.summary.status == "error" and "internal error" not in str(r) and "cell raised" in r.summary.line
-        assert "asks for a GPU" in r.findings[0].text and "is_available" in r.findings[0].action
+        assert "uses a GPU" in r.findings[0].text and "is_available" in r.findings[0].action
     r = report("%%tcompile -o r time=off\n%%time\nz = torch.ones(3) + 1")
     assert (
         not r.graph_breaks

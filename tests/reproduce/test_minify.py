@@ -105,7 +105,7 @@ def test_a_predicate_says_what_failing_is(args):
 
 
 def test_what_does_not_fail_is_said(args):
-    with pytest.raises(tcompile.ReproduceError, match="does not show in the one graph.*agrees with eager"):
+    with pytest.raises(tcompile.ReproduceError, match="does not appear in the one graph.*agrees with eager"):
         tcompile.minify(lambda x: x.sin() + 1, (torch.randn(3),))
 
 

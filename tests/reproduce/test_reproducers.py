@@ -58,7 +58,7 @@ def test_a_graph_runs_by_itself_and_computes_what_it_computed():
             weight.copy_(mine)
     torch.testing.assert_close(space["program"](*args)[0], f(args[0], args[-1]))
     done = made.run()
-    assert done.status == 0 and "does not show" in done.output
+    assert done.status == 0 and "does not appear" in done.output
 
 
 def test_every_kernel_has_its_operations():

@@ -76,7 +76,7 @@ def test_a_fresh_process_compiles_nothing(saved, tmp_path, monkeypatch):
 
 def test_loading_warns_that_it_is_code(saved, tmp_path, monkeypatch):
     elsewhere(monkeypatch, tmp_path)
-    with pytest.warns(UserWarning, match="machine code.*only from whom you trust"):
+    with pytest.warns(UserWarning, match="machine code.*only from someone you trust"):
         tcompile.load_cache(saved)
 
 
@@ -114,8 +114,8 @@ def made_by(**other):
 
 
 CHANGED = {
-    "another kind": (dict(manifest=lambda said: said.update(kind="a notebook")), "no file of save_cache"),
-    "no members": (dict(manifest=lambda said: said.pop("members")), "no file of save_cache"),
+    "another kind": (dict(manifest=lambda said: said.update(kind="a notebook")), "not written by save_cache"),
+    "no members": (dict(manifest=lambda said: said.pop("members")), "not written by save_cache"),
     "a later format": (dict(manifest=lambda said: said.update(format=2)), "has format 2"),
     "another version": (made_by(tcompile="9.9"), "saved by tcompile '9.9'"),
     "another processor": (made_by(processor="abc"), "processor whose instructions"),

@@ -365,7 +365,7 @@ def _check_values(name: str, args: list) -> None:
     if last in _INTEGER_DIVISION and all(map(_whole, args[:2])):
         divisor = args[0] if last.startswith("__r") else args[1]
         if type(divisor) is not int or divisor == 0:
-            raise Break("numpy", "integers are divided, where numpy gives 0 for a division by 0")
+            raise Break("numpy", "integers are divided, and numpy gives 0 where it divides by 0")
     if last in _POWERS and all(map(_whole, args[:2])):
         exponent = args[0] if last == "__rpow__" else args[1]
         if type(exponent) is not int or exponent < 0:
@@ -404,9 +404,7 @@ def _wrapped(m: Machine, name: str, result: Any, like: Any, args: list) -> Any:
         shares = any(type(a) is Array and a._tensor.tt_storage is result.tt_storage for a in args)
         if shares != like.shares or not like.writeable:
             if not shares or not like.writeable:
-                raise Break(
-                    "numpy", f"numpy's {name} gives a view of memory, which torch does not, or one that is read-only"
-                )
+                raise Break("numpy", f"numpy's {name} gives a view that torch does not give, or one that is read-only")
             result = tensor_calls.call_method(m, result, "clone", [], {})
         elif like.contiguous and not shares and not result.is_contiguous():
             result = tensor_calls.call_method(m, result, "contiguous", [], {})

@@ -284,7 +284,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "rng_state",
-        r"generator",
+        r"[gG]enerator",
         "a torch.Generator is given to an operator",
         "seed torch's default generator before the compiled region",
     ),
@@ -354,7 +354,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "tensor_data",
         "",
-        "the memory of a tensor is exchanged by .data",
+        "the memory of a tensor is replaced through .data",
         "write x.detach().copy_(value), which writes into the memory that the tensor has",
     ),
     Cause(

@@ -560,7 +560,7 @@ def _fallback(m: Machine, obj: Any, t: type, name: str) -> Any:
             _guard_absent(m, obj, t, source, name)
         return m.call(custom, [obj, name])
     if custom is not MISSING:
-        raise Break("unsupported", f"`{name}` is looked up by a __getattr__ of {t.__name__} that is no function")
+        raise Break("unsupported", f"`{name}` is looked up by a __getattr__ of {t.__name__} that is not a function")
     raise Raised(_missing(m, obj, t, name))
 
 

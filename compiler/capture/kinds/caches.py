@@ -55,7 +55,7 @@ def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
     given = [_key(m, a) for a in args], {k: _key(m, v) for k, v in kwargs.items()}
     late = bool(m.effects or m.graph.written)
     if len(m.graph.scopes) > 1 or late and not constant_only((*given[0], *given[1].values())):
-        raise Break("c_call", f"the cached function {name} is called after effects that it may see")
+        raise Break("c_call", f"the cached function {name} is called after side effects that it may see")
     before, calls = len(m.effects.entries), m.graph.calls
     try:
         result = m.call(
@@ -74,7 +74,7 @@ def _ask(m: Machine, fn: Any, name: str, args: list, kwargs: dict) -> Any:
         raise Break("c_call", f"the cached function {name} caches nothing")
     value = specialize(result)
     if late and not const_equal(value, _without_effects(fn, name, args, kwargs)):
-        raise Break("c_call", f"the cached function {name} is called after effects that it sees")
+        raise Break("c_call", f"the cached function {name} is called after side effects that it sees")
     if type(value) not in ATOMS and not isinstance(value, _SHARED):
         # It is told by its identity: the cache is asked now. An atom waits for the entry, which asks as often as the
         # program does: cache_info() counts that.
@@ -101,7 +101,7 @@ def _without_effects(fn: Any, name: str, args: list, kwargs: dict) -> Any:
     try:
         return fn.__wrapped__(*args, **kwargs)
     except Exception:
-        raise Break("c_call", f"the cached function {name} raises without effects that come before it") from None
+        raise Break("c_call", f"the cached function {name} raises, though no side effect came before it") from None
 
 
 def _key(m: Machine, value: Any) -> Any:

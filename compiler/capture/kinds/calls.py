@@ -320,8 +320,8 @@ def _call_weakref(m: Machine, ref: Any, args: list, kwargs: dict) -> Any:
     if m.referenced:
         raise Plainly(
             "lifetime",
-            "a weak reference is read after its object may be gone",
-            "ask before, or outside of the compiled region",
+            "a weak reference is read when its object may be gone",
+            "read it before the compiled region, or outside of it",
         )
     if not world.is_outside(ref):  # made inside (weak_reference), to an object from outside
         return target

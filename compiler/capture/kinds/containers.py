@@ -443,7 +443,7 @@ def _state_of(m: Machine, mapping: Any, key: TraceTensor | Subclassed) -> Any:
                 return m.world.load(mapping[real], source, "state of a parameter")
     raise Break(
         "optimizer",
-        "a tensor that is none of its parameters has state",
+        "a tensor has state that is not one of its parameters",
         "no change is needed: the code before and after it is compiled",
     )
 

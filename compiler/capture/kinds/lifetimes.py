@@ -135,4 +135,4 @@ def released_by(obj: Any, name: str, args: list) -> list[Any]:
 
 @function(sys.getrefcount, gc.get_referrers, gc.get_objects, weakref.getweakrefcount, weakref.getweakrefs)
 def counted_(m: Machine, *args: Any) -> Any:
-    raise Plainly("lifetime", "the code asks who holds an object", "ask outside of the compiled region")
+    raise Plainly("lifetime", "the code asks who holds an object", "read it outside of the compiled region")

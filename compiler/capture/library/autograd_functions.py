@@ -120,7 +120,7 @@ def _with_defaults(m: Machine, forward: Any, args: tuple, kwargs: dict) -> tuple
         raise Break(
             "autograd_function",
             "a custom autograd function's forward takes keywords",
-            "let it take its arguments by position",
+            "take its arguments by position",
         )
     slots = bind(m, forward, list(args), kwargs)
     return (*(slots[i] for i in range(code.co_argcount)), *slots.get(code.co_argcount, ()))
@@ -181,7 +181,7 @@ def _with_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
             if not made:
                 raise Break("autograd_function", "a custom autograd function returns no tensor")
             if len({id(r) for r in made}) != len(made):
-                raise Break("autograd_function", "a custom autograd function returns one tensor twice")
+                raise Break("autograd_function", "a custom autograd function returns the same tensor twice")
             produced = [graph.arg(r) for r in made]
             backward, has_grad, once = _backward(m, cls, ctx, args, results, made)
         kept = list(backward.lifted)
@@ -237,7 +237,7 @@ def _gradient_dtypes(ctx: CapturedContext, results: list, made: list[TraceTensor
     ):
         raise Break(
             "autograd_function",
-            "a custom autograd function leaves the dtype of a gradient open",
+            "a custom autograd function does not name the dtype of a gradient",
             "name the dtype in set_output_grad_dtype",
         )
     return [d or r.dtype for d, r in zip(asked, results) if isinstance(r, TraceTensor)]

@@ -90,15 +90,15 @@ def refuse_operator(m: Machine, op: Any, requires_grad: bool) -> None:
     if any(op_info(o).kind == "view" for o in overloads):
         raise Break(
             "unsupported",
-            f"{name} gives a view of what it is given, and nobody knows of which part",
-            "let it return a copy, or make the view with torch's own functions",
+            f"{name} gives a view of what it is given, and of which part is not known",
+            "return a copy from it, or make the view with torch's own functions",
         )
     if not requires_grad:
         return
     if not all(_has_formula(o.name()) for o in overloads):
         raise Break(
             "unsupported",
-            f"nobody has registered the gradients of {name}: eager records what its kernel calls",
+            f"{name} has no registered gradients: eager records what its kernel calls",
             "register them (torch.library.register_autograd), or call it under torch.no_grad()",
         )
     operators: Any = OPDEFS

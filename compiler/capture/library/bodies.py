@@ -165,7 +165,7 @@ class Purity:
 
     def check(self) -> None:
         if self._state() != self.before:
-            raise Break("higher_order", f"{self.what} has side effects", "let it only compute and return values")
+            raise Break("higher_order", f"{self.what} has side effects", "only compute and return values in it")
 
 
 def _fingerprint(value: Any, seen: dict[int, Any], depth: int) -> None:

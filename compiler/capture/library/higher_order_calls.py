@@ -206,7 +206,7 @@ def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **k
     carried = m.deep_plain(carried_inputs)
     template, tensors = Template.of(carried)
     if len(tensors) != len(template.leaves):
-        raise Break("higher_order", "torch.while_loop carries values that are no tensors", "carry 0-dim tensors")
+        raise Break("higher_order", "torch.while_loop carries values that are not tensors", "carry 0-dim tensors")
     if _needs_grad(tensors):
         raise Break("higher_order", "torch.while_loop is applied to tensors that need a gradient")
     pure = Purity(m, "the body of torch.while_loop", cond_fn, body_fn)
@@ -219,7 +219,7 @@ def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **k
         lifted_of.append(body.lifted)
     flag = leaves_of(bodies[0].result)
     if len(flag) != 1 or flag[0].numel() != 1:
-        raise Break("higher_order", "the condition of torch.while_loop is no tensor of one element")
+        raise Break("higher_order", "the condition of torch.while_loop is not a tensor of one element")
     out = leaves_of(bodies[1].result)
     if len(out) != len(tensors) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(out, tensors)):
         raise Break("higher_order", "the body of torch.while_loop changes the shape or dtype of what it carries")
@@ -287,7 +287,7 @@ def _scan(
 def _tensors_only(value: Any, what: str) -> tuple[Template, list]:
     template, tensors = Template.of(value)
     if len(tensors) != len(template.leaves):
-        raise Break("higher_order", f"{what} gets values that are no tensors")
+        raise Break("higher_order", f"{what} gets values that are not tensors")
     return template, tensors
 
 

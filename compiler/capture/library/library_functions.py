@@ -122,7 +122,7 @@ def weak_proxy(m: Machine, *args: Any) -> Any:
 @python_function(("copy", "deepcopy"))
 def deepcopy_(m: Machine, value: Any, memo: Any = None) -> Any:
     if memo is not None:
-        raise Break("unsupported", "copy.deepcopy with a memo of the program's")
+        raise Break("unsupported", "copy.deepcopy is given a memo by the program")
     done: dict[int, tuple[Any, Any]] = {}
     made = _deep_copy(m, value, done)
     copied = (m.world.source_of(original) for original, copy_ in done.values() if copy_ is not original)

@@ -176,7 +176,7 @@ def bound_attribute(m: Machine, t: TraceTensor, cls: type, name: str, raw: Any) 
     if isinstance(getter, types.FunctionType):
         return m.call(getter, [raw, t, cls])
     if getter is not MISSING and not isinstance(raw, (type, types.BuiltinFunctionType)):
-        raise Break("unknown_object", f"torch.Tensor.{name} was exchanged for a {kind.__name__}")
+        raise Break("unknown_object", f"torch.Tensor.{name} was replaced by a {kind.__name__}")
     return m.world.load(raw, S.attr(m.world.anchor(cls), name), "class attribute")
 
 

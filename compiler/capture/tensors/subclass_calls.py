@@ -126,7 +126,9 @@ METHODS["as_subclass"] = _as_subclass_method
 def _new(m: Machine, cls: type, *args: Any, **kwargs: Any) -> Any:
     """torch.Tensor.__new__(cls, tensor)."""
     if cls is torch.Tensor or len(args) != 1 or kwargs or type(args[0]) not in (TraceTensor, Subclassed):
-        raise Break("unsupported", f"a tensor of class {cls.__name__} is constructed from something else than a tensor")
+        raise Break(
+            "unsupported", f"a tensor of class {cls.__name__} is constructed from something that is not a tensor"
+        )
     plain = args[0] if type(args[0]) is TraceTensor else args[0].plain
     if plain.tt_wrapper is not None:
         raise Break("unsupported", f"a tensor of class {cls.__name__} is made of one of a wrapper subclass")

@@ -329,7 +329,7 @@ def call_function(m: Machine, fn: Callable, args: list, kwargs: dict) -> Any:
         args = _recurrent_arguments(m, name, args, kwargs)
     _note_writes(m, fn, name, args, kwargs)
     if kwargs.get("generator") is not None:
-        raise Break("rng_state", "a random generator object is used")
+        raise Break("rng_state", "a torch.Generator is used")
     if not holds_tensor(args) and (factory := factory_overload(fn, args, kwargs)) is not None:
         m.world.state("default_dtype", torch.get_default_dtype())
         return _finish(m, "call_function", fn, args, kwargs, m.native(call_factory_overload, factory, args, kwargs))
@@ -463,7 +463,7 @@ def call_method(m: Machine, obj: TraceTensor, name: str, args: list, kwargs: dic
     if _writes_itself(name):
         m.graph.writes_to(obj)
     if kwargs.get("generator") is not None:
-        raise Break("rng_state", "a random generator object is used")
+        raise Break("rng_state", "a torch.Generator is used")
     result = _run(m, getattr(obj, name), args, kwargs)
     target = method_target(name)
     return _finish(m, "call_method" if target is name else "call_function", target, [obj, *args], kwargs, result)

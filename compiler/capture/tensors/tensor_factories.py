@@ -161,7 +161,7 @@ def _tensor_of_numbers(m: Machine, data: Any, kwargs: dict) -> Any:
 def _refuse_factory(args: list, kwargs: dict) -> None:
     """Break for what cannot be made on the meta device, or is no plain value."""
     if kwargs.get("generator") is not None:
-        raise Break("rng_state", "a random generator object is used")
+        raise Break("rng_state", "a torch.Generator is used")
     if kwargs.get("out") is not None:
         raise Break("unsupported", "a factory function with out=")
     for a in (*args, *kwargs.values()):

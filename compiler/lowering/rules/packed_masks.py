@@ -39,7 +39,7 @@ def pack_bits(lo: Lowering, node: Any, mask: Ref, order: Sequence[int]) -> Ref:
 @rule(mask_bits.UNPACK)
 def unpack_bits(lo: Lowering, node: Any, kept: Ref, size: Sequence[Any], order: Sequence[int]) -> Ref:
     if torch.device(lo._device()).type != "cuda":
-        raise NoRule("bits, which a GPU's kernels alone read")
+        raise NoRule("bits, which only kernels on a GPU read")
     b, source = lo.realise(kept), node.args[0]
     if b.kind != "input" or any(u.target is not mask_bits.UNPACK for u in source.users):
         b = lo.view(b, b.shape, b.stride, 0, bits=True)  # (words that are drawn in this graph, for one)

@@ -226,7 +226,7 @@ def drawing_device(lo: Lowering) -> int:
     if device.type != "cuda" or torch.version.hip is not None:
         raise NoRule(_LEFT_OUT + "torch's to draw")
     if lo.opts.get("cudagraphs") and not philox.draws_in_graphs(device.index or 0):
-        raise NoRule(_LEFT_OUT + "a CUDA graph in which this torch's kernels alone can draw")
+        raise NoRule(_LEFT_OUT + "a CUDA graph, in which only this torch's own kernels can draw")
     return device.index or 0
 
 
@@ -295,7 +295,7 @@ def eager_dropout(lo: Lowering, node: Any, x: Ref, p: Any, train: bool | None) -
     meta = node.args[0].meta["val"]
     vector = philox.neighbours(x.dtype, device)
     if not vector:
-        raise NoRule(_LEFT_OUT + "this torch draws otherwise")
+        raise NoRule(_LEFT_OUT + "this torch draws in another way")
     dense = _dense(tuple(meta.shape), tuple(meta.stride))
     begin, laid = _begins(lo, node.args[0])
     whole = vector

@@ -227,7 +227,7 @@ def index_put(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None], values
     if values.ndim > n or any(
         not is_one(a) and not same(a, s) for a, s in zip(reversed(values.shape), reversed(shape))
     ):
-        raise NoRule("values of another shape than what they are written to")
+        raise NoRule("the shape of the values differs from the shape they are written to")
     return store_at(lo, b, shape, values.value, at, "add" if accumulate else "set")
 
 
@@ -247,7 +247,7 @@ def put_flat(lo: Lowering, node: Any, x: Ref, ids: Ref, source: Ref, accumulate:
     may_write(lo, "add" if accumulate else "set", x.dtype)
     b = start(lo, x)
     if not same(numel(ids.shape), numel(source.shape)):
-        raise NoRule("values of another number than what they are written to")
+        raise NoRule("the number of values differs from the number of elements they are written to")
     source = reshape(source, ids.shape)
     total: Any = 1
     for s in b.shape:

@@ -29,7 +29,7 @@ def library() -> ctypes.CDLL:
         except OSError:
             continue
     raise RuntimeError(
-        "NVRTC is not there: neither the package nvidia-cuda-nvrtc beside torch nor libnvrtc.so of a CUDA toolkit"
+        "NVRTC was not found: neither the package nvidia-cuda-nvrtc nor libnvrtc.so of a CUDA toolkit is installed"
     )
 
 

@@ -220,7 +220,7 @@ def _note(k: GeneratedKernel, key: str, trials: list[dict[str, Any]], best: Choi
 
 def _give_up(k: GeneratedKernel, e: Exception) -> None:
     torch.cuda.empty_cache()
-    events.fallback("autotune", f"{k.name} keeps the tiles of the rules: {str(e).splitlines()[0][:200]}")
+    events.fallback("autotune", f"{k.name} keeps the tile sizes that the rules chose: {str(e).splitlines()[0][:200]}")
 
 
 def _printed(k: GeneratedKernel, c: Choices, target: GpuTarget, opts: Any) -> GeneratedKernel:

@@ -235,7 +235,7 @@ def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float, 
         events.emit("cache", key=key, hit=True, reason="", what=f"choice of {c.kernel.name}")
     elif time.perf_counter() > until or c.kernel.name not in compiled:
         events.emit(
-            "progress", text=f"the search ends with its budget; {c.kernel.name} stays the library's", done=1, total=1
+            "progress", text=f"the search ends with its budget; {c.kernel.name} is left to the library", done=1, total=1
         )
         return False
     else:
@@ -253,7 +253,7 @@ def _wins(c: Candidate, target: GpuTarget, index: int, opts: Any, until: float, 
             KeyError,
         ) as e:  # memory, a call that no CUDA graph can hold, a size that has no hint
             torch.cuda.empty_cache()
-            events.fallback("autotune", f"{c.kernel.name} stays the library's: {str(e).splitlines()[0][:200]}")
+            events.fallback("autotune", f"{c.kernel.name} is left to the library: {str(e).splitlines()[0][:200]}")
             return False
         cache.put_note(key, json.dumps(trials))
         if best is not None:

@@ -93,7 +93,7 @@ def read_lab(folder: Path) -> Lab:
     for c in cells:
         if c.kind in ("test", "hidden"):
             if c.name not in exercises:
-                raise LabError(f"{path}:{c.line}: a test of {c.name!r}, which is no exercise of this lab")
+                raise LabError(f"{path}:{c.line}: a test of {c.name!r}, which is not an exercise of this lab")
             tests += _tests_of(path, c)
     if len({t.name for t in tests}) < len(tests):
         raise LabError(f"{path}: two tests have one name")

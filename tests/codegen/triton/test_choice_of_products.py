@@ -186,7 +186,7 @@ def test_a_search_without_time_or_memory_leaves_the_library(device):
     device.failing = True
     assert not wins(candidate(), float("inf"))
     assert any(
-        kind == "fallback" and "stays the library's: CUDA out of memory" in f["reason"] for kind, f in device.heard
+        kind == "fallback" and "is left to the library: CUDA out of memory" in f["reason"] for kind, f in device.heard
     )
 
 

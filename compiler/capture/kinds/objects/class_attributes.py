@@ -151,7 +151,7 @@ def _class_method(m: Machine, cls: type, name: str, raw: classmethod) -> Any:
 
 def _property_of_class(m: Machine, cls: type, raw: property) -> Any:
     if sys.version_info >= (3, 13) or not isinstance(raw.fget, types.FunctionType):
-        raise Break("unsupported", "a classmethod of something else than a function is used")
+        raise Break("unsupported", "a classmethod is used that does not wrap a function")
     if not is_trusted_module(raw.fget.__module__ or ""):
         m.world.anchor(raw.fget)
     return m.call(raw.fget, [cls])
@@ -218,7 +218,8 @@ def refuse_odd_descriptor(raw: Any, name: str, method: Any) -> None:
     """Break for a descriptor whose method is neither a plain function nor of C: a mock, a partial."""
     if method is not MISSING and not isinstance(raw, type) and not isinstance(method, types.WrapperDescriptorType):
         raise Break(
-            "unknown_object", f"a descriptor of class {type(raw).__name__} is used, whose {name} is no plain function"
+            "unknown_object",
+            f"a descriptor of class {type(raw).__name__} is used, whose {name} is not a plain function",
         )
 
 

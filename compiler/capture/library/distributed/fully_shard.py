@@ -176,7 +176,7 @@ def _only_hooks_do(root: Any) -> str:
                 for owner, name in _places(p):
                     owners.setdefault(id(owner), (owner, set()))[1].add(name)
     if any(p is not None and k not in names for o, names in owners.values() for k, p in o._parameters.items()):
-        return "a module has parameters that are parted, and others that are not"
+        return "a module has parameters that are sharded, and others that are not"
     return ""
 
 
@@ -189,11 +189,11 @@ def _of_group(group: Any) -> str:
         if getattr(value, "name", value) != wanted:
             return reason
     if type(group.mesh_info) not in (FSDPMeshInfo, HSDPMeshInfo):
-        return "it is not parted along a dimension of a mesh"
+        return "it is not sharded along a dimension of a mesh"
     if type(group.mesh_info) is HSDPMeshInfo and group.reduce_grads and not group.all_reduce_grads:
         return "gradients are exchanged within a part of the mesh alone"
     if group.post_forward_mesh_info not in (None, group.mesh_info):
-        return "parameters are parted in another way after forward"
+        return "parameters are sharded in another way after forward"
     communication = (type(group._all_gather_comm), type(group._reduce_scatter_comm))
     if communication != (collectives.DefaultAllGather, collectives.DefaultReduceScatter):
         return "the program says how tensors are exchanged"
@@ -211,7 +211,7 @@ def _of_parameter(p: Any, group: Any) -> str:
     if p.offload_to_cpu:
         return "parameters lie in the CPU's memory"
     if p.fsdp_placement.dim != 0:
-        return "a parameter is parted along another dimension than its first"
+        return "a parameter is sharded along another dimension than its first"
     if getattr(p, "is_spmd_types", False) or getattr(group.mesh_info, "is_spmd_mesh", False):
         return "parameters are placed on a mesh of all dimensions"
     local = p.sharded_param._local_tensor
@@ -260,7 +260,7 @@ def pre_forward(m: Machine, state: Any, module: Any, args: Any, kwargs: Any) -> 
         m.unsharding = _begun(m, state, args, kwargs)
     known = m.unsharding
     if not any(s is state for s in states_of(known.root)) or id(state) in known.open:
-        raise Break("disabled", _RUNS + "a module of another call, or one that calls itself, is parted")
+        raise Break("disabled", _RUNS + "a module of another call, or one that calls itself, is sharded")
     if not known.open and state is not known.root:
         raise Break("disabled", _RUNS + "the outermost module is called outside")
     policy = state._mp_policy

@@ -50,7 +50,7 @@ def _refuse_parted_otherwise(m: Machine, belonging: list) -> None:
     if not parted:
         return
     if type(p) is not Subclassed or type(grad) is not Subclassed:
-        raise Break("optimizer", f"a parameter or its gradient is no {parted[0].tensor_class.__name__}")
+        raise Break("optimizer", f"a parameter or its gradient is not a {parted[0].tensor_class.__name__}")
     for t in parted:
         if not is_dtensor(t.tensor_class):
             raise Break("optimizer", f"a tensor of class {t.tensor_class.__name__} is updated")
@@ -58,6 +58,6 @@ def _refuse_parted_otherwise(m: Machine, belonging: list) -> None:
             raise Break("optimizer", f"a {t.tensor_class.__name__} is updated with one that was made inside")
     specs = [m.world.reals[id(t)]._spec for t in parted]
     if any(s.mesh is not specs[0].mesh or s.placements != specs[0].placements for s in specs):
-        raise Break("optimizer", "a DTensor and its gradient or its state are parted in other ways")
+        raise Break("optimizer", "a DTensor and its gradient or state are sharded in different ways")
     if any(place.is_partial() for place in specs[0].placements):
         raise Break("optimizer", "a DTensor is updated before its parts are added up")
