@@ -9,9 +9,11 @@ those have one.
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import os
 import sys
+import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -19,7 +21,7 @@ from typing import Any, Hashable, Iterator
 
 from .errors import OptionError
 
-__all__ = ["MODES", "OPTIONS", "Option", "Options", "defaults", "patch"]
+__all__ = ["MODES", "OPTIONS", "Option", "Options", "defaults", "options_number", "patch"]
 
 
 @dataclass(frozen=True)
@@ -389,6 +391,34 @@ class Options:
     def values(self) -> tuple:
         """What all options are now, in the order of the table."""
         return tuple(map(self.get, OPTIONS))
+
+
+_numbers = itertools.count(1)
+_number_of: dict[tuple, int] = {}
+_number_of_object: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def _object_number(value: Any) -> int | None:
+    """A number of this object's own, without keeping it alive; None where that cannot be."""
+    try:
+        return _number_of_object.setdefault(value, next(_numbers))
+    except TypeError:  # no weak references to it, or no hash
+        return None
+
+
+def options_number(opts: Options, to_backend: bool, replaced: tuple) -> int:
+    """A number for a set of options: what library code was compiled to under it serves all engines of that set, and no
+    others. `to_backend`: whether a backend gets keywords of its own; `replaced`: what stands for stages.
+    """
+    named = isinstance(opts.backend, str)
+    backend = opts.backend if named else None if to_backend else _object_number(opts.backend)
+    choose = opts.given.get("guard_filter_fn")
+    filtered = 0 if choose is None else _object_number(choose)
+    if backend is None or filtered is None:
+        return next(_numbers)
+    given = tuple(sorted((k, repr(v)) for k, v in opts.given.items()))
+    key = (opts.mode, backend, opts.fullgraph, opts.dynamic, given, filtered, replaced)
+    return _number_of.setdefault(key, next(_numbers))
 
 
 class _Config(ModuleType):

@@ -5,6 +5,6 @@ the captured graph as it is; any callable `backend(gm, example_inputs) -> callab
 backend registered with torch (through the adapter registered.py). stock.py runs stock torch.compile as a comparison.
 """
 
-from .registry import BACKENDS, compile_graph, list_backends, register_backend, resolve
+from .registry import BACKENDS, compiler_of, list_backends, register_backend, resolve
 
-__all__ = ["BACKENDS", "compile_graph", "list_backends", "register_backend", "resolve"]
+__all__ = ["BACKENDS", "compiler_of", "list_backends", "register_backend", "resolve"]

@@ -1,4 +1,4 @@
-"""The table of backends by name, and the one call that uses them."""
+"""The table of backends by name, and what compiles a graph by each."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from ..config import Options
 from ..errors import BackendError, OptionError
 from ..runtime.dispatch import disabled
 
-__all__ = ["BACKENDS", "compile_graph", "list_backends", "register_backend", "resolve"]
+__all__ = ["BACKENDS", "compiler_of", "list_backends", "register_backend", "resolve"]
 
 Backend = Callable[..., Callable]
+Compiler = Callable[[CapturedGraph, Options], Callable[..., tuple]]
 BACKENDS: dict[str, Backend] = {}
 _OWN = (
     "tcompile",
@@ -74,50 +75,44 @@ def resolve(backend: Any) -> Any:
     )
 
 
-def compile_graph(
-    captured: CapturedGraph, opts: Options, backend_options: dict[str, Any] | None = None
-) -> Callable[..., tuple]:
-    """Run the backend that `opts` names on a captured graph."""
+def compiler_of(captured: CapturedGraph, opts: Options, backend_options: dict[str, Any]) -> Compiler:
+    """What compiles a captured graph under `opts`: the stages, with the bridge to autograd around them where gradients
+    are asked for, or the adapter of another backend. Raises NotImplementedError where kernels can't be made for the
+    graph's tensors, with the reason."""
+    from .. import stages
+    from ..autograd import bridge
+
     b = opts.backend
     if b == "eager":
-        return captured.graph_module.forward
+        return _as_captured
+    if b == "aot_eager":
+        return bridge.aot_eager
     if b in _OWN:
-        return _own(captured, opts)
+        _check_devices(captured, opts)
+        return bridge.compile_with_grad if bridge.wants_gradients(captured) else stages.compile_captured
     if isinstance(b, str) and b not in BACKENDS:
         from . import registered
 
-        fn: Backend = registered.lookup(b)
-    else:
-        fn = BACKENDS[b] if isinstance(b, str) else b
-    symbolic = any(
+        return functools.partial(_by_other, registered.lookup(b), backend_options)
+    return functools.partial(_by_other, BACKENDS[b] if isinstance(b, str) else b, backend_options)
+
+
+def _as_captured(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
+    return captured.graph_module.forward
+
+
+def _by_other(
+    fn: Backend, backend_options: dict[str, Any], captured: CapturedGraph, opts: Options
+) -> Callable[..., tuple]:
+    """A backend of other people's, which takes a GraphModule and example inputs, and no symbols."""
+    make = functools.partial(_call_backend, fn, backend_options, captured)
+    if any(
         i.kind == "int" or i.spec is not None and any(type(n) is not int for n in i.spec.shape) for i in captured.inputs
-    )
-    make = functools.partial(_call_backend, fn, backend_options or {}, captured)
-    if symbolic:
+    ):
         from .registered import SymbolicGraph
 
         return SymbolicGraph(make, captured, opts.get("recompile_limit"))
     return make(captured.graph_module, list(captured.example_inputs))
-
-
-def _own(captured: CapturedGraph, opts: Options) -> Callable[..., tuple]:
-    """This compiler's pipeline, or its graphs by torch's kernels ("aot_eager"). A graph that it has no way to take runs
-    by torch's kernels as it was captured, and an event says so.
-    """
-    from .. import stages
-    from ..autograd import bridge
-    from ..graph.tensor import DataDependentError
-
-    try:
-        if opts.backend == "aot_eager":
-            return bridge.aot_eager(captured, opts)
-        _check_devices(captured, opts)
-        if bridge.wants_gradients(captured):
-            return bridge.compile_with_grad(captured, opts)
-        return stages.compile_captured(captured, opts)
-    except (NotImplementedError, DataDependentError) as why:
-        events.fallback(captured.name, f"{why}; the graph runs by torch's own kernels")
-        return undone(captured)
 
 
 def _check_devices(captured: CapturedGraph, opts: Options) -> None:

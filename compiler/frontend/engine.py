@@ -24,19 +24,21 @@ from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from .. import events, stages
 from ..autograd.modes import without_saved_tensor_hooks
-from ..backends import compile_graph
+from ..backends import compiler_of
 from ..capture.bytecode.memo import CodeMemo
 from ..capture.bytecode.resume import raising
 from ..capture.breaks.causes import PARTING
 from ..capture.entry.capture import CaptureOptions
 from ..capture.tensors.exchanged import special_method_exchanged
-from ..capture.breaks.failing import call_original
+from ..capture.breaks.failing import call_original, undone
 from ..capture.numbers.late_text import in_words
 from ..capture.numbers.tensor_reads import ASSUMED
 from ..capture.entry.result import CaptureResult, SkipFrame
+from ..graph.captured import CapturedGraph
+from ..graph.tensor import DataDependentError
 from ..capture.library.torch_marks import made_by_stock
 from ..capture.machine.signals import StateMade
-from ..config import Options
+from ..config import Options, options_number
 from ..errors import BackendError, FullGraphError, InternalError, OutdatedCapture, TCompileError, ToolchainError
 from ..guards.explain import explain_failure
 from ..guards.guard import Guard, GuardFailure
@@ -64,49 +66,8 @@ from ..runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_
 __all__ = ["Engine"]
 
 _numbers = itertools.count()
-_option_numbers: dict[tuple, int] = {}
 _ALIKE = 3  # times running that a loop is passed over for one reason before it is given up
 _OWN_BACKENDS = ("tcompile", "eager", "aot_eager")
-_backend_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-_next_number = itertools.count(1)
-
-
-def _weak_number(value: Any) -> int | None:
-    """A number of this object's own, without keeping it alive; None where that cannot be."""
-    try:
-        return _backend_numbers.setdefault(value, next(_next_number))
-    except TypeError:  # no weak references to it, or no hash
-        return None
-
-
-def options_number(opts: Options, backend_options: dict[str, Any] | None = None) -> int:
-    """A number for a set of options: what library code was compiled to under it serves all engines of that set, and no
-    others.
-    """
-    backend: Any = opts.backend
-    if not isinstance(backend, str):
-        backend = _weak_number(backend) if not backend_options else None
-    choose: Any = opts.given.get("guard_filter_fn")
-    if choose is not None:
-        choose = _weak_number(choose)
-        if choose is None:
-            return next(_next_number)
-    key = (
-        opts.mode,
-        backend,
-        opts.fullgraph,
-        opts.dynamic,
-        tuple(sorted((k, repr(v)) for k, v in opts.given.items())),
-        choose,
-        stages.replaced(),
-    )
-    if backend is None:
-        return next(_next_number)
-    number = _option_numbers.get(key)
-    if number is None:
-        number = _option_numbers[key] = next(_next_number)
-    return number
-
 
 # Errors that the machine is to blame for, not this compiler.
 _RUN_NATIVELY = ("break_", "__c_break_code", "__c_calling_code")  # names of an entry's namespace (capture/entry/)
@@ -125,7 +86,7 @@ class Engine:
         self.makers: list[Engine] = []  # of entries of others that serve here: they go on after breaks
         self.states: CodeMemo[FrameState] = CodeMemo()
         self.caches: CodeMemo[CodeCache] = CodeMemo()
-        self.number = options_number(opts, backend_options)
+        self.number = options_number(opts, bool(backend_options), stages.replaced())
         # Made code holds it as a constant, where the collector of cycles does not look: it must not hold the engine.
         self._dispatch = functools.partial(_resume_by, weakref.ref(self))
 
@@ -461,7 +422,7 @@ class Engine:
         if result.graph is not None:
             events.emit("graph", graph=result.graph, frame=name)
             made = stages.kernels_made()
-            compiled = compile_graph(result.graph, self.opts, self.backend_options)
+            compiled = self._compiled(result.graph)
             if self.work is not None:
                 self.work.kernels += stages.kernels_made() - made
             _guard_later_decisions(result)
@@ -519,6 +480,17 @@ class Engine:
                 result.graph.env.locate = _nowhere  # it knew the machine that captured, with all that it saw
         result.code = None  # code -> its cache -> entry -> code would never be collected
         return entry
+
+    def _compiled(self, graph: CapturedGraph) -> Callable[..., tuple]:
+        """What the backend makes of a graph. One that this compiler has no way to take runs by torch's kernels as it
+        was captured, and an event says so."""
+        try:
+            return compiler_of(graph, self.opts, self.backend_options)(graph, self.opts)
+        except (NotImplementedError, DataDependentError) as why:
+            if self.opts.backend not in _OWN_BACKENDS:
+                raise
+            events.fallback(graph.name, f"{why}; the graph runs by torch's own kernels")
+            return undone(graph)
 
     def _filter_guards(self, result: CaptureResult, func: types.FunctionType, args: tuple) -> None:
         """Leave out the guards that the program's own filter drops."""

@@ -129,18 +129,19 @@ def _backend(given: Any) -> Any:
     return given
 
 
-_compile_graph = engine.compile_graph
+_compiler_of = engine.compiler_of
 
 
-def _graph_taken_over(captured: Any, opts: Any, backend_options: Any = None) -> Any:
-    """The engine's call of its backend: a test's own that hands the graph to compile_fx is heard, and the graph goes
+def _graph_taken_over(captured: Any, opts: Any, backend_options: Any) -> Any:
+    """What the engine asks for a backend: a test's own that hands the graph to compile_fx is heard, and the graph goes
     through our stages.
     """
     if _names_inductor(opts.backend):
         taken = opts.backend(captured.graph_module, list(captured.example_inputs))
         if isinstance(taken, TakenOver) and taken.gm is captured.graph_module:
-            return _compile_graph(captured, type(opts)(opts.mode, "tcompile", opts.fullgraph, opts.dynamic, opts.given))
-    return _compile_graph(captured, opts, backend_options)
+            ours = type(opts)(opts.mode, "tcompile", opts.fullgraph, opts.dynamic, opts.given)
+            return lambda captured, _: _compiler_of(captured, ours, {})(captured, ours)
+    return _compiler_of(captured, opts, backend_options)
 
 
 # ------------------------------------------------------------------------------------------------ torch.compile and its
@@ -256,7 +257,7 @@ def _ours() -> None:
         tcompile.reset()
 
     torch._dynamo.reset = both
-    engine.compile_graph = _graph_taken_over
+    engine.compiler_of = _graph_taken_over
 
 
 # ------------------------------------------------------------------------------------------------ what both runs leave
