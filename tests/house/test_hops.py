@@ -11,7 +11,7 @@ import sys
 
 from .test_imports import ROOT
 
-SPINE, WHOLE_WAY = 14, 35
+SPINE, WHOLE_WAY = 12, 32
 
 
 def test_hops_of_one_tensor():

@@ -40,21 +40,25 @@ from .inline_policy import (
     runs_code,
 )
 from ..machine.nesting import passes_on
+from ..machine.programs import handler
 from ..machine.signals import Break, Plainly, Raised
 from ..library.torch_marks import is_allowed_in_graph, marked_call
 from ..library.watched_warnings import Warned, unless_it_warns
 from ...graph.tensor import TraceTensor
 from ..tensors.tensor_subclasses import answers_calls
-from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, is_placement, native_owner
+from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, NULL, is_placement, native_owner
 from ..arrays.numpy_arrays import call_numpy
 from .lookups import class_attribute
 from .objects.class_attributes import guarded_function
 from .parameters import bind
+from .containers import as_mapping
+from .elements import items
 
 if TYPE_CHECKING:
+    from ..machine.frame import Frame
     from ..machine.machine import Machine
 
-__all__ = ["call", "call_python", "call_torch_function"]
+__all__ = ["call", "call_python", "call_torch_function", "name_of"]
 
 _TRANSFORMS = torch.func.jacrev.__code__.co_filename
 _LRU = type(functools.lru_cache(lambda: None))
@@ -470,3 +474,55 @@ _OF_KIND: tuple[tuple[Any, Callable[[Machine, Any, list, dict], Any]], ...] = (
 )
 
 callables.FUNCTIONS.update(operators.OPERATOR_FUNCTIONS)
+
+
+# --- the instructions
+def name_of(fn: Any) -> str:
+    """`module.f()`, as errors of calls name a function; builtins without their module."""
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if name is None:
+        return str(fn)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
+
+
+@handler("CALL")
+@passes_on
+def call_instruction(m: Machine, f: Frame, ins: Any) -> None:
+    s, n = f.stack, ins.arg
+    args = s[-n:] if n else []
+    first, second = s[-n - 2], s[-n - 1]
+    del s[-n - 2 :]
+    if first is NULL:
+        fn = second
+    else:
+        fn = first
+        if second is not NULL:
+            args.insert(0, second)
+    kwargs = {}
+    if ins.kwnames:
+        k = len(ins.kwnames)
+        kwargs = dict(zip(ins.kwnames, args[-k:]))
+        del args[-k:]
+    s.append(call(m, fn, args, kwargs))
+
+
+@handler("CALL_FUNCTION_EX")
+@passes_on
+def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
+    kwargs = as_mapping(m, f.stack.pop()) if ins.arg & 1 else {}
+    given = f.stack.pop()
+    second, first = f.stack.pop(), f.stack.pop()
+    fn = second if first is NULL else first
+    if (
+        not isinstance(given, (tuple, list))
+        and not hasattr(type(given), "__iter__")
+        and not hasattr(type(given), "__getitem__")
+    ):
+        raise Raised(TypeError(f"{name_of(fn)} argument after * must be an iterable, not {type(given).__name__}"))
+    args = items(m, given)
+    if first is not NULL and second is not NULL:
+        args.insert(0, second)
+    for k in kwargs:
+        if not isinstance(k, str):
+            raise Raised(TypeError("keywords must be strings"))
+    f.stack.append(call(m, fn, args, kwargs))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 import torch
 
 from ...graph.known_values import known
-from ...graph.tensor import DataDependentError, TraceTensor
+from ...graph.tensor import TraceTensor
 from ...guards import source as S
 from . import containers, elements
 from ..numbers import size_floats
@@ -21,9 +21,10 @@ from ..tensors import tensor_calls
 from .objects.class_attributes import in_class_dict
 from .choices import any_of, undecided
 from ..machine.generators import InlineGenerator
+from ..machine.programs import handler
 from ..numbers.late_text import LateText, hashed, join_texts, made_late, settled
 from .lookups import class_attribute, found_in
-from ..numbers.tensor_reads import COMPARISONS, is_read
+from ..numbers.tensor_reads import COMPARISONS, is_read, negated
 from ..machine.signals import Break, Raised
 from ..tensors.tensor_subclasses import Subclassed
 from ..machine.stack_values import ATOMS, IMMUTABLE, MISSING, specialize
@@ -31,6 +32,7 @@ from .builtin_types import BUILTIN_TYPES, MUTABLE, base_of, python_method
 from ..tensors.subclass_calls import operate
 
 if TYPE_CHECKING:
+    from ..machine.frame import Frame
     from ..machine.machine import Machine
 
 __all__ = [
@@ -43,40 +45,24 @@ __all__ = [
     "get_item",
     "set_item",
     "delete_item",
-    "break_kind_of",
     "own_length",
     "native_operation",
 ]
 
-_BINARY: dict[str, tuple[Callable, str]] = {
-    "+": (operator.add, "add"),
-    "-": (operator.sub, "sub"),
-    "*": (operator.mul, "mul"),
-    "/": (operator.truediv, "truediv"),
-    "//": (operator.floordiv, "floordiv"),
-    "%": (operator.mod, "mod"),
-    "**": (operator.pow, "pow"),
-    "@": (operator.matmul, "matmul"),
-    "<<": (operator.lshift, "lshift"),
-    ">>": (operator.rshift, "rshift"),
-    "&": (operator.and_, "and"),
-    "|": (operator.or_, "or"),
-    "^": (operator.xor, "xor"),
-}
-_INPLACE: dict[str, tuple[Callable, str]] = {
-    "+=": (operator.iadd, "add"),
-    "-=": (operator.isub, "sub"),
-    "*=": (operator.imul, "mul"),
-    "/=": (operator.itruediv, "truediv"),
-    "//=": (operator.ifloordiv, "floordiv"),
-    "%=": (operator.imod, "mod"),
-    "**=": (operator.ipow, "pow"),
-    "@=": (operator.imatmul, "matmul"),
-    "<<=": (operator.ilshift, "lshift"),
-    ">>=": (operator.irshift, "rshift"),
-    "&=": (operator.iand, "and"),
-    "|=": (operator.ior, "or"),
-    "^=": (operator.ixor, "xor"),
+_BINARY = {  # -> the function of module operator, by Python's name of the method
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "<<": "lshift",
+    ">>": "rshift",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
 }
 _COMPARE: dict[str, tuple[Callable, str, str]] = {
     "<": (operator.lt, "__lt__", "__gt__"),
@@ -101,35 +87,8 @@ _SETS = (set, frozenset)
 _TEXTS = frozenset((str, LateText))
 
 
-mro_lookup = class_attribute
-
-
 _LARGE = 1 << 53  # ints up to it are floats
 _FEW = 32  # keys that a number which varies is compared with one by one; among more of them it is fixed
-
-_SHAPE_WORDS = ("size of the result", "nonzero", "unique", "masked_select", "repeat_interleave", "bincount", "histc")
-
-
-def break_kind_of(exc: BaseException) -> str | None:
-    """The break that an error from running on TraceTensors stands for, or None where it is the program's own."""
-    if isinstance(exc, DataDependentError):
-        text = str(exc)
-        if "tolist" in text:
-            return "tolist"
-        if "numpy" in text:
-            return "numpy"
-        if "data_ptr" in text:
-            return "tensor_metadata"
-        if "equal" in text:
-            return "data_dependent_branch"
-        return "data_dependent_shape" if any(word in text for word in _SHAPE_WORDS) else "item"
-    if isinstance(exc, NotImplementedError) and ("not traced" in str(exc) or "no metadata rule" in str(exc)):
-        return "unsupported"
-    if isinstance(exc, RecursionError):
-        return "recursion"
-    if isinstance(exc, TypeError) and str(exc) == "unhashable type: non-nested SymInt":
-        return "unsupported"  # deep inside of what native code hashes
-    return None
 
 
 def native_operation(m: Machine, fn: Callable, *args: Any) -> Any:
@@ -190,8 +149,16 @@ class _Operation(NamedTuple):
         return self.function is not self.plain
 
 
-_OPERATIONS = {text: _Operation(text, text, name, fn, fn) for text, (fn, name) in _BINARY.items()} | {
-    text: _Operation(text, text[:-1], name, fn, _BINARY[text[:-1]][0]) for text, (fn, name) in _INPLACE.items()
+_OPERATIONS = {
+    text + equals: _Operation(
+        text + equals,
+        text,
+        name,
+        getattr(operator, f"__i{name}__" if equals else f"__{name}__"),
+        getattr(operator, f"__{name}__"),
+    )
+    for text, name in _BINARY.items()
+    for equals in ("", "=")
 }
 
 
@@ -493,7 +460,7 @@ def truth(m: Machine, value: Any) -> bool:
         if not isinstance(answer, (bool, torch.SymBool)):
             raise Raised(TypeError(f"__bool__ should return bool, returned {m.world.type_of(answer).__name__}"))
         return bool(answer)
-    if mro_lookup(t, "__bool__") is MISSING and (method := python_method(t, "__len__")) is not None:
+    if class_attribute(t, "__bool__") is MISSING and (method := python_method(t, "__len__")) is not None:
         return bool(own_length(m, method, value))
     if m.world.is_outside(value) and base_of(value) is not None:
         return truth(m, containers.length(m, value))
@@ -660,7 +627,7 @@ def _item_of_class(m: Machine, cls: type, key: Any) -> Any:
         if type(method) is types.FunctionType and method.__module__ == "enum":
             return _member_of_enum(m, cls, key)
         return m.call(method, [cls, key])
-    subscript = mro_lookup(cls, "__class_getitem__")
+    subscript = class_attribute(cls, "__class_getitem__")
     if (
         isinstance(subscript, classmethod)
         and isinstance(subscript.__func__, types.FunctionType)
@@ -746,10 +713,8 @@ def delete_item(m: Machine, obj: Any, key: Any) -> None:
         native_operation(m, operator.delitem, obj, _settled(m, obj, key))
 
 
-for _text, (_fn, _name) in _BINARY.items():
-    OPERATOR_FUNCTIONS[_fn] = lambda m, a, b, text=_text: binary(m, text, a, b)
-for _text, (_fn, _name) in _INPLACE.items():
-    OPERATOR_FUNCTIONS[_fn] = lambda m, a, b, text=_text: binary(m, text, a, b)
+for _text, _op in _OPERATIONS.items():
+    OPERATOR_FUNCTIONS[_op.function] = lambda m, a, b, text=_text: binary(m, text, a, b)
 for _text, (_fn, _l, _r) in _COMPARE.items():
     OPERATOR_FUNCTIONS[_fn] = lambda m, a, b, text=_text: compare(m, text, a, b)
 for _uname, (_fn, _name) in _UNARY.items():
@@ -766,3 +731,65 @@ OPERATOR_FUNCTIONS.update(
         operator.is_not: lambda m, a, b: not identical(m, a, b),
     }
 )
+
+
+# --- the instructions
+@handler("BINARY_SUBSCR")
+def binary_subscr(m: Machine, f: Frame, ins: Any) -> None:
+    key = f.stack.pop()
+    f.stack[-1] = get_item(m, f.stack[-1], key)
+
+
+@handler("STORE_SUBSCR")
+def store_subscr(m: Machine, f: Frame, ins: Any) -> None:
+    key, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    set_item(m, obj, key, value)
+
+
+@handler("DELETE_SUBSCR")
+def delete_subscr(m: Machine, f: Frame, ins: Any) -> None:
+    key = f.stack.pop()
+    delete_item(m, f.stack.pop(), key)
+
+
+@handler("UNARY_POSITIVE", "UNARY_NEGATIVE", "UNARY_INVERT")
+def unary_op(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack[-1] = unary(m, ins.op, f.stack[-1])
+
+
+@handler("UNARY_NOT")
+def unary_not(m: Machine, f: Frame, ins: Any) -> None:
+    f.stack[-1] = not truth(m, f.stack[-1])
+
+
+@handler("BINARY_OP")
+def binary_op(m: Machine, f: Frame, ins: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = binary(m, ins.arg, f.stack[-1], right)
+
+
+@handler("COMPARE_OP")
+def compare_op(m: Machine, f: Frame, ins: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = compare(m, ins.arg, f.stack[-1], right)
+
+
+@handler("IS_OP")
+def is_op(m: Machine, f: Frame, ins: Any) -> None:
+    right = f.stack.pop()
+    f.stack[-1] = identical(m, f.stack[-1], right) != bool(ins.arg)
+
+
+@handler("CONTAINS_OP")
+def contains_op(m: Machine, f: Frame, ins: Any) -> None:
+    right = f.stack.pop()
+    found = contains(m, right, f.stack[-1])
+    f.stack[-1] = found != bool(ins.arg) if type(found) is bool else negated(m, found) if ins.arg else found
+
+
+@handler("TO_BOOL")
+def to_bool(m: Machine, f: Frame, ins: Any) -> None:
+    v = f.stack[-1]
+    varies = type(v) is TraceTensor or is_read(v) or m.env.is_open(v)
+    if not varies or f.program[f.pc][1].op not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):  # else the jump asks
+        f.stack[-1] = truth(m, v)

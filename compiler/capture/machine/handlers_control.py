@@ -1,4 +1,5 @@
-"""Handlers: attributes, items, operators, jumps, calls, functions, imports, with, exceptions, match, generators."""
+"""Handlers: attributes, jumps, functions, imports, with, exceptions, match, generators. Those of operators and items
+stand in kinds/operators.py, those of calls in kinds/calls.py."""
 
 from __future__ import annotations
 
@@ -10,25 +11,20 @@ from typing import Any, Iterator
 
 from ...guards import source as S
 from . import exception_groups
-from ..kinds import calls, operators
+from ..kinds import operators
 from ..breaks.asserts import asserted
 from ..bytecode.opset import EXIT_SLOTS
 from ..bytecode.version import NULL_FIRST
 from ..kinds.classes import build_class  # noqa: F401  (registers itself with calls)
-from ..kinds.elements import items
 from ..kinds.objects.texts import format_text, to_text
 from .exceptions import traceback_at
 from .frame import Frame
 from .generators import InlineGenerator
 from ..kinds.inline_policy import is_trusted_module
-from ..kinds.containers import as_mapping
-from .handlers_data import name_of
 from .native_loops import begins, repeats_itself
 from .machine import Machine
 from .programs import RETURN, YIELD, handler
-from .nesting import passes_on
 from ..kinds.outside_iterators import is_native_iterator, outside_iterator
-from ..numbers.tensor_reads import is_read, negated
 from .signals import Break, Raised
 from ...graph.tensor import TraceTensor
 from .stack_values import NULL
@@ -75,68 +71,6 @@ def store_attr(m: Machine, f: Frame, ins: Any) -> None:
 @handler("DELETE_ATTR")
 def delete_attr(m: Machine, f: Frame, ins: Any) -> None:
     delete_attribute(m, f.stack.pop(), ins.arg)
-
-
-@handler("BINARY_SUBSCR")
-def binary_subscr(m: Machine, f: Frame, ins: Any) -> None:
-    key = f.stack.pop()
-    f.stack[-1] = operators.get_item(m, f.stack[-1], key)
-
-
-@handler("STORE_SUBSCR")
-def store_subscr(m: Machine, f: Frame, ins: Any) -> None:
-    key, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop()
-    operators.set_item(m, obj, key, value)
-
-
-@handler("DELETE_SUBSCR")
-def delete_subscr(m: Machine, f: Frame, ins: Any) -> None:
-    key = f.stack.pop()
-    operators.delete_item(m, f.stack.pop(), key)
-
-
-# --- operators
-@handler("UNARY_POSITIVE", "UNARY_NEGATIVE", "UNARY_INVERT")
-def unary(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack[-1] = operators.unary(m, ins.op, f.stack[-1])
-
-
-@handler("UNARY_NOT")
-def unary_not(m: Machine, f: Frame, ins: Any) -> None:
-    f.stack[-1] = not m.truth(f.stack[-1])
-
-
-@handler("BINARY_OP")
-def binary_op(m: Machine, f: Frame, ins: Any) -> None:
-    right = f.stack.pop()
-    f.stack[-1] = operators.binary(m, ins.arg, f.stack[-1], right)
-
-
-@handler("COMPARE_OP")
-def compare_op(m: Machine, f: Frame, ins: Any) -> None:
-    right = f.stack.pop()
-    f.stack[-1] = operators.compare(m, ins.arg, f.stack[-1], right)
-
-
-@handler("IS_OP")
-def is_op(m: Machine, f: Frame, ins: Any) -> None:
-    right = f.stack.pop()
-    f.stack[-1] = operators.identical(m, f.stack[-1], right) != bool(ins.arg)
-
-
-@handler("CONTAINS_OP")
-def contains_op(m: Machine, f: Frame, ins: Any) -> None:
-    right = f.stack.pop()
-    found = operators.contains(m, right, f.stack[-1])
-    f.stack[-1] = found != bool(ins.arg) if type(found) is bool else negated(m, found) if ins.arg else found
-
-
-@handler("TO_BOOL")
-def to_bool(m: Machine, f: Frame, ins: Any) -> None:
-    v = f.stack[-1]
-    varies = type(v) is TraceTensor or is_read(v) or m.env.is_open(v)
-    if not varies or f.program[f.pc][1].op not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):  # else the jump asks
-        f.stack[-1] = m.truth(v)
 
 
 # --- control
@@ -215,49 +149,6 @@ def return_value(m: Machine, f: Frame, ins: Any) -> str:
 
 
 # --- calls and functions
-@handler("CALL")
-@passes_on
-def call(m: Machine, f: Frame, ins: Any) -> None:
-    s, n = f.stack, ins.arg
-    args = s[-n:] if n else []
-    first, second = s[-n - 2], s[-n - 1]
-    del s[-n - 2 :]
-    if first is NULL:
-        fn = second
-    else:
-        fn = first
-        if second is not NULL:
-            args.insert(0, second)
-    kwargs = {}
-    if ins.kwnames:
-        k = len(ins.kwnames)
-        kwargs = dict(zip(ins.kwnames, args[-k:]))
-        del args[-k:]
-    s.append(calls.call(m, fn, args, kwargs))
-
-
-@handler("CALL_FUNCTION_EX")
-@passes_on
-def call_function_ex(m: Machine, f: Frame, ins: Any) -> None:
-    kwargs = as_mapping(m, f.stack.pop()) if ins.arg & 1 else {}
-    given = f.stack.pop()
-    second, first = f.stack.pop(), f.stack.pop()
-    fn = second if first is NULL else first
-    if (
-        not isinstance(given, (tuple, list))
-        and not hasattr(type(given), "__iter__")
-        and not hasattr(type(given), "__getitem__")
-    ):
-        raise Raised(TypeError(f"{name_of(fn)} argument after * must be an iterable, not {type(given).__name__}"))
-    args = items(m, given)
-    if first is not NULL and second is not NULL:
-        args.insert(0, second)
-    for k in kwargs:
-        if not isinstance(k, str):
-            raise Raised(TypeError("keywords must be strings"))
-    f.stack.append(calls.call(m, fn, args, kwargs))
-
-
 @handler("MAKE_FUNCTION")
 def make_function(m: Machine, f: Frame, ins: Any) -> None:
     code = f.stack.pop()

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...guards import source as S
 from ..kinds import containers
+from ..kinds.calls import name_of
 from ..bytecode.version import VERSION
 from ..kinds.elements import hint_length, settle_keys
 from .frame import Frame, Unread, read_cell, write_cell
@@ -395,14 +396,6 @@ def dict_merge(m: Machine, f: Frame, ins: Any) -> None:
         if k in known:
             raise Raised(TypeError(f"{name_of(called)} got multiple values for keyword argument '{k}'"))
     _grow(m, target, "update", v)
-
-
-def name_of(fn: Any) -> str:
-    """`module.f()`, as errors of calls name a function; builtins without their module."""
-    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
-    if name is None:
-        return str(fn)
-    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 @handler("LIST_TO_TUPLE")

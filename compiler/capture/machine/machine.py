@@ -27,6 +27,7 @@ from .nesting import Step, frames_left, passes_on
 from ..kinds.outside_iterators import OutsideIterator
 from .signals import Break, Raised, Skip
 from ..tensors import subclass_calls, tensor_calls, tensor_factories
+from ..tensors.tensor_errors import break_kind_of
 from ..tensors.tensor_subclasses import ProbeClasses, holds_subclassed
 from ..library.training import BackwardPasses
 from .stack_values import ATOMS, MISSING
@@ -361,7 +362,7 @@ class Machine:
 
     def translate(self, exc: BaseException) -> None:
         """Turn errors that mean "the value of a tensor is needed" into breaks."""
-        kind = operators.break_kind_of(exc)
+        kind = break_kind_of(exc)
         if kind is None and self.late_texts and isinstance(exc, TypeError):
             kind = "late_text"  # native code may have met a stand-in for a text
         if kind is not None:

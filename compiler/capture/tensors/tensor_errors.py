@@ -16,11 +16,12 @@ from typing import Any, Callable
 import torch
 
 from ..machine.signals import Break
-from ...graph.tensor import TraceTensor
+from ...graph.tensor import DataDependentError, TraceTensor
 from ..machine.stack_values import specialize
 
-__all__ = ["true_error", "refuses_view"]
+__all__ = ["break_kind_of", "true_error", "refuses_view"]
 
+_SHAPE_WORDS = ("size of the result", "nonzero", "unique", "masked_select", "repeat_interleave", "bincount", "histc")
 _LIMIT = 1 << 26  # bytes of operands up to which an operator is tried
 
 
@@ -96,3 +97,25 @@ def _real(value: Any, left: list[int]) -> Any:
     if type(value) is slice:
         return slice(*(_real(v, left) for v in (value.start, value.stop, value.step)))
     return specialize(value)
+
+
+def break_kind_of(exc: BaseException) -> str | None:
+    """The break that an error from running on TraceTensors stands for, or None where it is the program's own."""
+    if isinstance(exc, DataDependentError):
+        text = str(exc)
+        if "tolist" in text:
+            return "tolist"
+        if "numpy" in text:
+            return "numpy"
+        if "data_ptr" in text:
+            return "tensor_metadata"
+        if "equal" in text:
+            return "data_dependent_branch"
+        return "data_dependent_shape" if any(word in text for word in _SHAPE_WORDS) else "item"
+    if isinstance(exc, NotImplementedError) and ("not traced" in str(exc) or "no metadata rule" in str(exc)):
+        return "unsupported"
+    if isinstance(exc, RecursionError):
+        return "recursion"
+    if isinstance(exc, TypeError) and str(exc) == "unhashable type: non-nested SymInt":
+        return "unsupported"  # deep inside of what native code hashes
+    return None
