@@ -15,6 +15,7 @@ import torch
 from ..ops import mask_bits, keep_bits, philox
 from ..lowering.ir import Acc, Buffer, Kernel, Value, check_error, walk
 from ..lowering.lowered import Param
+from ..lowering.primitives import REDUCTIONS
 from ..symbolic.expr import Expr, as_expr
 from .memory.liveness import nbytes
 from .schedule import Alloc, Extern, Free, Launch, Schedule, View
@@ -288,11 +289,12 @@ class _Stage:
 
 
 def _identity(op: str, dtype: torch.dtype) -> Any:
-    if op in ("max", "min"):
-        if dtype.is_floating_point:
-            return float("-inf") if op == "max" else float("inf")
-        return torch.iinfo(dtype).min if op == "max" else torch.iinfo(dtype).max
-    return {"sum": 0, "prod": 1, "any": False, "all": True, "xor_sum": 0}[op]
+    start = REDUCTIONS[op].start
+    if start in ("zero", "one"):
+        return int(start == "one")
+    if dtype.is_floating_point:
+        return float("-inf") if start == "lowest" else float("inf")
+    return torch.iinfo(dtype).min if start == "lowest" else torch.iinfo(dtype).max
 
 
 def run_schedule(s: Schedule, inputs: Sequence[Any]) -> tuple:

@@ -14,6 +14,7 @@ from typing import Sequence
 
 from ..lowering.ir import Axis, Buffer, LoopNest, load
 from ..lowering.lowered import LoweredStep
+from ..lowering.primitives import REDUCTIONS
 from ..lowering.ref import contiguous_strides
 from ..lowering.rewrite import Rewriter, tidy
 from ..symbolic.expr import Expr, integer, maybe_int, symbol
@@ -24,7 +25,7 @@ __all__ = ["split_reductions"]
 FEW = 16  # results
 LONG = 1 << 15  # elements
 PARTS = 64  # at least, where the sizes allow
-_SPLITTABLE = ("sum", "prod", "max", "min", "any", "all", "xor_sum")
+_SPLITTABLE = frozenset(op for op, r in REDUCTIONS.items() if r.folds and r.step)
 
 
 def split_reductions(steps: Sequence[LoweredStep], hints: dict[str, int]) -> list[LoweredStep]:

@@ -67,7 +67,7 @@ from typing import Any, Container, Iterable, Mapping, Protocol
 import torch
 
 from ..symbolic.expr import Expr, as_expr, integer, mul_all, symbol
-from .primitives import PRIMS, form_on
+from .primitives import PRIMS, REDUCTIONS, form_on
 
 __all__ = [
     "Buffer",
@@ -99,8 +99,8 @@ __all__ = [
     "clear",
 ]
 
-REDUCE_OPS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "xor_sum")
-SCAN_OPS = ("sum", "prod", "max", "min", "argmax", "argmin", "logaddexp")
+REDUCE_OPS = tuple(op for op, r in REDUCTIONS.items() if r.folds)
+SCAN_OPS = tuple(op for op, r in REDUCTIONS.items() if r.runs)
 STORE_MODES = (
     "set",
     "add",

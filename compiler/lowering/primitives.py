@@ -1,5 +1,5 @@
-"""The element-wise primitives of the loop IR. A row says what several stages need to know of one; its name is that of
-the operator that it computes, on operands already promoted and cast.
+"""The element-wise primitives and the reductions of the loop IR. A row says what several stages need to know of one; a
+primitive's name is that of the operator that it computes, on operands already promoted and cast.
 
 How a primitive is written in a language stands in `codegen/*/prims.py`, and how tests and course labs compute it in
 `fusion/loop_interpreter.py`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["PRIMS", "SPECIAL", "Prim", "form_on"]
+__all__ = ["PRIMS", "REDUCTIONS", "SPECIAL", "Prim", "Reduction", "form_on"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,28 @@ PRIMS: dict[str, Prim] = {
     # keep_word(seed, counter, at, ones): 32 bits that are each 1 with probability ones / 2^16, word `at` of a draw
     # (ops/keep_bits.py; GPUs alone)
     "keep_word": Prim(4, 200),
+}
+
+
+@dataclass(frozen=True)
+class Reduction:
+    start: str  # what the accumulator holds at first: "zero", "one", or the "lowest" or "highest" value of its dtype
+    step: str = ""  # the primitive that takes in one more value; argmax and argmin compare
+    folds: bool = True  # it gives one value for a row
+    runs: bool = False  # it gives a row of running values
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": Reduction("zero", "add", runs=True),
+    "prod": Reduction("one", "mul", runs=True),
+    "max": Reduction("lowest", "maximum", runs=True),
+    "min": Reduction("highest", "minimum", runs=True),
+    "any": Reduction("zero", "logical_or"),
+    "all": Reduction("one", "logical_and"),
+    "argmax": Reduction("lowest", runs=True),
+    "argmin": Reduction("highest", runs=True),
+    "xor_sum": Reduction("zero", "bitwise_xor"),
+    "logaddexp": Reduction("lowest", "logaddexp", folds=False, runs=True),
 }
 
 

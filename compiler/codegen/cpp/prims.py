@@ -12,7 +12,7 @@ from typing import Callable
 
 from ...errors import InternalError
 from .dtypes import CType, literal, lowest, highest
-from ...lowering.primitives import PRIMS, SPECIAL, form_on
+from ...lowering.primitives import PRIMS, REDUCTIONS, SPECIAL, form_on
 from .math.special import need_special
 from .support import Support, vector_type
 from .math.vecmath import need_function
@@ -489,30 +489,11 @@ def _converted(s: Support, text: str, to: CType) -> str:
 
 
 # ---- reductions
-_REDUCE_PRIM = {
-    "sum": "add",
-    "prod": "mul",
-    "max": "maximum",
-    "min": "minimum",
-    "any": "logical_or",
-    "all": "logical_and",
-    "xor_sum": "bitwise_xor",
-    "logaddexp": "logaddexp",
-}
-
-
 def reduce_identity(op: str, ct: CType) -> str:
-    if op in ("sum", "any", "xor_sum"):
-        return literal(0, ct)
-    if op in ("prod", "all"):
-        return literal(1, ct)
-    if op in ("max", "argmax", "logaddexp"):
-        return lowest(ct)
-    if op in ("min", "argmin"):
-        return highest(ct)
-    raise InternalError(f"C++ code generation: unknown reduction {op!r}")
+    start = REDUCTIONS[op].start
+    return lowest(ct) if start == "lowest" else highest(ct) if start == "highest" else literal(start == "one", ct)
 
 
 def reduce_update(s: Support, op: str, old: Operand, x: Operand) -> str:
     """The accumulator with one more value."""
-    return expression(s, _REDUCE_PRIM[op], old.ct, [old, x])
+    return expression(s, REDUCTIONS[op].step, old.ct, [old, x])

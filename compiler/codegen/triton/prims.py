@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from ...errors import InternalError
-from ...lowering.primitives import PRIMS, form_on
+from ...lowering.primitives import PRIMS, REDUCTIONS, form_on
 from .dtypes import TType, highest, literal, lowest, typed
 
 __all__ = [
@@ -395,35 +395,13 @@ def conversion(x: Operand, to: TType) -> str:
 
 # ---- reductions
 def reduce_identity(op: str, t: TType) -> str:
-    if op in ("sum", "xor_sum"):
-        return literal(0, t)
-    if op == "any":
-        return "False"
-    if op == "all":
-        return "True"
-    if op == "prod":
-        return literal(1, t)
-    if op in ("max", "argmax"):
-        return lowest(t)
-    if op in ("min", "argmin"):
-        return highest(t)
-    raise InternalError(f"Triton code generation: unknown reduction {op!r}")
-
-
-_REDUCE_PRIM = {
-    "sum": "add",
-    "prod": "mul",
-    "max": "maximum",
-    "min": "minimum",
-    "any": "logical_or",
-    "all": "logical_and",
-    "xor_sum": "bitwise_xor",
-}
+    start = REDUCTIONS[op].start
+    return lowest(t) if start == "lowest" else highest(t) if start == "highest" else literal(start == "one", t)
 
 
 def reduce_update(op: str, t: TType, old: Operand, x: Operand, need: Need) -> str:
     """The accumulator with one more value."""
-    return expression(_REDUCE_PRIM[op], t, [old, x], need)
+    return expression(REDUCTIONS[op].step, t, [old, x], need)
 
 
 def reduce_tile(op: str, t: TType, text: str, axis: int, need: Need) -> str:

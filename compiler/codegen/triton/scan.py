@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ...lowering.ir import Acc, Stage
-from .dtypes import TType, literal, lowest, ttype
+from .dtypes import ttype
 from .prims import Operand, conversion, reduce_identity
 from .values import Names, stored
 
@@ -67,7 +67,7 @@ def _piece(printer: Any, a: Acc, x: Operand, declare: list[str]) -> list[str]:
     printer.need(combine)
     name, carry = a.name, f"{a.name}_carry"
     tile = printer._tile(x if x.t == t else Operand(f"({conversion(x, t)})", t, x.dims), None, {}, full)
-    declare.append(f"{carry} = tl.full([XBLOCK, 1], {_identity(a.op, t)}, {t.held})")
+    declare.append(f"{carry} = tl.full([XBLOCK, 1], {reduce_identity(a.op, t)}, {t.held})")
     if position:
         declare.append(f"{carry}_at = tl.full([XBLOCK, 1], 0, {printer.itype})")
         printer.accs[name] = Operand(name, ttype(torch.int64), full)
@@ -86,10 +86,6 @@ def _piece(printer: Any, a: Acc, x: Operand, declare: list[str]) -> list[str]:
         f"{name} = {combine}({carry}, tl.associative_scan({tile}, 1, {combine}))",
         f"{carry} = {_last(name, t.held)}",
     ]
-
-
-def _identity(op: str, t: TType) -> str:
-    return lowest(t) if op == "logaddexp" else literal(0, t) if op == "sum" else reduce_identity(op, t)
 
 
 def _last(name: str, held: str) -> str:
