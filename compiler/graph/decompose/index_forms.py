@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -203,32 +203,23 @@ def _mean(b: Builder, x: Node, total: Any, counts: Any) -> Node:
     return b.where(none, x, mean)
 
 
-@decomposition(aten.scatter_reduce.two)
-def scatter_reduce(
-    b: Builder, x: Node, dim: int, index: Node, src: Node, reduce: str, *, include_self: bool = True
-) -> Any:
-    m, s = x.meta["val"], src.meta["val"]
-    if reduce != "mean" or m.dtype.is_complex or m.device.type != "cpu":
-        return NotImplemented
-    start = x if include_self else b.full(m.shape, 0, m.dtype, m.device)
-    total = b.call(aten.scatter_add.default, start, dim, index, src)
-    first = b.full(m.shape, int(include_self), m.dtype, m.device)
-    counts = b.call(aten.scatter_add.default, first, dim, index, b.full(s.shape, 1, m.dtype, m.device))
-    return _mean(b, x, total, counts)
+def _mean_of_writes(add: Any) -> Callable:
+    """The decomposition of a write that takes means: sums over counts, both written by `add`."""
+
+    def f(b: Builder, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True) -> Any:
+        m, s = x.meta["val"], source.meta["val"]
+        if reduce != "mean" or m.dtype.is_complex or m.device.type != "cpu":
+            return NotImplemented
+        total = b.call(add, x if include_self else b.full(m.shape, 0, m.dtype, m.device), dim, index, source)
+        first = b.full(m.shape, int(include_self), m.dtype, m.device)
+        counts = b.call(add, first, dim, index, b.full(s.shape, 1, m.dtype, m.device))
+        return _mean(b, x, total, counts)
+
+    return f
 
 
-@decomposition(aten.index_reduce.default)
-def index_reduce(
-    b: Builder, x: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
-) -> Any:
-    m, s = x.meta["val"], source.meta["val"]
-    if reduce != "mean" or m.dtype.is_complex or m.device.type != "cpu":
-        return NotImplemented
-    start = x if include_self else b.full(m.shape, 0, m.dtype, m.device)
-    total = b.call(aten.index_add.default, start, dim, index, source)
-    first = b.full(m.shape, int(include_self), m.dtype, m.device)
-    counts = b.call(aten.index_add.default, first, dim, index, b.full(s.shape, 1, m.dtype, m.device))
-    return _mean(b, x, total, counts)
+decomposition(aten.scatter_reduce.two)(_mean_of_writes(aten.scatter_add.default))
+decomposition(aten.index_reduce.default)(_mean_of_writes(aten.index_add.default))
 
 
 @decomposition(aten.index_put.default)

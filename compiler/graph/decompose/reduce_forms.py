@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -196,50 +196,24 @@ def _correction(dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
     return dim, 1 if correction is None else correction
 
 
-def _real(x: Node) -> bool:
-    return is_float(dtype_of(x))
+def _moments(root: bool, mean: bool) -> Callable:
+    """The decomposition of the variance, or of its `root`, alone or with the `mean`."""
+
+    def f(
+        b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    ) -> Any:
+        if not is_float(dtype_of(x)):
+            return NotImplemented
+        v, m = _var_mean(b, x, *_correction(dim, unbiased, correction), keepdim)
+        v = b.cast(b.unary("sqrt", v) if root else v, dtype_of(x))
+        return (v, b.cast(m, dtype_of(x))) if mean else v
+
+    return f
 
 
-@decomposition(aten.var.default, aten.var.dim, aten.var.correction)
-def var(
-    b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
-) -> Any:
-    if not _real(x):
-        return NotImplemented
-    dim, correction = _correction(dim, unbiased, correction)
-    return b.cast(_var_mean(b, x, dim, correction, keepdim)[0], dtype_of(x))
-
-
-@decomposition(aten.std.default, aten.std.dim, aten.std.correction)
-def std(
-    b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
-) -> Any:
-    if not _real(x):
-        return NotImplemented
-    dim, correction = _correction(dim, unbiased, correction)
-    return b.cast(b.unary("sqrt", _var_mean(b, x, dim, correction, keepdim)[0]), dtype_of(x))
-
-
-@decomposition(aten.var_mean.default, aten.var_mean.dim, aten.var_mean.correction)
-def var_mean(
-    b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
-) -> Any:
-    if not _real(x):
-        return NotImplemented
-    dim, correction = _correction(dim, unbiased, correction)
-    v, m = _var_mean(b, x, dim, correction, keepdim)
-    return b.cast(v, dtype_of(x)), b.cast(m, dtype_of(x))
-
-
-@decomposition(aten.std_mean.default, aten.std_mean.dim, aten.std_mean.correction)
-def std_mean(
-    b: Builder, x: Node, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
-) -> Any:
-    if not _real(x):
-        return NotImplemented
-    dim, correction = _correction(dim, unbiased, correction)
-    v, m = _var_mean(b, x, dim, correction, keepdim)
-    return b.cast(b.unary("sqrt", v), dtype_of(x)), b.cast(m, dtype_of(x))
+for _name in ("var", "std", "var_mean", "std_mean"):
+    _packet = getattr(aten, _name)
+    decomposition(_packet.default, _packet.dim, _packet.correction)(_moments("std" in _name, "mean" in _name))
 
 
 # ---- softmax

@@ -240,24 +240,11 @@ def _like(x: TensorMeta, dtype: Any, device: Any, fmt: Any) -> TensorMeta:
     return TensorMeta(x.shape, stride, dtype or x.dtype, x.device if device is None else device_of(device))
 
 
-@rule("new_empty", "new_zeros", "new_ones")
-def new_zeros(
+@rule("new_empty", "new_zeros", "new_ones", "new_full")
+def new_filled(
     x: TensorMeta,
     shape: Sequence[IntLike],
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-) -> TensorMeta:
-    return _make(shape, dtype or x.dtype, layout, x.device if device is None else device)
-
-
-@rule("new_full")
-def new_full(
-    x: TensorMeta,
-    shape: Sequence[IntLike],
-    value: Any,
+    value: Any = None,
     *,
     dtype: Any = None,
     layout: Any = None,

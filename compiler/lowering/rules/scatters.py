@@ -141,28 +141,22 @@ def _along(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) -
     store_at(lo, b, ids.shape, v, [p if d == dim else axis(ids.shape, d) for d in range(n)], mode)
 
 
-@rule("aten.scatter.src", "aten.scatter.value")
-def scatter(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Any) -> Ref:
-    may_write(lo, "set", x.dtype)
+def _written(lo: Lowering, write: Callable, x: Ref, dim: int, ids: Ref, source: Any, mode: str) -> Ref:
+    """A copy of x over which `write` writes, as `_along` and `_slices` do."""
+    may_write(lo, mode, x.dtype)
     b = start(lo, x)
-    _along(lo, b, dim, ids, src, "set")
+    write(lo, b, dim, ids, source, mode)
     return ref_of_buffer(b)
 
 
-@rule("aten.scatter.reduce", "aten.scatter.value_reduce")
-def scatter_reduced(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Any, *, reduce: str) -> Ref:
-    may_write(lo, MODES[reduce], x.dtype)
-    b = start(lo, x)
-    _along(lo, b, dim, ids, src, MODES[reduce])
-    return ref_of_buffer(b)
+@rule("aten.scatter.src", "aten.scatter.value", "aten.scatter.reduce", "aten.scatter.value_reduce")
+def scatter(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Any, *, reduce: str | None = None) -> Ref:
+    return _written(lo, _along, x, dim, ids, src, "set" if reduce is None else MODES[reduce])
 
 
 @rule("aten.scatter_add.default")
 def scatter_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, src: Ref) -> Ref:
-    may_write(lo, "add", x.dtype)
-    b = start(lo, x)
-    _along(lo, b, dim, ids, src, "add")
-    return ref_of_buffer(b)
+    return _written(lo, _along, x, dim, ids, src, "add")
 
 
 @rule("aten.scatter_reduce.two")
@@ -372,21 +366,15 @@ def _slices(lo: Lowering, b: Buffer, dim: int, ids: Ref, value: Any, mode: str) 
 
 @rule("aten.index_add.default")
 def index_add(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref, *, alpha: Any = 1) -> Ref:
-    may_write(lo, "add", x.dtype)
-    b = start(lo, x)
     if alpha != 1 or isinstance(alpha, Expr):
         up = compute_dtype(x.dtype)
         source = Ref(source.shape, x.dtype, rounded(prim("mul", operand(source, up), operand(alpha, up)), x.dtype))
-    _slices(lo, b, dim, ids, source, "add")
-    return ref_of_buffer(b)
+    return _written(lo, _slices, x, dim, ids, source, "add")
 
 
 @rule("aten.index_copy.default")
 def index_copy(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, source: Ref) -> Ref:
-    may_write(lo, "set", x.dtype)
-    b = start(lo, x)
-    _slices(lo, b, dim, ids, source, "set")
-    return ref_of_buffer(b)
+    return _written(lo, _slices, x, dim, ids, source, "set")
 
 
 @rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
