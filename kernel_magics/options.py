@@ -143,9 +143,9 @@ def parse(
             " how often. The report tells what each rank did in the cell"
         )
     if settings.keys() & {"force_fuse", "force_split"}:
-        from ..compiler.fusion.forced_fusion import Wishes
+        from ..compiler.fusion.forced_fusion import ForcedFusion
 
-        Wishes.of(settings)  # a mistake is said before the cell runs
+        ForcedFusion.of(settings)  # a mistake is said before the cell runs
     cell.options = config.Options.make(mode=mode, backend=backend, fullgraph=fullgraph, dynamic=dynamic)
     cell.options.given.update(settings)
     return cell

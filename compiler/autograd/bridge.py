@@ -2,7 +2,7 @@
 
 A call runs the compiled forward graph, hands what it kept to the engine, and a compiled backward graph runs when the
 engine asks. Backward is compiled at its first use, for the tangents that there are and the gradients that are wanted
-(`variants.py`). What can't be traced, and double backward, run by eager kernels, and an event says so.
+(`backward_variants.py`). What can't be traced, and double backward, run by eager kernels, and an event says so.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..graph.tensor import DataDependentError
 from ..graph.wrappers import gradients_cross
 from ..native import autograd_node, native
 from ..runtime.dispatch import disabled
-from .changed import refuse_changed, remember, taken_from
+from .saved_versions import refuse_changed, remember, taken_from
 from .joint import CannotTrace, JointGraph, NoGradient
 from .modes import tracing_modes
 from .outputs import OutputPlan
-from .parts import Part, PartedCall
-from .staged import Stage, StagedCall, StagedGraph, bucket_bytes, groups_of, stages_of
-from .variants import variant, without_unused_inputs
+from .independent_parts import Part, PartedCall
+from .staged_backward import Stage, StagedCall, StagedGraph, bucket_bytes, groups_of, stages_of
+from .backward_variants import variant, without_unused_inputs
 
 __all__ = ["aot_eager", "compile_with_grad", "wants_gradients", "GradGraph"]
 
@@ -120,7 +120,7 @@ class GradGraph:
             begin(joint.n_outputs) if begin is not None else None
         )  # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
         self.backwards: dict[tuple, _Backward] = {}
-        self._variants: dict[tuple, AtenGraph] = {}  # made before they are compiled (parts.py)
+        self._variants: dict[tuple, AtenGraph] = {}  # made before they are compiled (independent_parts.py)
         self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
         views = [k for k, o in enumerate(p.forward.plan) if o.kind == "view"]
         self.hidden_views = [k for k in plan.at if k in views]

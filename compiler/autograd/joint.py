@@ -30,9 +30,9 @@ from .eager_saves import eager_kept
 from .modes import tracing_modes
 from .opaque_gradients import opaque_where_needed
 from .outputs import CannotTrace, OutputPlan, plan_outputs
-from .changed import kept_by_autograd, read_by_backward
+from .saved_versions import kept_by_autograd, read_by_backward
 from .partition import Partition, partition
-from .parts import Group, independent_parts
+from .independent_parts import Group, independent_parts
 
 __all__ = ["JointGraph", "CannotTrace", "NoGradient", "joint_graph"]
 
@@ -58,7 +58,7 @@ class JointGraph:
                  per input in `grad_inputs`
     reach        per differentiable output, the positions in `grad_inputs` that it depends on: the others have no
                  gradient from it
-    parts        the differentiable outputs in groups whose backward passes are independent (parts.py)
+    parts        the differentiable outputs in groups whose backward passes are independent (independent_parts.py)
     watched      the inputs that eager keeps for backward, each with the differentiable outputs that it keeps it for,
                  and the outputs: it raises where one is changed in place before
     """

@@ -1,4 +1,4 @@
-"""Part a joint graph into forward and backward: what forward keeps is the cheapest cut, in bytes, between the two.
+"""Cut a joint graph into forward and backward: what forward keeps is the cheapest cut, in bytes, between the two.
 
 Values that are cheap to compute again (element-wise operators, views, casts, expansions) may be recomputed in backward;
 products, reductions, convolutions, random numbers and calls of eager kernels may not; nor, on a GPU, may what
@@ -25,7 +25,7 @@ from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta, order_in_memory
 from ..graph.meta.views_meta import contiguous_strides
 from ..symbolic.expr import Expr
-from .parted_graphs import ancestors, backward_graph, forward_graph, reached_from, slot_of
+from .forward_backward import ancestors, backward_graph, forward_graph, reached_from, slot_of
 from .saved_masks import packable, packed_nodes, with_comparisons
 from .mincut import INF, min_node_cut
 

@@ -580,7 +580,7 @@ class Engine:
         return result
 
     def _refused(self, breaks: Sequence[Any]) -> list[Any]:
-        """The breaks that fullgraph, or error_on_graph_break, does not allow. The graph is parted at what
+        """The breaks that fullgraph, or error_on_graph_break, does not allow. The graph is split at what
         `breaks.PARTING` lists. Where the options say so, also at a number that is read from a tensor, or at an operator
         whose result has as many elements as its values ask for: what follows takes it as an input, of a size that may
         vary."""

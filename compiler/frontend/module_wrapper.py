@@ -166,7 +166,7 @@ def wrap_module(module: nn.Module, engine: Engine) -> nn.Module:
 
 
 def _share_parts(module: nn.Module, new: nn.Module) -> None:
-    """Where FSDP2 has parted the module, it finds what it knows of it by the stand-in, too: as a part of another
+    """Where FSDP2 has sharded the module, it finds what it knows of it by the stand-in, too: as a part of another
     module the stand-in is what that one has."""
     states = sys.modules.get("torch.distributed._composable_state")
     known = states._module_state_mapping if states is not None else {}

@@ -1,7 +1,7 @@
 """What a user wants to see in one kernel, or in two: for trying out whether the compiler decided well.
 
 Options `force_fuse` and `force_split` name pairs of operators, as a report names them: `"sum_1:mul_2, exp:sum_1"`. A
-wish to split always holds. A wish to fuse overrides what fusion would cost, never what would make it wrong: where it
+pair to split always holds. A pair to fuse overrides what fusion would cost, never what would make it wrong: where it
 can't be, the refusal says why.
 """
 
@@ -13,26 +13,26 @@ from typing import Any, Iterable
 
 from ..errors import OptionError
 
-__all__ = ["Wishes", "NO_WISHES"]
+__all__ = ["ForcedFusion", "NOTHING_FORCED"]
 
 Pairs = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ForcedFusion:
     """Pairs of names of operators (of lowered nodes)."""
 
     fuse: Pairs = frozenset()
     split: Pairs = frozenset()
 
     @classmethod
-    def of(cls, opts: Any) -> "Wishes":
+    def of(cls, opts: Any) -> "ForcedFusion":
         """From the options. Raises OptionError for what is not a list of pairs."""
         fuse, split = (_pairs(name, opts.get(name, "")) for name in ("force_fuse", "force_split"))
         both = fuse & split
         if both:
             raise OptionError(f"force_fuse and force_split both name {':'.join(sorted(both)[0])}")
-        return cls(fuse, split) if fuse or split else NO_WISHES
+        return cls(fuse, split) if fuse or split else NOTHING_FORCED
 
     def __bool__(self) -> bool:
         return bool(self.fuse or self.split)
@@ -66,4 +66,4 @@ def _pairs(name: str, text: str) -> Pairs:
     return frozenset(out)
 
 
-NO_WISHES = Wishes()
+NOTHING_FORCED = ForcedFusion()

@@ -25,7 +25,7 @@ from .order import sink
 from .schedule import Schedule, Template
 from .split_reductions import split_reductions
 from .memory.updated_inputs import updated_inputs
-from .forced_fusion import Wishes
+from .forced_fusion import ForcedFusion
 
 __all__ = ["schedule"]
 
@@ -34,22 +34,22 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
     """Options: disable_fusion, max_fusion_size, epilogue_fusion, emulate_precision, force_fuse, force_split."""
     fuse = not opts.get("disable_fusion", False)
     drop_rounding = not opts.get("emulate_precision", False)
-    wishes = Wishes.of(opts)
+    forced = ForcedFusion.of(opts)
     hints = lowered.hints
     needed = output_buffers(lowered)
     steps, updated = updated_inputs(lowered)
     if fuse:
         steps = contractions(steps, needed, hints, opts)
-        steps = inline(steps, needed, hints, drop_rounding, wishes=wishes)
+        steps = inline(steps, needed, hints, drop_rounding, forced=forced)
         steps = dropout_attention(without_copies(steps, needed), needed, hints)
         if drop_rounding and opts.get("epilogue_fusion", True):
-            steps = without_casts(steps, needed, [b for _, b in lowered.mutations], wishes)
+            steps = without_casts(steps, needed, [b for _, b in lowered.mutations], forced)
         steps = sink(_sources_first(split_reductions(steps, hints)), hints)
     else:
         steps = inline(steps, needed, hints, drop_rounding, nothing=True)
     needed = [*needed, *checks_unread(steps, needed)]
     limits = Limits(
-        nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)), wishes=wishes
+        nests=max(1, opts.get("max_fusion_size", 4096)), epilogue=bool(opts.get("epilogue_fusion", True)), forced=forced
     )
     groups, unfused = group_steps(steps, hints, limits, fuse, needed)
     outside = _needed_outside(groups, needed)
@@ -63,7 +63,7 @@ def schedule(lowered: LoweredGraph, opts: Any) -> Schedule:
         else:
             launches.append(build_kernel(g, outside, hints, drop_rounding, kernel_name(len(launches), g.nests)))
     if fuse:
-        launches = horizontal(launches, lowered, hints, wishes, limits.nests)
+        launches = horizontal(launches, lowered, hints, forced, limits.nests)
         launches = lower_peak(launches, lowered, hints, updated)
     plan, peak, mutations, written = plan_memory(unify_names(launches, lowered), lowered, hints, updated)
     copied = {i for i, _ in mutations}

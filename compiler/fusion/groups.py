@@ -23,7 +23,7 @@ from ..lowering.rewrite import is_affine, positions, tidy
 from ..symbolic.expr import Expr, mul_all
 from .column_sums import column_sums, in_space_of
 from .domain import Factor, factor_symbol, factors_of, map_axes, numel_hint, refine
-from .forced_fusion import NO_WISHES, Wishes
+from .forced_fusion import NOTHING_FORCED, ForcedFusion
 from .order import PATIENCE
 from .row_sums import row_sums
 
@@ -43,7 +43,7 @@ class Limits:
     buffers: int = 64  # that a kernel reads, and as many that it writes
     passes: int = 7  # over a row: three norms on end
     epilogue: bool = True
-    wishes: Wishes = NO_WISHES
+    forced: ForcedFusion = NOTHING_FORCED
 
 
 @dataclass(eq=False)
@@ -235,7 +235,7 @@ class _Grouping:
                     out.append(g)
         del out[5:]
         out = [g for g in out if not self.waits(g, nest)]
-        if self.limits.wishes:
+        if self.limits.forced:
             self.wished(nest, floor, out)
         return out + self.unrelated(nest, floor, seen)
 
@@ -291,7 +291,7 @@ class _Grouping:
         refusal.
         """
         for g in self.groups:
-            pair = self.limits.wishes.together(g.names, nest.origins)
+            pair = self.limits.forced.together(g.names, nest.origins)
             if not pair:
                 continue
             if g.number < floor:
@@ -339,7 +339,7 @@ class _Grouping:
         return list(dict.fromkeys(g for b in together if (g := self.made_in.get(b)) is not None and g.product))
 
     def refuse(self, g: Group, nest: LoopNest, reason: str) -> None:
-        pair = self.limits.wishes.together(g.names, nest.origins) if self.limits.wishes else ""
+        pair = self.limits.forced.together(g.names, nest.origins) if self.limits.forced else ""
         if pair:
             self.unfused.append((*pair.split(":"), reason))  # type: ignore[arg-type]
         self.unfused.append((_name(g.nests[-1]) if g.nests else "", _name(nest), reason))
@@ -352,11 +352,11 @@ class _Grouping:
         self.add(g, nest, loads, "full", g.factors, "")
 
     def join(self, g: Group, nest: LoopNest, loads: list) -> None:
-        wishes = self.limits.wishes
-        apart = wishes.apart(g.names, nest.origins) if wishes else ""
+        forced = self.limits.forced
+        apart = forced.apart(g.names, nest.origins) if forced else ""
         if apart:
             raise Refusal(f"kept apart by force_split={apart}")
-        wanted = bool(wishes) and bool(wishes.together(g.names, nest.origins))
+        wanted = bool(forced) and bool(forced.together(g.names, nest.origins))
         self.check_kernel(g, nest, loads, wanted)
         last: Refusal | None = None
         for level, factors in self.spaces(g, nest):

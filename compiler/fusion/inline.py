@@ -18,7 +18,7 @@ from ..ops.raising import may_raise
 from ..symbolic.expr import Expr, as_expr, integer
 from .value_cost import Costs, reads_rows
 from .domain import numel_hint
-from .forced_fusion import NO_WISHES, Wishes
+from .forced_fusion import NOTHING_FORCED, ForcedFusion
 
 __all__ = ["Uses", "find_uses", "inline", "buffers_read", "does_more", "checks_unread"]
 
@@ -88,7 +88,7 @@ def inline(
     hints: dict[str, int],
     drop_rounding: bool,
     nothing: bool = False,
-    wishes: Wishes = NO_WISHES,
+    forced: ForcedFusion = NOTHING_FORCED,
 ) -> list[LoweredStep]:
     """The steps with inlined producers gone and their values in the readers; steps that nothing needs, and those that
     compute what an earlier one does, are dropped too. nothing: no inlining."""
@@ -97,8 +97,8 @@ def inline(
     steps = _without_doubles(steps, needed)
     # What is inlined into a reader changes how the reader reads: a second round sees it. More rounds gain nothing worth
     # their time.
-    first = _round(steps, needed, hints, drop_rounding, wishes)
-    return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, wishes)
+    first = _round(steps, needed, hints, drop_rounding, forced)
+    return first if len(first) == len(steps) else _round(first, needed, hints, drop_rounding, forced)
 
 
 def _may_move(s: LoopNest, u: Uses) -> bool:
@@ -114,7 +114,11 @@ def _keeps_all(s: LoopNest, u: Uses) -> bool:
 
 
 def _round(
-    steps: Sequence[LoweredStep], needed: Sequence[Buffer], hints: dict[str, int], drop_rounding: bool, wishes: Wishes
+    steps: Sequence[LoweredStep],
+    needed: Sequence[Buffer],
+    hints: dict[str, int],
+    drop_rounding: bool,
+    forced: ForcedFusion,
 ) -> list[LoweredStep]:
     uses = find_uses(steps, needed)
     writers: dict[Buffer, int] = {}
@@ -148,7 +152,7 @@ def _round(
             _may_move(s, u)
             and writers[s.buffer] == 1
             and not (s.buffer in tiles and _narrows(s))
-            and (_worth(s, u, cost, hints) if not wishes else _wished(s, u, wishes, cost, hints))
+            and (_worth(s, u, cost, hints) if not forced else _wished(s, u, forced, cost, hints))
             and _keeps_all(s, u)
         ):
             inlined[s.buffer] = s
@@ -166,10 +170,10 @@ def _narrows(p: LoopNest) -> bool:
     )
 
 
-def _wished(p: LoopNest, u: Uses, wishes: Wishes, cost: Costs, hints: dict[str, int]) -> bool:
-    if any(wishes.apart(p.origins, n.origins) for n, _ in u.loads):
+def _wished(p: LoopNest, u: Uses, forced: ForcedFusion, cost: Costs, hints: dict[str, int]) -> bool:
+    if any(forced.apart(p.origins, n.origins) for n, _ in u.loads):
         return False
-    return all(wishes.together(p.origins, n.origins) for n, _ in u.loads) or _worth(p, u, cost, hints)
+    return all(forced.together(p.origins, n.origins) for n, _ in u.loads) or _worth(p, u, cost, hints)
 
 
 def _checks(s: LoopNest) -> bool:

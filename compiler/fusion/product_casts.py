@@ -20,13 +20,16 @@ from ..lowering.rewrite import positions, tidy
 from ..symbolic.expr import ONE, ZERO, Expr, as_expr, symbol
 from .memory.placed_copies import whole_source
 from .inline import buffers_read
-from .forced_fusion import NO_WISHES, Wishes
+from .forced_fusion import NOTHING_FORCED, ForcedFusion
 
 __all__ = ["without_casts"]
 
 
 def without_casts(
-    steps: Sequence[LoweredStep], needed: Iterable[Buffer], written: Iterable[Buffer], wishes: Wishes = NO_WISHES
+    steps: Sequence[LoweredStep],
+    needed: Iterable[Buffer],
+    written: Iterable[Buffer],
+    forced: ForcedFusion = NOTHING_FORCED,
 ) -> list[LoweredStep]:
     """The steps with those casts gone that a product takes over. `needed`: results; `written`: what is to be copied
     into inputs, which a kernel may write there.
@@ -57,7 +60,7 @@ def without_casts(
             and _is_cast(cast)
             and made[cast.buffer] == [at]
             and cast.buffer not in written
-            and not wishes.apart((s.origin,), cast.origins)
+            and not forced.apart((s.origin,), cast.origins)
         ):
             wide = _widened(s, cast, cast.buffer in read)
             if wide is not None:

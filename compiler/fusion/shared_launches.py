@@ -25,7 +25,7 @@ from .domain import size_hint
 from .parameter_names import FormalNames
 from .memory.liveness import Liveness, nbytes
 from .schedule import Launch
-from .forced_fusion import NO_WISHES, Wishes
+from .forced_fusion import NOTHING_FORCED, ForcedFusion
 
 __all__ = ["horizontal"]
 
@@ -37,7 +37,11 @@ SMALL_BYTES = 1 << 20
 
 
 def horizontal(
-    steps: Sequence[Any], lowered: LoweredGraph, hints: dict[str, int], wishes: Wishes = NO_WISHES, most: int = 4096
+    steps: Sequence[Any],
+    lowered: LoweredGraph,
+    hints: dict[str, int],
+    forced: ForcedFusion = NOTHING_FORCED,
+    most: int = 4096,
 ) -> list[Any]:
     """The steps with such kernels joined: each goes to the latest group, or begins one. `most`: operators in a
     kernel.
@@ -74,7 +78,7 @@ def horizontal(
             and size <= room
             and all(there.get(b, -1) < begin for b in s.inputs)
             and max(alive[begin:at]) + size <= peak
-            and _may_join(groups[-1], s, wishes, most)
+            and _may_join(groups[-1], s, forced, most)
         ):
             groups[-1].append(s)
             room -= size
@@ -87,13 +91,13 @@ def horizontal(
     return [_join(first[id(s)]) if len(first.get(id(s), ())) > 1 else s for s in steps if id(s) not in joined]
 
 
-def _may_join(group: list[Launch], s: Launch, wishes: Wishes, most: int) -> bool:
+def _may_join(group: list[Launch], s: Launch, forced: ForcedFusion, most: int) -> bool:
     together = (*group, s)
     return (
         len(group) < MOST
         and sum(len(x.inputs) + len(x.outputs) for x in together) <= MOST_BUFFERS
         and sum(len(x.kernel.origins) for x in together) <= most
-        and not any(wishes.apart(x.kernel.origins, s.kernel.origins) for x in group)
+        and not any(forced.apart(x.kernel.origins, s.kernel.origins) for x in group)
     )
 
 

@@ -1,7 +1,7 @@
 """Freezing (option `freezing`, inference only): what depends on parameters and buffers alone is computed once, not at
 each call.
 
-A batch norm behind a convolution becomes part of the convolution's weights. Then the graph is parted in two: one of
+A batch norm behind a convolution becomes part of the convolution's weights. Then the graph is split in two: one of
 what is made of parameters alone (folded weights, casts, transposed copies), whose results are kept, and the rest, which
 takes them as inputs.
 

@@ -1,4 +1,4 @@
-"""What a graph relies on of FSDP2's own objects: how the parameters below a module are parted, and in which state.
+"""What a graph relies on of FSDP2's own objects: how the parameters below a module are sharded, and in which state.
 
 FSDP2 keeps one state object for each module that `fully_shard` was called on, and one group object for the parameters
 that are gathered together. Its hooks decide by these what they do. One check covers all of them below a module.
@@ -72,7 +72,7 @@ def kept_of(p: Any) -> Any:
 
 
 def placed_before(p: Any) -> Any:
-    """How a parameter was placed as a DTensor when FSDP2 parted its local tensor."""
+    """How a parameter was placed as a DTensor when FSDP2 sharded its local tensor."""
     return p._unsharded_dtensor_spec if hasattr(p, "_unsharded_dtensor_spec") else p._tp_spec  # (of an older torch)
 
 

@@ -4,7 +4,7 @@
    GradForward is the `forward` of the Function's class: it runs the compiled forward graph and gives torch what is to
    be saved. GradCall is what the entry calls: it applies the Function and puts the results in order. What does not
    require grad does not go through torch at all: the forward leaves it with the call that is going on in this thread.
-   Where the results are of several independent parts (compiler/autograd/parts.py), the call runs the graph and applies
+   Where the results are of several independent parts (compiler/autograd/independent_parts.py), the call runs the graph and applies
    the Function of each part, whose GradForward finds the results there. */
 #include "native.h"
 

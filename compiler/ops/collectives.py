@@ -33,7 +33,7 @@ def gives_waiting(op: Any) -> bool:
 
 
 def gathers_parts(n: torch.fx.Node) -> bool:
-    """Whether a node of a graph gathers parameters that FSDP2 has parted."""
+    """Whether a node of a graph gathers parameters that FSDP2 has sharded."""
     return "unshard" in n.meta and communicates(n.target) and not waits(n.target)
 
 

@@ -305,7 +305,7 @@ def _guard_totals(r: Any) -> list[str]:
         unguarded[g.entry] += g.count * (g.cls == "dropped")
     return [
         f"  entry {i}: {plural(e.guards, 'guard')}, {e.guard_seconds * 1e6:.2f} µs a call"
-        + f", {unguarded[i]} more not guarded at the user's wish" * (unguarded[i] > 0)
+        + f", {unguarded[i]} more left out by guard_filter_fn" * (unguarded[i] > 0)
         for i, e in enumerate(r.entries[:8])
         if e.guard_seconds is not None
     ]

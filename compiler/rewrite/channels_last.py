@@ -3,7 +3,7 @@ faster where channels are few or each by itself; eager converts to what the libr
 
 Only what nobody sees changes its layout: results of convolutions and pooling, what is computed from them element by
 element, and weights (on a CPU inputs, too) that are converted for a convolution. Results of the graph keep eager's
-strides, and so does what an operator reads by its strides. In a joint graph this comes before it is parted, so that
+strides, and so does what an operator reads by its strides. In a joint graph this comes before it is split, so that
 what is saved for backward lies in the same order.
 """
 

@@ -125,8 +125,8 @@ def fusion_stage(group: Callable[[list[Op]], list[list[str]]]) -> Callable:
         pairs = list(itertools.combinations(home, 2))
         fuse = ",".join(f"{a}:{b}" for a, b in pairs if home[a] == home[b])
         split = ",".join(f"{a}:{b}" for a, b in pairs if home[a] != home[b])
-        wishes = {"force_fuse": fuse, "force_split": split}
-        schedule = stages.original("fusion")(lowered, opts=replace(opts, given={**opts.given, **wishes}))
+        forced = {"force_fuse": fuse, "force_split": split}
+        schedule = stages.original("fusion")(lowered, opts=replace(opts, given={**opts.given, **forced}))
         kernels = [set(s.kernel.origins) for s in schedule.steps if isinstance(s, Launch)]
         for a, b in pairs:
             if home[a] == home[b] and not any(a in k and b in k for k in kernels):

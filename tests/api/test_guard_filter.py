@@ -80,11 +80,11 @@ def test_the_report_counts_and_names_what_was_dropped() -> None:
     report = tcompile.explain(scaled, options=with_filter(lambda gs: [g.name != "FACTOR" for g in gs]))(X)
     dropped = [g for g in report.guards if g.cls == "dropped"]
     assert [g.source for g in dropped] == ["FACTOR"]
-    assert dropped[0].why == "not guarded at the user's wish"
-    assert "1 more not guarded at the user's wish" in str(report)
+    assert dropped[0].why == "left out by guard_filter_fn"
+    assert "1 more left out by guard_filter_fn" in str(report)
     assert report.entries[0].guards == len([g for g in report.guards if g.cls != "dropped"])
     plain = tcompile.explain(scaled)(X)
-    assert all(g.cls != "dropped" for g in plain.guards) and "at the user's wish" not in str(plain)
+    assert all(g.cls != "dropped" for g in plain.guards) and "guard_filter_fn" not in str(plain)
 
 
 @pytest.mark.parametrize("which", ["skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe"])

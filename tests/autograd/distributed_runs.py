@@ -133,7 +133,7 @@ def staged(wrap: Callable, device: torch.device, waits: Callable = lambda k: Fal
     """Gradients leave in several buckets while backward runs: in which order is part of what comes out."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
 
-    from tcompile.compiler.autograd.staged import _Run
+    from tcompile.compiler.autograd.staged_backward import _Run
 
     torch.manual_seed(0)
     net, log = Deep().to(device), []

@@ -11,7 +11,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 import tcompile
-from tcompile.compiler.autograd import bridge, staged
+from tcompile.compiler.autograd import bridge, staged_backward
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +24,13 @@ def waited_for(monkeypatch):
 @pytest.fixture
 def log(monkeypatch):
     events: list[str] = []
-    run_stage = staged._Run.stage
+    run_stage = staged_backward._Run.stage
 
     def stage(self, k):
         events.append(f"stage {k}")
         return run_stage(self, k)
 
-    monkeypatch.setattr(staged._Run, "stage", stage)
+    monkeypatch.setattr(staged_backward._Run, "stage", stage)
     return events
 
 
@@ -170,7 +170,7 @@ def test_the_cut_of_the_whole_is_made_once(monkeypatch):
 
     def counted(*args):
         cuts.append(args)
-        return staged.stages_of(*args)
+        return staged_backward.stages_of(*args)
 
     monkeypatch.setattr(bridge, "stages_of", counted)
     net, (i, x) = Net(), batch()

@@ -45,7 +45,7 @@ from ..bytecode.opset import MOVES
 from ..bytecode.nested import resuming, settle, suspend
 from ..bytecode.resume import ResumeSpec, make_break
 from ..bytecode.splice import CannotResume, in_flight
-from .undo import parted
+from .undo import split_effects
 from ..breaks.size_demands import hold_demands
 from .entry_source import EntryWriter
 from ..tensors.exchanged import special_guards
@@ -583,7 +583,7 @@ class _Attempt:
             noted if self.opts.in_order else Keeping(),
             modes=changes_modes(graph) if graph is not None and self.opts.in_order else None,
         )
-        lasting, attributes = parted(machine.effects, {*machine.world.created, *machine.world.made})
+        lasting, attributes = split_effects(machine.effects, {*machine.world.created, *machine.world.made})
         inputs = graph.example_inputs if graph is not None else ()
         return CaptureResult(
             code=self.code,

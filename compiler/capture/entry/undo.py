@@ -11,13 +11,13 @@ import torch
 
 from .effects import Effect
 
-__all__ = ["Attribute", "parted"]
+__all__ = ["Attribute", "split_effects"]
 
 Attribute = tuple[weakref.ref, str]  # of an object that lives outside, held weakly: its name there
 _PLAIN = (object.__setattr__, torch.nn.Module.__setattr__)
 
 
-def parted(effects: Iterable[Effect], made: Collection[int]) -> tuple[list[str], list[Attribute]]:
+def split_effects(effects: Iterable[Effect], made: Collection[int]) -> tuple[list[str], list[Attribute]]:
     """The words of effects that last, and the attributes that can be put back. `made`: ids of the instances that the
     call makes itself; what they are given goes with them, or with another effect that shows them."""
     lasting: list[str] = []

@@ -2,7 +2,7 @@
 advancing them.
 
 The entry relies on what it took, and on the end where it came to it; then it advances the iterator as far as the
-program did. Where the program changes what is gone through, and for other iterators, the graph is parted: the iterator
+program did. Where the program changes what is gone through, and for other iterators, the graph is split: the iterator
 is advanced by Python itself.
 """
 

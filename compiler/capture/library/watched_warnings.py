@@ -43,7 +43,7 @@ def unless_it_warns(fn: Callable, *args: Any) -> Any:
 
 
 def fills_one_of(values: Iterable[Any]) -> bool:
-    """Whether warnings are kept in one of these lists: a frame that was parted inside of catch_warnings(record=True) is
+    """Whether warnings are kept in one of these lists: a frame that was split inside of catch_warnings(record=True) is
     handed the list, and an entry would give its warnings after it has read the length.
     """
     kept = getattr(getattr(warnings, "_showwarnmsg_impl", None), "__self__", None)

@@ -19,7 +19,7 @@ from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ZERO, Expr, integer
 from .layout import Layout, size_hint
 
-__all__ = ["PIECES", "piece_text", "in_long_pieces", "parted", "mark_turns"]
+__all__ = ["PIECES", "piece_text", "in_long_pieces", "split_index", "mark_turns"]
 
 LONG = 8  # vectors of a row from which on conditions part it
 
@@ -125,7 +125,7 @@ def _product(c: int, atoms: Any) -> Expr:
     return e
 
 
-def parted(e: Expr, name: str) -> tuple[Expr, Expr]:
+def split_index(e: Expr, name: str) -> tuple[Expr, Expr]:
     """An index as what depends on the symbol and what does not."""
     varying, fixed = ZERO, ZERO
     for c, mono in e.terms():

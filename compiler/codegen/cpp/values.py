@@ -21,7 +21,7 @@ from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
 from .moves import BITS
-from .pieces import PIECES, in_long_pieces, parted, piece_text
+from .pieces import PIECES, in_long_pieces, piece_text, split_index
 from .prims import BOOL, Operand, conversion, expression, splat
 from .runs import RUN, backwards_text, every_second_text, run_directions
 from .short import held
@@ -388,7 +388,7 @@ class StageValues(GuardedValues):
         directions = self._in_runs(where)
         if not directions:
             return f"tc::gather<{raw}>({lanes}, [&](int k) {{ return {element}; }})"
-        varying, fixed = parted(where.index, self.vector)
+        varying, fixed = split_index(where.index, self.vector)
         if self.start is not None and in_long_pieces(varying, self.vector, s.lanes, self.hints):
             self._need_pieces()
             piece = self.pieces.setdefault(varying, f"piece{len(self.pieces)}")

@@ -4,7 +4,7 @@ What the library reads in another order than it was made in (heads of an attenti
 place, pieces joined by a cat) lowering copies. Where all that a buffer is for can be found in such a copy, what makes
 the buffer's elements writes the copy instead. Rows stay rows: elements that were neighbours still are.
 
-Axes that indices take apart by divisions are parted first, so that a copy is seen as the order of axes that it is.
+Axes that indices take apart by divisions are split first, so that a copy is seen as the order of axes that it is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
 from ..inline import buffers_read
 
-__all__ = ["without_copies", "whole_source", "is_copy", "parted"]
+__all__ = ["without_copies", "whole_source", "is_copy", "split_axes"]
 
 _ANY_ORDER = (None, "sum", "prod", "max", "min", "any", "all")  # reductions that ask for no order of elements
 
 
 def without_copies(steps: Sequence[LoweredStep], needed: Iterable[Buffer]) -> list[LoweredStep]:
-    out: list[LoweredStep] = [parted(s) if isinstance(s, LoopNest) and s.on_gpu else s for s in steps]
+    out: list[LoweredStep] = [split_axes(s) if isinstance(s, LoopNest) and s.on_gpu else s for s in steps]
     made: dict[Buffer, list[int]] = {}  # buffer -> nests that write it, by their places
     read: dict[Buffer, list[int]] = {}  # buffer -> nests that read it
     fixed = set(needed)  # buffers that something else than a nest reads, or makes
@@ -125,8 +125,8 @@ def whole_source(axes: Sequence[Axis], index: Expr, e: Expr, source: Buffer) -> 
     return found
 
 
-def parted(nest: LoopNest) -> LoopNest:
-    """The nest with axes parted where its indices divide them, if no division is left then."""
+def split_axes(nest: LoopNest) -> LoopNest:
+    """The nest with axes split where its indices divide them, if no division is left then."""
     if nest.reduce_op not in _ANY_ORDER or nest.alone or nest.product:
         return nest
     indices = [

@@ -1,4 +1,4 @@
-"""Parameters that FSDP2 has parted, in a graph: gathered where a module begins, their gradients reduced behind it.
+"""Parameters that FSDP2 has sharded, in a graph: gathered where a module begins, their gradients reduced behind it.
 
 An `Unshard` node gives the whole parameters of one group, of the parts that each process holds. That is one all-gather
 of all parts at once, as FSDP2 does it. Its gradient is one reduce-scatter, and one all-reduce where several processes

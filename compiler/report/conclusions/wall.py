@@ -1,4 +1,4 @@
-"""The wall time of a run, parted: compiling, compiled kernels, torch's own kernels, Python, data loading, waiting.
+"""The wall time of a run, by parts: compiling, compiled kernels, torch's own kernels, Python, data loading, waiting.
 
 Compiling is known from the compiler's clock. What compiled calls spend in kernels is known from the kernels' own times
 and the number of calls. All else comes from samples of the program's stack (`shares`: what was seen, and for how long).

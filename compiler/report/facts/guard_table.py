@@ -12,7 +12,7 @@ from ..words import expected_text, guard_class, guard_text
 
 __all__ = ["GuardTable", "DROPPED"]
 
-DROPPED = "not guarded at the user's wish"  # why a row is "dropped"
+DROPPED = "left out by guard_filter_fn"  # why a row is "dropped"
 _GROUP_FROM = 12  # that many guards of one kind and text on parameters become one row
 FrameOf = Callable[[int], "int | None"]  # an entry's frame
 UsersWords = Callable[["int | None", str], str]  # a text of a frame, in the user's names

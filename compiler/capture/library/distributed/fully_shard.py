@@ -1,4 +1,4 @@
-"""Modules that FSDP2 (`fully_shard`) has parted: what its hooks do around forward and backward, as nodes of the graph.
+"""Modules that FSDP2 (`fully_shard`) has sharded: what its hooks do around forward and backward, as nodes of the graph.
 
 Where the outermost such module is called, its hooks are not run. A module's parameters are the results of an `Unshard`
 node while its forward lasts, and backward gathers them once more or reads what forward gathered, as FSDP2 was told.
@@ -129,7 +129,7 @@ class Unsharding:
 
 
 def _as_dtensor(m: Machine, p: Any, local: TraceTensor) -> Any:
-    """What was a DTensor before FSDP2 parted its local tensor (tensor parallel) is one again."""
+    """What was a DTensor before FSDP2 sharded its local tensor (tensor parallel) is one again."""
     from torch.distributed.tensor._api import _FromTorchTensor
 
     spec = placed_before(p)

@@ -14,7 +14,7 @@ import torch.fx
 
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
-from .parted_graphs import reached_from
+from .forward_backward import reached_from
 from .partition import is_view
 
 __all__ = ["kept_by_autograd", "read_by_backward", "remember", "refuse_changed", "taken_from"]

@@ -22,8 +22,8 @@ import torch.fx
 from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta.core import TensorMeta
 from ..graph.opinfo import op_info
-from .changed import refuse_changed, remember, taken_from
-from .parted_graphs import ancestors, slot_of
+from .saved_versions import refuse_changed, remember, taken_from
+from .forward_backward import ancestors, slot_of
 
 if TYPE_CHECKING:
     from .bridge import GradGraph

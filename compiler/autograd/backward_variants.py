@@ -18,7 +18,7 @@ from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.meta import views_meta
 from ..graph.meta.core import TensorMeta
 from ..rewrite import run_passes
-from .parted_graphs import slot_of
+from .forward_backward import slot_of
 
 __all__ = ["variant", "without_unused_inputs"]
 

@@ -1,4 +1,4 @@
-"""The two graphs that a joint graph is parted into, where what forward saves is decided (partition.py)."""
+"""The two graphs that a joint graph is cut into, where what forward saves is decided (partition.py)."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ import torch
 import torch.fx
 
 from ..graph.history import history, saves_tensors
-from .changed import refuse_changed, remember, taken_from
-from .variants import without_unused_inputs
+from .saved_versions import refuse_changed, remember, taken_from
+from .backward_variants import without_unused_inputs
 
 if TYPE_CHECKING:
     from .bridge import GradGraph
