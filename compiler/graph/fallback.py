@@ -41,7 +41,7 @@ def meta_by_running(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Any
         return None  # of the program's, for its effect: nothing is to be known of it
     if name not in _said and op not in taken_apart and extern_reason(op) != CUSTOM:  # (theirs are run on purpose)
         _said.add(name)
-        events.fallback(name, "no metadata rule: run on meta tensors")
+        events.fallback(name, "no metadata rule: torch's meta kernel tells its shape")
     if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
         raise DataDependentError(f"{name}: the result depends on the data")
     if _reads_blobs(op):

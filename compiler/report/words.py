@@ -130,7 +130,7 @@ def guard_text(g: Guard) -> str:
         "NO_OVERLAP": f"tensors that share no memory: {x}",
         "CODE": f"{s} still has the code it had",
         "FUNCTION": f"{s} is a function of the code and module it had",
-        "CLASS": f"{s} gives what it gave under every name that was looked up",
+        "CLASS": f"{s} still gives what capture looked up in it",
         "WEAK_ID": f"{s} is {x}",
     }.get(g.kind, f"{s} {g.kind} {x}")
 

@@ -29,7 +29,7 @@ KINDS = {
     "waiting": "waiting",
     "starved": "waiting for a core",
     "compiling": "in the compiler",
-    "rest": "Python, and what was not told apart",
+    "rest": "Python, and what could not be told apart",
 }
 _FEWEST = 8  # samples from which a share is told
 _MOST_ROWS = 24

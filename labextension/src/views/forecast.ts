@@ -183,7 +183,7 @@ function verdict(a: Answer): HTMLElement {
       'p',
       null,
       h('strong.tc-gain-down', null, t('▲ yes')),
-      t(': none of {0} fits', plural(a.entries, 'entry', 'entries'))
+      a.entries === 1 ? t(': its one entry does not fit') : t(': none of its {0} entries fits', a.entries)
     ),
     f
       ? h(
