@@ -311,12 +311,12 @@ class ReportBuilder:
             e.facts.get("line") or getattr(code, "co_firstlineno", None) or 0,
         )
         f = self.r.frames[i]
-        quiet = bool(e.facts.get("quiet"))
+        reason = self._users_words(i, str(e.reason))
         if not f.entries:
-            f.status, f.reason = "skipped", str(e.reason)
-        if not quiet:
-            self.r.fallbacks.append(s.Fallback(f.name, str(e.reason), 1, i))
-            self._tell("skip", i, None, f"{f.name}: {e.reason}")
+            f.status, f.reason = "skipped", reason
+        if not e.facts.get("quiet"):
+            self.r.fallbacks.append(s.Fallback(f.name, reason, 1, i))
+            self._tell("skip", i, None, f"{f.name}: {reason}")
         self._close(i)
         self._pending_breaks.clear()
 
@@ -373,7 +373,7 @@ class ReportBuilder:
             found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", line)
             text = text.replace("__value", found.group(1) if found else "item")
         text = re.sub(r"`__stack_\d+_*\.?((?<=\.)[^`]+|\[[^`]*)`", r"`\1` of an intermediate value", text)
-        return re.sub(r"`?__stack_\d+_*`?", "an intermediate value", text)
+        return re.sub(r"(?:the tensor )?`?__stack_\d+_*`?", "an intermediate value", text)
 
     def _on_limit(self, e: events.Event) -> None:
         i = self._frame(e.frame)
