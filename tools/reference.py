@@ -48,7 +48,7 @@ def options_page() -> str:
 
 
 def breaks_page() -> str:
-    from tcompile.compiler.capture.breaks.causes import CAUSES, PARTING
+    from tcompile.compiler.capture.breaks.causes import CAUSES, ALLOWED_BY_FULLGRAPH
 
     kinds: dict[str, list[tuple[str, str]]] = {}
     for c in CAUSES:
@@ -65,7 +65,7 @@ def breaks_page() -> str:
     ]
     rows = []
     for kind in sorted(kinds):
-        mark = "\\*" if kind in PARTING else ""
+        mark = "\\*" if kind in ALLOWED_BY_FULLGRAPH else ""
         rows += [(f"`{kind}`{mark if i == 0 else ''}", r, m) for i, (r, m) in enumerate(kinds[kind])]
     return "\n".join([*lines, *_table(("kind", "reason", "what to do"), rows), ""])
 

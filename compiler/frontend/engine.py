@@ -27,7 +27,7 @@ from ..autograd.modes import without_saved_tensor_hooks
 from ..backends import compiler_of
 from ..capture.bytecode.memo import CodeMemo
 from ..capture.bytecode.resume import raising
-from ..capture.breaks.causes import PARTING
+from ..capture.breaks.causes import ALLOWED_BY_FULLGRAPH
 from ..capture.entry.capture import CaptureOptions
 from ..capture.tensors.exchanged import special_method_exchanged
 from ..capture.breaks.failing import call_original, undone
@@ -580,16 +580,15 @@ class Engine:
         return result
 
     def _refused(self, breaks: Sequence[Any]) -> list[Any]:
-        """The breaks that fullgraph, or error_on_graph_break, does not allow. The graph is split at what
-        `breaks.PARTING` lists. Where the options say so, also at a number that is read from a tensor, or at an operator
-        whose result has as many elements as its values ask for: what follows takes it as an input, of a size that may
-        vary."""
+        """The breaks that fullgraph, or error_on_graph_break, does not allow: none of `ALLOWED_BY_FULLGRAPH`, and
+        where the options say so, no number that is read from a tensor, and no operator whose result has as many
+        elements as its values ask for: what follows takes it as an input, of a size that may vary."""
         return [
             b
             for b in breaks
             if (self.opts.fullgraph or b.is_error)
             and not (
-                b.kind in PARTING
+                b.kind in ALLOWED_BY_FULLGRAPH
                 or b.kind in ("item", "tolist")
                 and self.opts.get("capture_scalar_outputs")
                 or b.kind == "data_dependent_shape"

@@ -12,13 +12,13 @@ from ..entry.locations import Position
 from ..entry.result import GraphBreak
 from ..machine.signals import Break
 
-__all__ = ["CAUSES", "Cause", "PARTING", "make_graph_break"]
+__all__ = ["CAUSES", "Cause", "ALLOWED_BY_FULLGRAPH", "make_graph_break"]
 
 # Breaks that fullgraph allows: what only tensors outside of graphs have (a hook, a storage, a memory that is exchanged,
 # being a parameter, being made in inference mode), a module that gets parameters, the address of an object made inside,
 # which object Python chose by values of tensors, what an iterator from outside gives, a setting of torch, a first
 # import, a collective that a cell's own lines reach, and an exception that leaves the function.
-PARTING = frozenset(
+ALLOWED_BY_FULLGRAPH = frozenset(
     (
         "tensor_hook",
         "storage",
