@@ -366,20 +366,17 @@ class Engine:
         """
         return bool(self.opts.get("whole_steps")) and self.opts.backend in _OWN_BACKENDS
 
-    def _make_entry(
+    def _captured(
         self,
         cache: CodeCache,
         state: FrameState,
         func: types.FunctionType,
         args: tuple,
-        failures: list,
         break_errors: bool | None,
-        small: list[Any] | None = None,
-    ) -> Entry:
-        """Capture, compile and keep. `small` gets the sizes of 0 and 1 that mark_unbacked made symbols; None: they are
-        plain."""
+        small: list[Any] | None,
+    ) -> CaptureResult:
+        """The capture stage for a frame, with what its calls so far have taught. Raises SkipFrame."""
         __tracebackhide__ = True
-        name, began = state.name, time.perf_counter()
         capture = CaptureOptions(
             dynamic=self.opts.dynamic,
             unbacked=small is not None,
@@ -403,10 +400,27 @@ class Engine:
             work=self.work,
             **self._tiers(func.__code__),
         )
+        result: CaptureResult = stages.run("capture", func.__code__, func, args, opts=self.opts, stage_opts=capture)
+        if self.opts.get("print_guards"):
+            log_guards(result)
+        return result
+
+    def _make_entry(
+        self,
+        cache: CodeCache,
+        state: FrameState,
+        func: types.FunctionType,
+        args: tuple,
+        failures: list,
+        break_errors: bool | None,
+        small: list[Any] | None = None,
+    ) -> Entry:
+        """Capture, compile and keep. `small` gets the sizes of 0 and 1 that mark_unbacked made symbols; None: they are
+        plain."""
+        __tracebackhide__ = True
+        name, began = state.name, time.perf_counter()
         try:
-            result: CaptureResult = stages.run("capture", func.__code__, func, args, opts=self.opts, stage_opts=capture)
-            if self.opts.get("print_guards"):
-                log_guards(result)
+            result = self._captured(cache, state, func, args, break_errors, small)
         except SkipFrame:
             self._say_recompile(name, failures, cache)
             raise

@@ -376,7 +376,6 @@ class ProductPrinter:
         p = self.p
         address, step = self._at(p.b, (p.columns,))
         stride = p.b.attr[1].coeff(p.columns.symbol.name)
-        unit = stride is ONE
         levels = {a.symbol.name: LEVEL_ITEM for a in p.batch} | {a.symbol.name: LEVEL_LOOP for a in p.rows}
         levels[p.columns.symbol.name] = LEVEL_VECTOR
         v = p.columns.symbol.name
@@ -392,7 +391,6 @@ class ProductPrinter:
         body = list(values.lines.get(LEVEL_VECTOR, []))
         for st in p.stores:
             body += [text for _, text in values.store(st, True)]
-        needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
         block = "block" if self.one else "batch * blocks + block"
         panel = "panel % block_panels" if self.block_first else "panel" if self.one else "batch * panels + panel"
         operands = f"packed + ({panel}) * panel_size, right, depth, tile"
@@ -430,21 +428,7 @@ class ProductPrinter:
                 if self.few
                 else []
             ),
-            f"        if ({'!few && ' if self.few else ''}held != strip) {{",
-            "            held = strip;",
-            "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
-            *self._parts(
-                [
-                    "const float *column_at[NR];",
-                    f"for (int j = 0; j < used; j++) column_at[j] = {address} + (first + j) * ({self._c(stride)});",
-                    (
-                        f"tc::{'pack_across<NR>(' if unit else 'pack(NR, '}column_at, {step}, used, {{run}},"
-                        " right{at} * NR{end});"
-                    ),
-                ],
-                " " * 12,
-            ),
-            "        }",
+            *self._pack_columns(address, step, stride),
             *(f"        {t}" for t in values.lines.get(LEVEL_ITEM, [])),
             "        const i64 last = (block + 1) * block_panels < panels ? (block + 1) * block_panels : panels;",
             *(
@@ -471,25 +455,7 @@ class ProductPrinter:
                 else []
             ),
             f"            {'else ' if self.few or self.half else ''}tc::multiply<MR>({operands});",
-            "            for (int i = 0; i < used; i++) {",
-        ]
-        if needs_row:
-            lines += [
-                "                const i64 row = panel * MR + i;",
-                *self._decode("row", p.rows, "                "),
-            ]
-        lines += [
-            *(f"                {t}" for t in values.lines.get(LEVEL_LOOP, [])),
-            f"                auto finish = [&](i64 {v}, vf32 product, auto lanes) __attribute__((always_inline)) {{",
-            *(f"                    {t}" for t in body),
-            "                };",
-            "                UNROLL for (int j = 0; j < NR; j += L) {",
-            "                    const i64 at = first + j;",
-            "                    const vf32 sum = tc::load<vf32>(tile + i * NR + j, tc::All{});",
-            "                    if (at + L <= columns) finish(at, sum, tc::All{});",
-            "                    else if (at < columns) finish(at, sum, tc::First{columns - at});",
-            "                }",
-            "            }",
+            *self._finish_rows(values, body),
             "        }",
             "    }",
             "    __builtin_free(allocated);",
@@ -499,6 +465,51 @@ class ProductPrinter:
             "",
         ]
         return [*self._head(self.name), *lines]
+
+    def _pack_columns(self, address: str, step: str, stride: Any) -> list[str]:
+        """A strip of columns, packed where it is not the one that is held."""
+        call = f"tc::{'pack_across<NR>(' if stride is ONE else 'pack(NR, '}column_at, {step}, used, {{run}},"
+        return [
+            f"        if ({'!few && ' if self.few else ''}held != strip) {{",
+            "            held = strip;",
+            "            const int used = columns - first < NR ? (int)(columns - first) : NR;",
+            *self._parts(
+                [
+                    "const float *column_at[NR];",
+                    f"for (int j = 0; j < used; j++) column_at[j] = {address} + (first + j) * ({self._c(stride)});",
+                    f"{call} right{{at}} * NR{{end}});",
+                ],
+                " " * 12,
+            ),
+            "        }",
+        ]
+
+    def _finish_rows(self, values: StageValues, body: list[str]) -> list[str]:
+        """What becomes of a tile: each row of it through the operators that follow the product."""
+        p = self.p
+        needs_row = any(a.symbol.name in text for a in p.rows for text in (*body, *values.lines.get(LEVEL_LOOP, [])))
+        row = [
+            "                const i64 row = panel * MR + i;",
+            *self._decode("row", p.rows, "                "),
+        ]
+        return [
+            "            for (int i = 0; i < used; i++) {",
+            *(row if needs_row else []),
+            *(f"                {t}" for t in values.lines.get(LEVEL_LOOP, [])),
+            (
+                f"                auto finish = [&](i64 {p.columns.symbol.name}, vf32 product, auto lanes)"
+                " __attribute__((always_inline)) {"
+            ),
+            *(f"                    {t}" for t in body),
+            "                };",
+            "                UNROLL for (int j = 0; j < NR; j += L) {",
+            "                    const i64 at = first + j;",
+            "                    const vf32 sum = tc::load<vf32>(tile + i * NR + j, tc::All{});",
+            "                    if (at + L <= columns) finish(at, sum, tc::All{});",
+            "                    else if (at < columns) finish(at, sum, tc::First{columns - at});",
+            "                }",
+            "            }",
+        ]
 
     def _few_tile(self, address: str, stride: Any) -> list[str]:
         if not self.few:
