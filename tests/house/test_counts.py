@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .test_imports import PACKAGES, ROOT, module_name, sources
 
-LONG, BRANCHY = 120, 25
+LONG, BRANCHY, LONG_FUNCTION = 120, 25, 100
 BARS = {
     "circles of imports at the top of modules": 0,
     "circles of imports, those in functions too": 0,
@@ -20,6 +20,7 @@ BARS = {
     "imports of private names": 0,
     "long lines": 0,
     "functions with many branches": 0,
+    "long functions": 0,
 }
 _BRANCHES = (ast.If, ast.For, ast.While, ast.IfExp, ast.ExceptHandler, ast.match_case)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -155,3 +156,15 @@ def test_functions_have_few_branches() -> None:
         if type(f) in _FUNCTIONS
     ]
     within("functions with many branches", [f"{n} {name}" for n, name in sorted(counted, reverse=True) if n > BRANCHY])
+
+
+def test_functions_are_short() -> None:
+    within(
+        "long functions",
+        [
+            f"{f.end_lineno - f.lineno + 1} lines: {m}.{f.name}"
+            for m, (_, tree) in trees().items()
+            for f in ast.walk(tree)
+            if isinstance(f, _FUNCTIONS) and (f.end_lineno or 0) - f.lineno >= LONG_FUNCTION
+        ],
+    )
