@@ -6,5 +6,5 @@ compiled backward graph.
                   both
     partition.py  what forward keeps for backward (minimum cut over bytes), and the two graphs
     mincut.py     the cut itself
-    bridge.py     a torch.autograd.Function per graph; what can't be traced runs by eager kernels, counted
+    bridge.py     a torch.autograd.Function per graph; what can't be traced runs with eager kernels, counted
 """

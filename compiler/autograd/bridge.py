@@ -88,7 +88,7 @@ def compile_with_grad(
             raise SkipFrame(
                 f"the gradients of a tensor of a wrapper subclass can't be traced: {why}; the frame runs as it is"
             ) from None
-        events.fallback(f"gradients of {captured.name}", f"{why}; the graph runs by eager kernels and eager autograd")
+        events.fallback(f"gradients of {captured.name}", f"{why}; the graph runs with eager kernels and eager autograd")
         return undone(captured)
     return GradGraph(captured, joint, opts, compile_aten)
 
@@ -348,7 +348,7 @@ class GradGraph:
                         if isinstance(e, TCompileError)
                         else InternalError(f"compiling {graph.name}: {type(e).__name__}: {e}")
                     ) from e
-                events.fallback(graph.name, f"{type(e).__name__}: {e}; the graph runs by torch's own kernels")
+                events.fallback(graph.name, f"{type(e).__name__}: {e}; the graph runs with torch's own kernels")
                 call = _by_eager_kernels(graph)
         decided = [g[0] for g in env.guards[known:]] if env is not None and self.backwards else []
         call = getattr(call, "call", call)
@@ -396,7 +396,7 @@ class GradGraph:
         if any(_is_wrapped(t) for t in tangents if t is not None):
             events.fallback(
                 b.graph.name,
-                "the tangents are batched, or of a subclass of Tensor: the graph runs by torch's own kernels",
+                "the tangents are batched, or of a subclass of Tensor: the graph runs with torch's own kernels",
             )
             call, fixed = _by_eager_kernels(b.graph), [t for t in tangents if t is not None]
         else:

@@ -92,7 +92,7 @@ class SymbolicGraph:
 
     Such backends know sizes as stock gives them: example inputs are tensors and torch's SymInts, and a TracingContext
     says which dimensions are dynamic. Whatever the backend relied on stands in torch's ShapeEnv as guards: where they
-    don't hold for a call, the backend is asked again, `limit` times; from then on the graph runs by torch's kernels.
+    don't hold for a call, the backend is asked again, `limit` times; from then on the graph runs with torch's kernels.
     What it relied on of several inputs (that two are one tensor, which of them share elements) stands in the context,
     in the inputs' names. Without names torch would compare each two views of one memory in symbols.
     """
@@ -112,7 +112,7 @@ class SymbolicGraph:
                 events.fallback(
                     self.captured.name,
                     f"the backend relies on sizes, and has compiled the graph {self.limit} times "
-                    "(recompile_limit); the graph runs by torch's own kernels",
+                    "(recompile_limit); the graph runs with torch's own kernels",
                 )
                 self.compiled.append((lambda inputs: True, undone(self.captured)))
             return self.compiled[-1][1](*inputs)

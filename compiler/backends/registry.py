@@ -144,7 +144,7 @@ def _call_backend(
     except Exception as e:
         if _declines(e):
             events.fallback(
-                captured.name, f"backend {name!r} declines it: {in_words(e)}; the graph runs by torch's own kernels"
+                captured.name, f"backend {name!r} declines it: {in_words(e)}; the graph runs with torch's own kernels"
             )
             return undone(captured)
         if isinstance(e, TypeError):

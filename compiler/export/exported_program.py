@@ -116,8 +116,8 @@ class ExportedProgram(ProgramCalls):
 
 
 class ExportedModule(nn.Module):
-    """The program as a module: same checks; the graph runs by torch's kernels as any module does, and can be trained or
-    compiled.
+    """The program as a module: same checks; the graph runs with torch's kernels as any module does, and can be trained
+    or compiled.
     """
 
     _exported_program: ExportedProgram

@@ -496,14 +496,14 @@ class Engine:
         return entry
 
     def _compiled(self, graph: CapturedGraph) -> Callable[..., tuple]:
-        """What the backend makes of a graph. One that this compiler has no way to take runs by torch's kernels as it
+        """What the backend makes of a graph. One that this compiler has no way to take runs with torch's kernels as it
         was captured, and an event says so."""
         try:
             return compiler_of(graph, self.opts, self.backend_options)(graph, self.opts)
         except (NotImplementedError, DataDependentError) as why:
             if self.opts.backend not in _OWN_BACKENDS:
                 raise
-            events.fallback(graph.name, f"{why}; the graph runs by torch's own kernels")
+            events.fallback(graph.name, f"{why}; the graph runs with torch's own kernels")
             return undone(graph)
 
     def _filter_guards(self, result: CaptureResult, func: types.FunctionType, args: tuple) -> None:

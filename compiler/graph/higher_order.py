@@ -3,7 +3,7 @@
 In a captured graph such an operator is one `call_function` node; its target is an object of this module that holds the
 bodies as torch-level GraphModules and gets as arguments the tensors that these take. Called with real tensors it does
 what eager does. Called with TraceTensors, in the graph and autograd stages, it is traced through: what it computes
-becomes part of the functional graph. What has no trace raises NotImplementedError, and the graph runs by torch's own
+becomes part of the functional graph. What has no trace raises NotImplementedError, and the graph runs with torch's own
 kernels.
 """
 

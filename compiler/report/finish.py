@@ -92,7 +92,7 @@ def _status_with_graphs(r: Any, skipped: list) -> tuple[str, str]:
         if r.raised:  # whose kernels would have run is of no interest any more
             return "error", ""
         why = next((f.reason for f in r.fallbacks if f.frame is None or not skipped), "")
-        return "eager", f"captured, but run by torch's own kernels: {why}"
+        return "eager", f"captured, but run with torch's own kernels: {why}"
     if r.reran:
         return "partly", f"a graph raised: {plural(sum(r.reran.values()), 'call')} ran as plain Python"
     if any(not b.harmless for b in r.graph_breaks) or skipped or r.errors or eager or fell_back(r):

@@ -98,7 +98,7 @@ def check_calls(calls: Sequence[Any], report: Any, opts: Options) -> None:
             continue
         done.add(g.number)
         aten = report.graphs[g.number].aten
-        why = "" if aten is not None else "it ran by torch's own kernels"
+        why = "" if aten is not None else "it ran with torch's own kernels"
         if aten is not None:
             try:
                 rows += check_graph(aten, g.inputs, opts, g.number)

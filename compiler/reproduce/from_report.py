@@ -83,8 +83,8 @@ def strict(how: dict[str, Any]) -> dict[str, Any]:
 def _live(graph: Any) -> None:
     if graph.graph_module is None and graph.aten is None:
         raise ReproduceError(
-            f"{graph.name} has no live graph: the report was loaded from a file, or the graph ran by torch's kernels. "
-            "Run the code again and ask the new report"
+            f"{graph.name} has no live graph: the report was loaded from a file, or the graph ran with torch's"
+            " kernels. Run the code again and ask the new report"
         )
 
 

@@ -45,7 +45,9 @@ FORMULAS: dict[str, tuple[Callable, tuple]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)], ids=["float32", "bfloat16"]
+)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "vary"])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_like_eager(name: str, dynamic: bool, dtype: torch.dtype) -> None:

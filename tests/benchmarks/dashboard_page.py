@@ -36,7 +36,7 @@ def failures(row: Row, engine: str = "tcompile") -> list[str]:
         if not facts["graphs"]:
             said.append("nothing was compiled")
         if facts["graphs_run_by_eager"]:
-            said.append(f"{facts['graphs_run_by_eager']} graphs ran by torch's own kernels")
+            said.append(f"{facts['graphs_run_by_eager']} graphs ran with torch's own kernels")
         said += facts["fallbacks"]
     return said
 

@@ -59,7 +59,7 @@ def test_kernels_of_attention_and_gradients_are_put_back(backend):
 @BACKENDS
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_write_is_done_once(backend, sparse):
-    """sparse: a graph whose gradients cannot be traced runs by torch's own kernels, call by call, also under backend
+    """sparse: a graph whose gradients cannot be traced runs with torch's own kernels, call by call, also under backend
     tcompile.
     """
 

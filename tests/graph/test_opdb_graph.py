@@ -42,7 +42,8 @@ KNOWN = {
 }
 
 
-DTYPES = (torch.float32, torch.int64, *(pytest.param(d, marks=pytest.mark.slow) for d in (torch.bfloat16, torch.bool)))
+_SLOW = (torch.int64, torch.bfloat16, torch.bool)
+DTYPES = (torch.float32, *(pytest.param(d, marks=pytest.mark.slow) for d in _SLOW))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d)[6:])

@@ -221,7 +221,7 @@ def test_gradients_that_nobody_registered_are_those_of_the_kernel(name):
         seen.append(x.grad.tolist())
     assert seen[0] == pytest.approx(seen[1])
     (b, *_) = tcompile.explain(f)(torch.ones(3, requires_grad=True)).graph_breaks
-    assert "registered the gradients" in b.reason
+    assert "has no registered gradients" in b.reason
     assert not tcompile.explain(f)(torch.ones(3)).graph_breaks
 
 

@@ -28,8 +28,8 @@ class Row:
     """What became of one operator.
 
     kernels   generated kernels over all samples
-    calls     operators that ran by torch's own kernels from the plan -> why
-    eager     reasons why a whole graph ran by torch's kernels
+    calls     operators that ran with torch's own kernels from the plan -> why
+    eager     reasons why a whole graph ran with torch's kernels
     """
 
     def __init__(

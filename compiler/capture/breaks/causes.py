@@ -562,7 +562,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "idle_loop",
         "",
-        "it computes for a long time without tensors",
+        "the code computes for a long time without tensors",
         _NOTHING + "it runs as plain Python, and what follows is compiled",
     ),
     Cause(

@@ -101,7 +101,7 @@ def refuse_hooks(m: Machine, message: str, *args: Any) -> None:
     """torch.autograd.graph.disable_saved_tensors_hooks. Nothing in a graph puts such hooks: an effect of the entry."""
     why_hooks_are_refused(m)
     if _HOOKS._top_saved_tensors_default_hooks(True) is not None:
-        raise Break("unsupported", "hooks for saved tensors are refused while there are some")
+        raise Break("unsupported", "hooks for saved tensors are disabled while some are set")
     m.hooks_refused = message
     m.effects.call(_HOOKS._saved_tensors_hooks_disable, [message, *args], {})
 

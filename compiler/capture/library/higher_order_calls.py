@@ -42,7 +42,7 @@ def checkpoint_(
     early_stop: Any = True,
     **kwargs: Any,
 ) -> Any:
-    """fn(*args), as one node whose body is computed again in backward (where the graph runs by eager autograd)."""
+    """fn(*args), as one node whose body is computed again in backward (where the graph runs with eager autograd)."""
     preserve = kwargs.pop("preserve_rng_state", True)
     if use_reentrant is None or debug is True:
         raise Break(

@@ -288,7 +288,7 @@ class Machine:
             if self.limit < _QUICK_LIMIT:
                 self.limit = _QUICK_LIMIT
                 return
-            raise Skip("it computes for a long time without tensors", quiet=True, final=True)
+            raise Skip("the code computes for a long time without tensors", quiet=True, final=True)
         if self.opts.library is not None:
             self._over_limit_of_a_cell()
             return

@@ -59,8 +59,7 @@ def true_error(fn: Callable, args: tuple | list, kwargs: dict, error: Exception)
         torch.set_rng_state(random)
     raise Break(
         "unsupported",
-        f"the rule for {getattr(fn, '__name__', fn)} says that it fails ({type(error).__name__}: {error}), while eager"
-        " does it",
+        f"the metadata rule of {getattr(fn, '__name__', fn)} raises {type(error).__name__}: {error}, eager does not",
     )
 
 

@@ -39,7 +39,7 @@ const LEVEL_WORDS: { [level in Level]: string } = words({
 });
 
 const RAN_WORDS: { [ran: string]: string } = words({
-  eager: 'It was captured, and ran by torch’s own kernels one by one.',
+  eager: 'It was captured, and ran with torch’s own kernels one by one.',
   partial: 'Captured up to the break that ended it, and never run: what would follow is missing.'
 });
 
