@@ -7,13 +7,13 @@ measured to be faster than the library's.
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from ..base.generations import here
 from ..ops import keep_bits
 from ..ops.dropout_attention import ATTENTION, BACKWARD, words
 from ..ops.philox import arguments_of
@@ -31,11 +31,6 @@ _BACKWARD = {
 }
 WIDEST = 64  # columns of a head
 LEAST = 16  # rows and keys
-
-
-@functools.cache
-def _measured(index: int) -> bool:
-    return torch.version.hip is None and torch.cuda.is_available() and torch.cuda.get_device_capability(index)[0] == 9
 
 
 def dropout_attention(a: AtenGraph) -> None:
@@ -69,7 +64,7 @@ def _fits(a: AtenGraph, given: dict[str, Any]) -> bool:
     p, scale = given["dropout_p"], _scale(given, q)
     return (
         q.device.type == "cuda"
-        and _measured(q.device.index or 0)
+        and here("attention with dropout of ours", q.device.index or 0)
         and q.dtype in (torch.float16, torch.bfloat16)
         and q.dtype == k.dtype == v.dtype
         and given.get("attn_bias") is None

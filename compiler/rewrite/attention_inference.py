@@ -8,13 +8,13 @@ What has a mask or a dropout stays as it is: rows that are masked as a whole giv
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any, Sequence
 
 import torch
 from torch.fx import Node
 
+from ..base.generations import here
 from ..symbolic.expr import as_expr
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta, contiguous_strides
@@ -36,23 +36,14 @@ _VIEWS = frozenset(
 )
 
 
-@functools.cache
-def _on_hopper(index: int) -> bool:
-    """Whether cuDNN's kernel is the faster one (and there): from compute capability 9 on."""
-    return (
-        torch.cuda.is_available()
-        and torch.cuda.get_device_capability(index)[0] >= 9
-        and torch.backends.cudnn.is_available()
-    )
-
-
 def library_call(
     g: Any, like: Node, q: Node, k: Node, v: Node, scale: float, causal: bool = False, train: bool = False
 ) -> Node:
     """The call that torch's own choice would make for tensors of this kind. `train`: whether it keeps what backward
     needs.
     """
-    if _on_hopper(q.meta["val"].device.index or 0) and torch.backends.cuda.cudnn_sdp_enabled():
+    cudnn = torch.backends.cudnn.is_available() and torch.backends.cuda.cudnn_sdp_enabled()
+    if cudnn and here("cuDNN's attention", q.meta["val"].device.index or 0):
         return call_like(
             g,
             like,

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ...base.generations import has
 from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, numel
 from ...lowering.print_loops import names_of
 from ...symbolic.expr import Expr, as_expr, integer
@@ -77,7 +78,13 @@ def _is_read(v: Value) -> bool:
 
 def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
     """What makes this kernel (without local buffers) a product of these tiles on this target, or None."""
-    if target.backend != "cuda" or target.arch != 90 or kernel.sizes or kernel.params or kernel.checks:
+    if (
+        target.backend != "cuda"
+        or not has("products in CUDA C++", target.arch)
+        or kernel.sizes
+        or kernel.params
+        or kernel.checks
+    ):
         return None
     p = find_product(kernel)
     if p is None or p.batch or p.groups is not None or len(p.k) != 1 or not all(map(_is_read, (p.a, p.b))):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...base.generations import has
 from .layout import GpuTarget
 
 __all__ = ["target_of"]
@@ -22,4 +23,4 @@ def _device(index: int) -> GpuTarget:
 def target_of(index: int, opts: Any) -> GpuTarget:
     """The target of one CUDA device."""
     target = _device(index)
-    return replace(target, early=True) if opts.get("early_launch") and target.arch >= 90 else target
+    return replace(target, early=True) if opts.get("early_launch") and has("early launch", target.arch) else target

@@ -29,6 +29,7 @@ from ...lowering.ir import (
 )
 from ...lowering.print_loops import names_of
 from ...lowering.rewrite import Rewriter
+from ...base.generations import has
 from ...base.quoting import comment
 from ...base.source_text import source_line
 from ...symbolic.expr import Expr, as_expr, ceildiv, integer
@@ -292,8 +293,8 @@ class Printer:
         """What helpers are where the target lacks instructions that they name."""
         generation = self.target.arch if self.target.backend == "cuda" and isinstance(self.target.arch, int) else 0
         return (
-            (eight_bits.OLDER if generation < 89 else {})
-            | (prims.OLDER if generation < 80 else {})
+            ({} if has("floats of eight bits", generation) else eight_bits.OLDER)
+            | ({} if has("bfloat16 instructions", generation) else prims.OLDER)
             | (philox_draws.OLDER if not generation else {})
         )
 

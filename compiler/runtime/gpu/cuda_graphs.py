@@ -32,6 +32,7 @@ from ... import events
 from ...ops import philox
 from ...ops.collectives import communicates
 from ...base import forks, unseen_writes
+from ...base.generations import generation_of, has
 from ...codegen.host import changed, view_of
 from ...fusion.schedule import Extern, Launch, Schedule
 from ...lowering.ir import Buffer
@@ -94,7 +95,7 @@ def why_not_captured(s: Schedule, index: int) -> str | None:
 
 def _groups_stay(step: Extern, index: int) -> bool:
     """Whether one kernel reads where groups end; elsewhere torch's function does, and multiplies group by group."""
-    return step.args[0].dtype is torch.bfloat16 and torch.cuda.get_device_capability(index)[0] in (9, 10)
+    return step.args[0].dtype is torch.bfloat16 and has("groups read on the device", generation_of(index))
 
 
 @dataclass

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...base.generations import generation_of, has
 from ...native import native
 from ..cpu_kernels import native_ready
 from ..plan_parts import DTYPE_CODES
@@ -41,7 +42,7 @@ def why_no_launch() -> str | None:
     if not native_ready():
         return "the C launcher does not know this torch"
     torch.cuda.init()
-    if torch.cuda.get_device_capability()[0] < 7:
+    if not has("generated kernels", generation_of()):
         return f"{torch.cuda.get_device_name()} is older than what triton compiles for"
     said: Any = native.cuda_setup(allocate)
     return said

@@ -234,7 +234,7 @@ def test_instead_of_the_librarys(forward, backward, monkeypatch):
         return r[0], *backward(grad, q, k, v, r, 0.1, 0.2)
 
     assert not any(map(by_bits, as_gpu(step, v, q, k, v).kernels))  # (no GPU: nothing was measured)
-    monkeypatch.setattr(passes, "_measured", lambda index: True)
+    monkeypatch.setattr(passes, "here", lambda *what: True)
     tcompile.reset()
     g = as_gpu(step, v, q, k, v)
     found = calls(g)
