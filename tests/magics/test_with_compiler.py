@@ -455,7 +455,7 @@ def test_the_values_of_a_graphs_nodes_can_be_asked(shell):
     r = shell.user_ns["r"]
     answer = CONTROLS["values"](r, {"graph": 0, "say": lambda text: None})
     assert [(v["node"], v["mark"], v["max"]) for v in answer["values"]] == [("sqrt", "nan", 2.0), ("add", "nan", 3.0)]
-    with pytest.raises(AskError, match="not in the kernel"):
+    with pytest.raises(AskError, match="does not keep this graph.s inputs"):
         CONTROLS["values"](r, {"graph": 7, "say": lambda text: None})
 
 
