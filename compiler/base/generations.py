@@ -29,9 +29,7 @@ GENERATIONS: dict[str, Generations] = {
     "products in CUDA C++": Generations(90, 90, "wgmma and the tensor memory accelerator as Hopper has them"),
     "cuDNN's attention": Generations(90, NEWEST, "the library's fastest there, as torch's own choice is"),
     "attention with dropout of ours": Generations(90, 99, "was measured there, and nowhere else"),
-    "groups read on the device": Generations(
-        90, 109, "a kernel reads where groups end; else the host does"
-    ),
+    "groups read on the device": Generations(90, 109, "a kernel reads where groups end; else the host does"),
 }
 
 
