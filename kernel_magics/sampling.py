@@ -62,7 +62,7 @@ class Sampler:
         # From Python 3.12 on a fork beside a second thread warns: a program without one keeps to itself.
         self._begin = time.perf_counter()
         if self._native is not None and (sys.version_info < (3, 12) or threading.active_count() > 1):
-            forks.start_thread(self._run, "tcompile-sampler")
+            forks.begin_thread(self._run)
         elif self._stat >= 0:
             os.close(self._stat)
 

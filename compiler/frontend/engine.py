@@ -215,7 +215,7 @@ class Engine:
         """
         __tracebackhide__ = True
         if self.opts.dynamic is not False:
-            self.state(func.__code__).dynamic_floats |= numbers_so_far(func.__code__, args)
+            self.state(func.__code__).dynamic_floats |= numbers_so_far(func, args)
         try:
             found = self.entry_for(func.__code__, dispatcher.cache, func, args)
         except BaseException as error:

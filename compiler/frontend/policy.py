@@ -160,6 +160,8 @@ class Library:
 
     def check_gain(self, code: types.CodeType, graph: Any, breaks: bool) -> None:
         """Raises SkipFrame where the graph of a root is too small to pay for guards and the call of an entry."""
+        if not breaks and graph is not None and _only_makes(graph):
+            raise SkipFrame("it only makes tensors of plain numbers", quiet=True)
         tier = self._tiers.get(code)
         if tier is None or not is_installed(code.co_filename) or breaks:
             return
@@ -209,6 +211,19 @@ class Library:
 def is_forward(func: types.FunctionType, args: tuple) -> bool:
     """Whether a frame is a module's forward, decorated or not."""
     return func.__name__ == "forward" and bool(args) and torch.nn.Module in type(args[0]).__mro__
+
+
+_MAKE = frozenset((torch.tensor, torch.as_tensor, torch.full, torch.stack, "fill_", "reshape"))
+
+
+def _only_makes(graph: Any) -> bool:
+    """Whether a graph reads no tensor, and does nothing but to put numbers into new ones: the losses of a training."""
+    calls = [n for n in graph.graph_module.graph.nodes if n.op not in ("placeholder", "output")]
+    return bool(calls) and all(n.target in _MAKE for n in calls) and all(s.kind == "scalar" for s in _sources(graph))
+
+
+def _sources(graph: Any) -> list[Any]:
+    return [i.source for i in graph.inputs if i.kind == "tensor"]
 
 
 def _place(code: types.CodeType) -> dict[str, Any]:

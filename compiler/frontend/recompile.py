@@ -7,6 +7,7 @@ room.
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ import torch
 
 from ..base.labels import is_loop
 from ..capture.bytecode.regions import LOOP_ITEM
+from ..capture.kinds.outside_iterators import left_of
+from ..capture.machine.stack_values import is_numpy_scalar
 from ..guards.guard import Guard
 from ..guards.python_program import evaluate_source
-from ..guards.source import count, item, local
+from ..guards.source import count, dict_value, glob, item, local, where_number
 from ..guards.source_values import Unreachable, length
 
 __all__ = [
@@ -34,7 +37,8 @@ __all__ = [
 
 _ADDRESS_RUNS = 2  # runs that may compile anew for want of one
 _ITEMS = 4  # of what a loop's turn is given that are looked at
-_LENGTHS = 4  # of a list that is read whole that are compiled for
+_LENGTHS = 4  # of a container that is read whole that are compiled for,
+_LENGTHS_OF_TURNS = 2  # and in turns of a loop, where it grows in each
 _LEAST_ADDRESS = 1 << 16
 _NUMBERS = 256  # of a list that are looked at
 
@@ -73,16 +77,21 @@ def numbers_of_turns(code: types.CodeType) -> set[Any]:
     return {turn, *(item(turn, i) for i in range(_ITEMS))}
 
 
-def numbers_so_far(code: types.CodeType, args: tuple) -> set[Any]:
-    """Sources of the floats in lists that a frame filled before this rest of it: the losses of a training. Another run
-    gives others.
+def numbers_so_far(func: types.FunctionType, args: tuple) -> set[Any]:
+    """Sources of the floats in lists and dicts that a frame filled before this rest of it: the losses of a training.
+    Another run gives others. In a cell they are globals.
     """
+    code = func.__code__
+    held = [(local(k, name), x) for k, (name, x) in enumerate(zip(code.co_varnames, args))]
+    if code.co_qualname.startswith("<module>"):
+        held += [(glob(name), func.__globals__.get(name)) for name in code.co_names]
     return {
-        item(local(k, name), i)
-        for k, (name, held) in enumerate(zip(code.co_varnames, args))
-        if type(held) is list
-        for i, number in enumerate(held[:_NUMBERS])
-        if type(number) is float
+        step(source, i)
+        for source, x in held
+        if type(x) in (list, dict)
+        for step, items in ((item, enumerate(x)) if type(x) is list else (dict_value, x.items()),)
+        for i, number in itertools.islice(items, _NUMBERS)
+        if type(number) is float or is_numpy_scalar(number)
     }
 
 
@@ -105,12 +114,16 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
         elif g.kind == "EQUALS" and type(g.expected) in (int, float):
             value = _value(g, func, args)
             if type(value) is type(g.expected) and value != g.expected:
-                (state.dynamic_ints if type(value) is int else state.dynamic_floats).add(g.source)
+                varying = state.dynamic_ints if type(value) is int else state.dynamic_floats
+                varying.add(where_number(g.source))
     lists = {s.base for s in state.dynamic_floats if s.kind == "item" and type(s.key) is int}
     state.dynamic_floats.update(
-        g.source
+        where_number(g.source)
         for g in guards
-        if g.kind == "EQUALS" and type(g.expected) is float and g.source is not None and g.source.base in lists
+        if g.kind == "EQUALS"
+        and type(g.expected) is float
+        and g.source is not None
+        and where_number(g.source).base in lists
     )
 
 
@@ -122,22 +135,33 @@ def _value(g: Guard, func: Any, args: tuple) -> Any:
 
 
 def _learn_length(state: FrameState, source: Any, before: int, value: Any) -> None:
-    """The length of a list that grows is a number that varies; after a few of them no more are compiled for."""
-    counted = count(source, value)
+    """The length of a list that grows is a number that varies; after a few of them no more are compiled for. So is what
+    an iterator through a list has left."""
+    left = source.kind == "asked" and source.key is left_of and type(value) is tuple
+    counted = source if left else count(source, value)
     if counted is not None and (now := length(value)) != before:
         state.dynamic_ints.add(counted)
-        lengths = state.lengths.setdefault(counted, set())
-        lengths |= {before, now}
-        if len(lengths) > _LENGTHS:
-            state.unread.add(counted)
+        _saw_lengths(state, counted, before, now)
+
+
+def _saw_lengths(state: FrameState, counted: Any, *seen: int) -> None:
+    lengths = state.lengths.setdefault(counted, set())
+    lengths.update(seen)
+    grows = is_loop(state.name) or counted.key is left_of
+    if len(lengths) > (_LENGTHS_OF_TURNS if grows else _LENGTHS):
+        state.unread.add(counted)
 
 
 def _learn_keys(state: FrameState, source: Any, before: Any, value: Any) -> None:
-    """A dict that is keyed by the addresses of objects: each run of a cell gives it other ones."""
+    """A dict that grows, or one that is keyed by the addresses of objects: each run of a cell gives it other ones."""
     counted = count(source, value)
-    keys = (*before, *value) if counted is not None else ()
+    if counted is None:
+        return
+    keys = (*before, *value)
     if {*map(type, keys)} == {int} and min(keys) >= _LEAST_ADDRESS and len({*keys}) == len(keys):
         state.unread.add(counted)
+    elif len(before) != len(value):
+        _saw_lengths(state, counted, len(before), len(value))
 
 
 def _learn_tensor(state: FrameState, g: Guard, value: Any) -> None:

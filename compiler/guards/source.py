@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import math
+import sys
 import weakref
 from typing import Any, Callable, Hashable
 
@@ -104,7 +105,8 @@ class Source:
     scalar    src    (dtype, device, use)  a 0-dim tensor of the float at base; a float that means something else to
                                            that use than a tensor does
                                      raises (`scalar_tensor`). Never guarded
-    array     src    None            a tensor over the memory of the numpy array at base. Never guarded
+    array     src    number          a tensor over the memory of the numpy array at base, or of numpy's number there.
+                                     Never guarded
     plain     src    None            the tensor at base, of a class of the program's, as a plain tensor over its memory.
                                      Never guarded
     unwrapped src    callable        the tensors inside of the wrapper at base, as a tuple, through which gradients pass
@@ -227,7 +229,7 @@ class Source:
         if k == "scalar":
             return scalar_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "array":
-            return array_text(b, lambda obj: _const_name(obj, consts))
+            return array_text(b, self.key, lambda obj: _const_name(obj, consts))
         if k == "plain":
             return plain_text(b, lambda obj: _const_name(obj, consts))
         if k == "unwrapped":
@@ -302,9 +304,19 @@ def asked_text(base: str, key: Any, name: Callable[[Any], str]) -> str:
     return f"{name(key)}({base})"
 
 
-def array_text(base: str, name: Callable[[Any], str]) -> str:
+def array_text(base: str, number: bool, name: Callable[[Any], str]) -> str:
     """The Python text of an `array` step; `name` gives the name of an object that the text needs."""
-    return f"{name(torch.from_numpy)}({base})"
+    return f"{name(tensor_of_number if number else torch.from_numpy)}({base})"
+
+
+def tensor_of_number(value: Any) -> torch.Tensor:
+    """A number of numpy's as a tensor without dimensions."""
+    return torch.from_numpy(sys.modules["numpy"].array(value))
+
+
+def as_python(value: Any) -> Any:
+    """A number of numpy's as the number of Python's that it is."""
+    return value.item()
 
 
 def plain_text(base: str, name: Callable[[Any], str]) -> str:
@@ -456,8 +468,18 @@ def plain(base: Source) -> Source:
     return make_source("plain", base, None)
 
 
-def array(base: Source) -> Source:
-    return make_source("array", base, None)
+def array(base: Source, number: bool = False) -> Source:
+    return make_source("array", base, number)
+
+
+def number(base: Source) -> Source:
+    """A number of numpy's as one of Python's."""
+    return asked(base, as_python)
+
+
+def where_number(s: Source) -> Source:
+    """Where a number lies; one of numpy's by the place of numpy's."""
+    return s.base if s.kind == "asked" and s.held is as_python and s.base is not None else s
 
 
 def unwrapped(base: Source, by: Any) -> Source:

@@ -169,6 +169,54 @@ def gone_through(x, xs):
     return x * total / len(xs), len(xs)
 
 
+def the_middle(x, xs):
+    xs.append(x.sum().item())
+    return x * xs[len(xs) // 2], len(xs)
+
+
+def the_middle_of_another(x, xs, ys):
+    xs.append(x.sum().item())
+    ys.append(x * 2)
+    return ys[len(xs) - 1] + ys[(len(xs) - 1) // 2]
+
+
+def keys_that_count(x, d, n):
+    n.append(x)
+    d[len(n)] = x * 2
+    d[f"step {len(n)}"] = len(n)
+    return x + 1
+
+
+def keys_that_are_read(x, d, n):
+    n.append(x)
+    k = len(n)
+    d[k] = x * 2
+    return d[k] + 1, k - 1 in d
+
+
+def a_key_over_another(x, d, n):
+    n.append(x)
+    k = len(n)
+    d[1], d[k], d[2] = x, x + 1, x + 2
+    return (d[1] + d[2], len(d)) if k < 3 else x
+
+
+def keys_of_a_kind(x, d, n):
+    n.append(x)
+    k = len(n)
+    d[k] = k
+    d["n"] = k
+    return x * 2, d["n"], list(d)[-1], d.get(k)
+
+
+def gone_through_with_tensors(x, xs):
+    y = x.tanh()
+    for h in xs:
+        y = y + 0.1 * h
+    xs.append(y)
+    return y
+
+
 # program -> (what it is given, how often it may compile anew)
 PROGRAMS = {
     logged: (([], []), 1),
@@ -186,17 +234,24 @@ PROGRAMS = {
     as_numbers: (([],), 2),
     compared: (([], []), 2),
     changed_after_it_was_added: (([],), 0),
-    of_a_dict_that_was_written_to: (({},), 3),
-    added_by_letters: (([],), 8),
+    of_a_dict_that_was_written_to: (({},), 1),
+    added_by_letters: (([],), 4),
     popped: (([],), 6),
-    sliced: (([],), 5),
-    averaged: (([],), 6),
-    parts: (([],), 9),
+    sliced: (([],), 4),
+    averaged: (([],), 4),
+    parts: (([],), 4),
     # each length is one more of those that are compiled for, until no more are
-    inside_another: (([[]],), 8),
-    from_both_ends: (([],), 12),
+    inside_another: (([[]],), 0),
+    from_both_ends: (([],), 2),
     deleted: (([],), 9),
-    gone_through: (([],), 12),
+    gone_through: (([],), 8),
+    the_middle: (([],), 2),
+    the_middle_of_another: (([], []), 2),
+    keys_that_count: (({}, []), 0),
+    keys_that_are_read: (({}, []), 5),
+    a_key_over_another: (({}, []), 3),
+    keys_of_a_kind: (({}, []), 5),
+    gone_through_with_tensors: (([],), 7),
 }
 
 

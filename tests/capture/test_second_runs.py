@@ -202,3 +202,42 @@ def test_a_loop_that_is_passed_over():
     """
     found = captures_of_runs(build, "out = run()", runs=4)
     assert not any(found[2:]), found
+
+
+@pytest.mark.parametrize("kept", ["losses", "table"])
+def test_what_a_cell_has_collected(kept):
+    """The losses of a run differ a little from those of the one before. A cell's own lines read them after its loop."""
+    text = f"""
+        torch.manual_seed(number)
+        layer = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        losses, table = [], {{}}
+        for i, x in enumerate(data):
+            loss = layer(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            table[i] = loss.item()
+        last = {kept}[len({kept}) - 1]
+        out = torch.tensor(list({kept}.values() if isinstance({kept}, dict) else {kept})) * 2 + float(last)
+    """
+    found = captures_of_runs("", text, data=[torch.randn(2, 4) for _ in range(9)])
+    assert not any(found[2:]) and len(found[1]) <= 1, found
+
+
+def test_a_cell_that_goes_through_what_it_collects():
+    text = """
+        kept, means = [], {}
+        for i, x in enumerate(data):
+            y = x.tanh() * (number + 2)
+            kept.append(y.sum().item())
+            total = 0.0
+            for v in kept:
+                total += v
+            means[i] = total / len(kept)
+            y = y + kept[len(kept) // 2]
+        out = y * total
+    """
+    found = captures_of_runs("", text, data=[torch.randn(5) for _ in range(12)])
+    assert not any(found[2:]) and len(found[0]) < 30, found

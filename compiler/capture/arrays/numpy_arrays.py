@@ -9,6 +9,7 @@ otherwise than numpy breaks.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
 from typing import TYPE_CHECKING, Any, Callable, cast
@@ -20,6 +21,7 @@ from ...graph.tensor import TraceTensor
 from ..tensors import tensor_calls
 from .array_value import Array, array_class, array_dtype, holds_array, make_array
 from .numpy_samples import try_beside
+from .outside_arrays import varying_number
 from ..kinds.callables import PYTHON_FUNCTIONS
 from ..machine.signals import Break, Raised
 from ..machine.stack_values import ATOMS, constant_only
@@ -454,6 +456,10 @@ def _operand(m: Machine, value: Any) -> Any:
 
 
 def _operator(m: Machine, a: Array, b: Any, *, name: str) -> Any:
+    if type(b) is TraceTensor and a._number and a._source is not None and (plain := name.strip("_")) in _PYTHONS:
+        pair = [varying_number(m, a), b]  # a plain number to torch
+        swapped = plain not in vars(operator)
+        return tensor_calls.call_operator(m, _PYTHONS[plain], pair[::-1] if swapped else pair)
     b = _operand(m, b)
     if name.startswith("__i") and name != "__invert__":
         if a._number:
@@ -462,6 +468,14 @@ def _operator(m: Machine, a: Array, b: Any, *, name: str) -> Any:
         _record(m, f"array.{name}", [a, b], {})
         return a
     return _record(m, f"array.{name}", [a, b], {})
+
+
+# names of operators that a tensor and a number have, and of the same with their sides changed
+_PYTHONS = {
+    form: getattr(operator, name)
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+    for form in (name, f"r{name}")
+} | {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 def _refuse_fixed(a: Array, what: str) -> None:

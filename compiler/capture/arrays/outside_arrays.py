@@ -1,4 +1,6 @@
-"""numpy arrays from outside: inputs of the graph, tensors over the arrays' own memory."""
+"""numpy arrays from outside: inputs of the graph, tensors over the arrays' own memory; and numbers of numpy's, which
+are plain numbers to the guards.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from .array_value import make_array
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["load_array"]
+__all__ = ["load_array", "load_number", "varying_number"]
+
+_KINDS = "biufc"  # of numbers that are numbers of Python's, too
+_WIDEST = 8  # bytes of a real number whose item() is one of Python's: beyond it numpy gives its own
 
 
 def load_array(m: Machine, real: Any, source: S.Source, why: str) -> Any:
@@ -69,3 +74,38 @@ def load_array(m: Machine, real: Any, source: S.Source, why: str) -> Any:
     m.graph.add_input(tensor, trace, inner, spec, False)
     made = world.arrays[id(real)] = world.register(make_array(trace, False, source), source)
     return made
+
+
+def load_number(m: Machine, real: Any, source: S.Source, why: str) -> Any:
+    """The stack value of a number of numpy's from outside: itself, relied on by type and value as Python's numbers are;
+    an Array where it varies. None for what is no such number.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(real, numpy.generic) or type(real).__module__ != "numpy":
+        return None
+    if real.dtype.kind not in _KINDS or real.itemsize > _WIDEST * (2 if real.dtype.kind == "c" else 1):
+        return None
+    world = m.world
+    world.guard(source, "TYPE", type(real), why)
+    number = world.load(real.item(), S.number(source), why)
+    if isinstance(number, (torch.SymInt, torch.SymFloat)):
+        return _varying(m, real, source)
+    return world.register(real, source)
+
+
+def _varying(m: Machine, real: Any, source: S.Source) -> Any:
+    tensor = S.tensor_of_number(real)
+    inner = S.array(source, number=True)
+    trace = trace_tensor_like(tensor, None, {})
+    spec = TensorSpec(torch.Tensor, tensor.dtype, tensor.device, False, (), ())
+    world = m.world
+    world.register(tensor, inner)
+    world.tensors[id(tensor)] = trace
+    world.reals[id(trace)] = tensor
+    m.graph.add_input(tensor, trace, inner, spec, False)
+    return world.register(make_array(trace, True, source), source)
+
+
+def varying_number(m: Machine, value: Any) -> Any:
+    """What torch takes a number of numpy's for that came from outside and varies: a number of Python's that varies."""
+    return m.world.loaded[S.number(value._source)] if value._number and value._source is not None else value

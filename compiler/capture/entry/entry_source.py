@@ -175,7 +175,7 @@ class EntryWriter:
         if kind == "scalar":
             return scalar_text(base, key, self.constant)
         if kind == "array":
-            return array_text(base, self.constant)
+            return array_text(base, key, self.constant)
         if kind == "plain":
             return plain_text(base, self.constant)
         if kind == "unwrapped":

@@ -22,6 +22,7 @@ from ...guards.weak import reference
 from ..library import polyfills
 from ..machine.generators import InlineGenerator, PythonIterator
 from ..numbers.late_text import LateText, settled
+from ..numbers.open_keys import is_open, settle_keys
 from .outside_iterators import OutsideIterator, is_native_iterator, outside_iterator
 from ..machine.shadow import Shadow
 from ..machine.signals import Break, Raised
@@ -147,6 +148,7 @@ def _read(m: Machine, obj: Any) -> Any:
     shadow = _shadow(m, obj)
     if shadow.value is not None:
         return shadow.value
+    settle_keys(shadow)
     world = m.world
     source = world.sources[id(obj)]
     base = base_of(obj)
@@ -339,10 +341,13 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
         if written[key] is MISSING:
             raise Raised(KeyError(key))
         return written[key]
+    shadow = world.shadows.get(id(obj))
     if isinstance(obj, dict):
         refuse_address(m, key)
+        if shadow is not None and (value := shadow.just_set(key)) is not MISSING:
+            return value
+        settle_keys(shadow)
     key = known_index(m, obj, key)
-    shadow = world.shadows.get(id(obj))
     if shadow is not None and (value := shadow.given(base, key)) is not MISSING:
         return value
     if type(key) is TraceTensor or type(key) is Subclassed:
@@ -417,6 +422,7 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
         if type(item) is str and item in (written := _written_attributes(m, obj)):
             return written[item] is not MISSING
         shadow = m.world.shadows.get(id(obj))
+        settle_keys(shadow)
         if (shadow is None or (shadow.value is None and not shadow.blind)) and (
             type(item) in ATOMS or isinstance(item, _LASTING_KEYS)
         ):
@@ -676,7 +682,7 @@ def _mutate(m: Machine, obj: Any, name: str, args: list, kwargs: dict) -> Any:
         return _remove(m, obj, base, args)
     if name == "setdefault":
         return _set_default(m, obj, args)
-    if shadow.value is None and _needs_no_read(m, base, name, args):
+    if shadow.value is None and _needs_no_read(m, obj, base, name, args):
         if shadow.keys is not None:
             shadow.keys.setdefault(args[0])
         shadow.blind.append((name, args))
@@ -724,11 +730,15 @@ def _set_default(m: Machine, obj: Any, args: list) -> Any:
     return value
 
 
-def _needs_no_read(m: Machine, base: type, name: str, args: list) -> bool:
+def _needs_no_read(m: Machine, obj: Any, base: type, name: str, args: list) -> bool:
     """Whether a write does not depend on what the container holds."""
     if base in _SEQUENCES:
         return name in ("append", "appendleft", "extend", "__iadd__")
-    return base is dict and name == "__setitem__" and (type(args[0]) in ATOMS or id(args[0]) in m.world.reals)
+    if base is not dict or name != "__setitem__":
+        return False
+    if is_open(args[0]):
+        return m.world.shadows[id(obj)].keys is None
+    return type(args[0]) in ATOMS or id(args[0]) in m.world.reals
 
 
 # in-place operators, and the method that does the same

@@ -16,7 +16,7 @@ from ..machine.signals import Break
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["OutsideIterator", "is_native_iterator", "outside_iterator"]
+__all__ = ["OutsideIterator", "is_native_iterator", "left_of", "outside_iterator"]
 
 _KINDS = frozenset(map(type, (iter([]), iter(()), iter(range(0)), iter(range(1 << 70)), iter(""), iter(b""))))
 
@@ -78,6 +78,12 @@ def outside_iterator(m: Machine, real: Any) -> OutsideIterator:
     if made is None:
         if type(real) not in _KINDS:
             raise Break("iterator", "an iterator from outside is advanced", "make it a list first")
+        if S.asked(m.world.sources[id(real)], left_of) in m.world.opts.unread:
+            raise Break(
+                "iterator",
+                "an iterator goes through a list that had many lengths",
+                "no change is needed: the loop runs as it is, and what it calls is compiled",
+            )
         for other in m.iterators.values():
             m.world.differ(m.world.sources[id(real)], m.world.sources[id(other.real)])
         made = m.iterators[id(real)] = OutsideIterator(m, real)

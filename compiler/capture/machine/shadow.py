@@ -34,6 +34,11 @@ class Shadow:
             return self._set(key)
         return self._added(-key) if base is list and type(key) is int and key < 0 else MISSING
 
+    def just_set(self, key: Any) -> Any:
+        """What a dict was given last, if that was under this very key."""
+        name, args = self.blind[-1] if self.value is None and self.blind else ("", [None])
+        return args[1] if name == "__setitem__" and args[0] is key else MISSING
+
     def _set(self, key: Any) -> Any:
         for name, args in reversed(self.blind):
             if name == "__setitem__" and args[0] is key or type(args[0]) is type(key) and args[0] == key:

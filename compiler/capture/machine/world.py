@@ -39,7 +39,7 @@ from ..bytecode.splice import UNBOUND
 from .generators import InlineGenerator
 from ..kinds.inline_policy import is_trusted_function, is_trusted_module
 from ..numbers.late_text import LateText, given_late
-from ..arrays.outside_arrays import load_array
+from ..arrays.outside_arrays import load_array, load_number
 from ..kinds.outside_iterators import OutsideIterator
 from ..numbers.scalars import float_symbol
 from .signals import Break, Skip
@@ -228,6 +228,8 @@ class World:
             and (array := load_array(self.machine, value, source, why)) is not None
         ):
             return array
+        if (number := load_number(self.machine, value, source, why)) is not None:
+            return number
         known = self.sources.get(id(value))
         if known is not None and known is not source:
             if known.root.kind == "const" and known.base is None:
@@ -322,6 +324,7 @@ class World:
         """Whether a number is a symbol: one that changed before, or any argument under dynamic=True."""
         if known is None:
             return False
+        source = S.where_number(source)
         if known is self.opts.dynamic_floats and source.base in self.growing:
             return True
         return source in known or (self.opts.dynamic is True and source.kind == "local")

@@ -62,7 +62,18 @@ def known_index(m: Machine, obj: Any, key: Any) -> Any:
             distance = m.env.to_expr(key - length - added)
             if distance.is_const and distance.value < 0 and m.truth(key >= 0):
                 return distance.value
+        if not m.world.opts.fullgraph and _hangs_on_growing(m, key):
+            raise Break(
+                "unsupported",
+                "an item is read at a place that hangs on the length of a list that grows",
+                "no change is needed: the read runs as it is",
+            )
     return int(key)
+
+
+def _hangs_on_growing(m: Machine, key: torch.SymInt) -> bool:
+    sources = (m.env.sources.get(name) for name in m.env.to_expr(key).symbol_names())
+    return any(s is not None and s.kind == "asked" and s.base in m.world.growing for s in sources)
 
 
 def place_before_added(m: Machine, obj: Any, index: Any) -> int | None:

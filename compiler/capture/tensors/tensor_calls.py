@@ -12,6 +12,8 @@ import torch
 from ...graph.traced_calls import call_factory_overload, factory_overload
 from ...graph.tensor import DataDependentError, TraceTensor
 from ...guards.state import read_field
+from ..arrays.array_value import Array
+from ..arrays.outside_arrays import varying_number
 from ..kinds import choices
 from ..numbers import tensor_reads, scalars
 from ..kinds.elements import asks_back
@@ -228,7 +230,7 @@ def _finish(m: Machine, kind: str, target: Any, args: list, kwargs: dict, result
 
 def plain_argument(m: Machine, value: Any) -> Any:
     """A value as torch takes it: numpy's scalars are numbers to it, and a range is a sequence."""
-    return _plain_numbers(m.deep_plain(value))
+    return varying_number(m, value) if type(value) is Array else _plain_numbers(m.deep_plain(value))
 
 
 def _plain_numbers(value: Any) -> Any:

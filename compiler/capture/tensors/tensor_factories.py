@@ -67,6 +67,7 @@ FACTORIES = frozenset(
 )
 
 
+_MOST_NUMBERS = 16  # that vary, of a tensor that a graph makes: each is an input of it
 _INFERRING = frozenset((torch.tensor, torch.as_tensor, torch.asarray))  # the dtype of numpy's numbers is the tensor's
 
 
@@ -151,6 +152,12 @@ def _tensor_of_numbers(m: Machine, data: Any, kwargs: dict) -> Any:
     types = set(map(type, numbers))
     if not types <= {int, float, torch.SymInt, torch.SymFloat} or not any(map(_symbolic, numbers)):
         return None
+    if len(numbers) > _MOST_NUMBERS and not m.world.opts.fullgraph:
+        raise Break(
+            "unsupported",
+            "a tensor is made of many numbers that vary",
+            "no change is needed: Python makes it, and what uses it is compiled",
+        )
     usual = torch.int64 if types <= {int, torch.SymInt} else torch.get_default_dtype()
     same = {"dtype": kwargs.get("dtype") or usual, "device": kwargs.get("device")}
     each = [call_factory(m, torch.full, [(), n], dict(same)) for n in numbers]
