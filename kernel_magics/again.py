@@ -4,6 +4,7 @@ sizes.
 
 from __future__ import annotations
 
+import functools
 import time
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -62,14 +63,21 @@ class Again:
     engine: Any
     options: Any  # config.Options of the cell
     time_again: Callable[[float | None, tuple[str, ...] | None], None]
-    calls: list[EntryCall] = field(default_factory=list)  # those that can be made again
-    timed: list[EntryCall] = field(default_factory=list)  # those that can be timed, some by their graphs alone
     tried: dict[str, dict[str, Any]] = field(default_factory=dict)  # what was compiled under each set of options
 
-    def __post_init__(self) -> None:
-        known = worth_timing(self.builder.calls, self.report)
-        self.calls = [c for c in known if c.safe]
-        self.timed = self.calls or [c for c in known if c.latest]
+    @functools.cached_property
+    def _known(self) -> list[EntryCall]:
+        return worth_timing(self.builder.calls, self.report)
+
+    @functools.cached_property
+    def calls(self) -> list[EntryCall]:
+        """Those that can be made again."""
+        return [c for c in self._known if c.safe]
+
+    @functools.cached_property
+    def timed(self) -> list[EntryCall]:
+        """Those that can be timed, some by their graphs alone."""
+        return self.calls or [c for c in self._known if c.latest]
 
     def __call__(self, seconds: float | None = None, compare: tuple[str, ...] | None = None) -> None:
         self.time_again(seconds, compare)

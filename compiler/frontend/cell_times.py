@@ -2,9 +2,12 @@
 
 What a cell itself holds is compiled at first sight, so that its plain time is not known. A cell that is run again and
 again tells it: its first run compiles, and the second is timed. The third runs plain, as the cell would without the
-compiler, unless library code in it was measured before and pays. Where the plain run was not clearly slower, one more
-of each is timed. A cell that is slower is switched off: it runs without the frame hook from then on. No run is slower
-than plain for that, and nothing runs twice.
+compiler, unless library code in it was measured before and pays. Where neither was clearly slower, one more of each is
+timed. A cell that is slower is switched off: it runs without the frame hook from then on. No run is slower than plain
+for that, and nothing runs twice.
+
+Of some cells counts tell as much after the first run (counted_gain.py): turns of a loop that break after each second
+operator lose, whatever the machine does meanwhile.
 
     between runs     what runs is one thing or the other for a whole run, so training changes between steps alone
     deterministic    under torch's deterministic algorithms nothing is decided by time
@@ -30,7 +33,8 @@ __all__ = ["CellTimes"]
 
 SETTLED = 4  # the run from which a run counts even though it compiled: the cell does so each time
 MOST_CAPTURED = 2000  # instructions that capture may have interpreted in a run that counts: about 2 ms
-CLEAR = 0.8  # share of a plain run below which one pair of runs is enough
+CLEAR = 0.8  # share of the other run below which one pair of runs is enough
+COUNTED, LEAST_COUNTED = 2.0, 3e-4  # a cell is off by counts from this ratio of loss to gain on, and this many seconds
 SLOWER = 1.02  # a cell is slower from this ratio on: one that runs plain by mistake has lost next to nothing,
 LEAST = 1e-3  # and from this many seconds on
 LONGEST = 10.0  # seconds of a run: longer ones are not run plain to find out
@@ -45,9 +49,10 @@ class _Cell:
     plain: list[float] = field(default_factory=list)
     pays: bool = False
     off: bool = False
+    words: str = ""  # why it is off, where counts have told
 
     def forget(self) -> None:
-        self.runs, self.compiled, self.plain, self.pays, self.off = 0, [], [], False, False
+        self.runs, self.compiled, self.plain, self.pays, self.off, self.words = 0, [], [], False, False, ""
 
     def next_is_plain(self) -> bool:
         if self.off:
@@ -61,6 +66,8 @@ class _Cell:
             return
         if min(self.compiled) < CLEAR * min(self.plain):
             self.pays = True
+        elif min(self.plain) < CLEAR * min(self.compiled) and self.slower():
+            self.off = True
         elif len(self.compiled) > 1 and len(self.plain) > 1:
             self.off = self.slower()
             self.pays = not self.off
@@ -108,12 +115,26 @@ class CellTimes:
         """All entries, with the calls that each has served."""
         return [(e, e.hits) for cache in self._engine.caches.values() for e in cache.entries]
 
+    def count(self, cell: _Cell, before: list[tuple[Any, int]]) -> None:
+        """Switch a cell off that loses by its counts. Its calls since `before` were those of its first run."""
+        calls = [(n, e.meta.counted) for e, n in self._served(before) if e.meta is not None and n]
+        if any(counted is None for _, counted in calls):
+            return
+        gain, loss = sum(n * max(x, 0.0) for n, x in calls), -sum(n * min(x, 0.0) for n, x in calls)
+        if loss > COUNTED * gain and loss > LEAST_COUNTED:
+            cell.off = True
+            n = sum(n for n, _ in calls)
+            cell.words = f"its {n} compiled calls hold too few operators to pay for their guards and breaks"
+
+    def _served(self, before: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        was = {id(e): n for e, n in before}
+        return [(e, n - was.get(id(e), 0)) for e, n in self.hits()]
+
     def saved(self, before: list[tuple[Any, int]]) -> float:
         """Seconds that calls of entries have saved since `before`, as far as that was measured. An entry may have taken
         another's place meanwhile, for classes that the cell defined again.
         """
-        was = {id(e): n for e, n in before}
-        return sum((n - was.get(id(e), 0)) * e.meta.gain for e, n in self.hits() if e.meta is not None)
+        return sum(n * e.meta.gain for e, n in self._served(before) if e.meta is not None)
 
 
 class CellRun:
@@ -122,6 +143,7 @@ class CellRun:
     def __init__(self, times: CellTimes, cell: _Cell | None) -> None:
         self._times, self._cell = times, cell
         self.plain = cell is not None and cell.next_is_plain()
+        self._counted = cell is not None and cell.runs == 1 and not self.plain
         self._timed = cell is not None and (self.plain or not cell.pays and cell.runs > 1)
         self._hits: list[tuple[Any, int]] = []
         self._began = 0.0
@@ -129,12 +151,17 @@ class CellRun:
     def __enter__(self) -> "CellRun":
         if self._cell is not None and self.plain:
             _say(self._cell)
-        if self._timed:
+        if self._timed or self._counted:
             self._hits, self._began = self._times.hits(), _now()
         return self
 
     def __exit__(self, kind: type | None, *rest: Any) -> None:
-        if kind is not None or self._cell is None or not self._timed:
+        if kind is not None or self._cell is None:
+            return
+        if self._counted:
+            self._times.count(self._cell, self._hits)
+            self._hits.clear()
+        if not self._timed:
             return
         seconds = _now() - self._began
         if self.plain:
@@ -145,7 +172,9 @@ class CellRun:
 
 
 def _say(cell: _Cell) -> None:
-    if cell.off:
+    if cell.words:
+        words = f"switched off: {cell.words}"
+    elif cell.off:
         quick, plain = min(cell.compiled), min(cell.plain)
         words = f"switched off: its runs took {quick * 1e3:.3g} ms compiled, and {plain * 1e3:.3g} ms as plain Python"
     else:

@@ -228,6 +228,20 @@ static int check_function(Run *r, const Ins *i, PyObject *v)
 
 /* What the names give in the class and its bases: obj is (name, expected, name, expected, ...); expected is the object,
    a weak reference to it, a tuple that Python compares with it (values.same_found), or Ellipsis for none. */
+/* Descriptors of C, which take no weak reference: known by type, class and name. -1: of another kind, which Python
+   knows. */
+static int same_descriptor(PyObject *found, PyObject *expected)
+{
+    PyTypeObject *t = Py_TYPE(found);
+    if ((t != &PyGetSetDescr_Type && t != &PyMemberDescr_Type) || PyTuple_GET_SIZE(expected) != 3)
+        return -1;
+    PyDescrObject *d = (PyDescrObject *)found;
+    PyObject *of = PyTuple_GET_ITEM(expected, 1), *type = PyTuple_GET_ITEM(expected, 0);
+    if (Py_TYPE(of) == tc_torch.weak)
+        of = REFERENT(of);
+    return type == (PyObject *)t && of == (PyObject *)d->d_type && PyTuple_GET_ITEM(expected, 2) == d->d_name;
+}
+
 static int check_class(Run *r, const Ins *i, PyObject *v)
 {
     if (!PyType_Check(v))
@@ -246,7 +260,9 @@ static int check_class(Run *r, const Ins *i, PyObject *v)
         } else if (expected == Py_Ellipsis) {
             expected = NULL;
         } else if (PyTuple_CheckExact(expected)) {
-            int yes = found ? ask_about(r, i, found, expected) : FAILED;
+            int yes = found ? same_descriptor(found, expected) : FAILED;
+            if (yes < 0)
+                yes = ask_about(r, i, found, expected);
             if (yes != HOLDS)
                 return yes;
             continue;

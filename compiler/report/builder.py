@@ -569,7 +569,7 @@ class ReportBuilder:
             g.number = stated[-1] if stated else None
         frame = self.r.frames[self._frame(call.name, call.file, call.line)]
         frame.seconds += call.compile_seconds or 0.0
-        if frame.call is None:
+        if frame.call is None and call.compile_seconds is not None:  # (what runs as plain Python has none)
             frame.call = seen_call(call.fn, call.args)
         if call.compile_seconds:
             self._waits.append((e.time - call.compile_seconds, e.time))
