@@ -3,6 +3,7 @@
 Starting the compiler, reading what every kernel begins with, assembling and linking take as long as a small kernel
 itself. So the kernels of a graph go to one compiler for each core, several in one source file. In that file each kernel
 stands in a namespace of its own, and its functions bear its key in their names: the library serves every kernel in it.
+What several begin with, word for word, stands there once, and is compiled once: most of a matrix product is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Sequence
 __all__ = ["Text", "KernelLibrary", "groups", "joined", "symbol_end"]
 
 MOST_TOGETHER = 8  # kernels in one file: so many load when one of them is used
+_HEAD_ENDS = "}  // namespace tc\n"  # of what kernels share (codegen/cpp/support.py)
 _FUNCTION = re.compile(r'^extern "C" \w+ (\w+)\(', re.MULTILINE)
 
 
@@ -59,17 +61,24 @@ def _length(group: Sequence[Text]) -> int:
 
 def joined(group: Sequence[Text]) -> str:
     """One source file of all of them."""
-    return "".join(_in_namespace(t) for t in group)
+    heads: dict[str, str] = {}  # the text of one -> its namespace
+    return "".join(_in_namespace(t, heads) for t in group)
 
 
-def _in_namespace(t: Text) -> str:
+def _in_namespace(t: Text, heads: dict[str, str]) -> str:
     end = symbol_end(t.key, t.text)
     if not end:
         return t.text
     names = dict.fromkeys(_FUNCTION.findall(t.text))
     renamed = "".join(f"#define {name} {name}{end}\n" for name in names)
     back = "".join(f"#undef {name}\n" for name in names)
-    return f"{renamed}namespace kernel{end} {{\n{t.text}\n}}\n{back}"
+    begin, mark, rest = t.text.rpartition(_HEAD_ENDS)
+    head, before = begin + mark, ""
+    if head and head not in heads:
+        heads[head] = f"head{end}"
+        before = f"namespace head{end} {{\n{head}}}\n"
+    use = f"using namespace {heads[head]};\n" if head else ""
+    return f"{before}{renamed}namespace kernel{end} {{\n{use}{rest}\n}}\n{back}"
 
 
 class KernelLibrary:
