@@ -113,7 +113,8 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
             _learn_keys(state, g.source, g.expected, _value(g, func, args))
         elif g.kind == "EQUALS" and type(g.expected) in (int, float):
             value = _value(g, func, args)
-            if type(value) is type(g.expected) and value != g.expected:
+            changed = type(value) in (int, float) and (type(value) is not type(g.expected) or value != g.expected)
+            if changed:  # (a sum that began as 0 is a float from the second turn on)
                 varying = state.dynamic_ints if type(value) is int else state.dynamic_floats
                 varying.add(where_number(g.source))
     lists = {s.base for s in state.dynamic_floats if s.kind == "item" and type(s.key) is int}

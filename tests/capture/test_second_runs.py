@@ -241,3 +241,21 @@ def test_a_cell_that_goes_through_what_it_collects():
     """
     found = captures_of_runs("", text, data=[torch.randn(5) for _ in range(12)])
     assert not any(found[2:]) and len(found[0]) < 30, found
+
+
+def test_sums_that_begin_as_whole_numbers():
+    """`total = right = 0`, and a float from the second turn on; the count is 1 in that turn, which is a case of its
+    own."""
+    build = """
+        def run():
+            torch.manual_seed(0)
+            total = right = 0
+            for i, x in enumerate(data):
+                y = x * 2 + number * 1e-7
+                total += y.square().sum().item()
+                right += int(i == 0) + 2 * int(i > 1)
+                print(end="")
+            return y * total, torch.tensor([float(total), float(right)])
+    """
+    found = captures_of_runs(build, "out = run()", data=[torch.randn(5) for _ in range(6)])
+    assert not any("loop" in frame for frames in found[2:] for frame in frames), found
