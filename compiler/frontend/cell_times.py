@@ -117,9 +117,12 @@ class CellTimes:
 
     def count(self, cell: _Cell, before: list[tuple[Any, int]]) -> None:
         """Switch a cell off that loses by its counts. Its calls since `before` were those of its first run."""
-        calls = [(n, e.meta.counted) for e, n in self._served(before) if e.meta is not None and n]
+        served = [(e.meta, n) for e, n in self._served(before) if e.meta is not None and n > 0]
+        calls = [(n, meta.counted) for meta, n in served]
         if any(counted is None for _, counted in calls):
             return
+        if not any(meta.graph is not None and meta.counted < 0 for meta, _ in served):
+            return  # lines around library code: that is switched off by itself
         gain, loss = sum(n * max(x, 0.0) for n, x in calls), -sum(n * min(x, 0.0) for n, x in calls)
         if loss > COUNTED * gain and loss > LEAST_COUNTED:
             cell.off = True

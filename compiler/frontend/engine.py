@@ -52,7 +52,6 @@ from ..base.quoting import file_name
 from .recompile import FrameState, is_full, learn, make_room, numbers_of_turns, numbers_so_far, only_addresses_differ
 from ..guards.state import read_field
 from .cell_work import CellWork
-from .counted_gain import counted_gain
 from .equal_modules import entry_of_equal, placed_within
 from .guard_filter import filtered
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects, unseen_writes
@@ -427,7 +426,6 @@ class Engine:
             raise
         self._say_recompile(name, failures, cache)
         self._check_gain(func.__code__, result)
-        result.counted = counted_gain(result)
         for b in result.breaks:
             events.emit("break", brk=b)
         if refused := self._refused(result.breaks):

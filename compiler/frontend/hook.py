@@ -24,6 +24,7 @@ from ..capture.breaks.failing import call_original
 from ..capture.library.torch_marks import is_stock_compiled
 from .cell_times import CellTimes
 from .cell_work import CellWork
+from .counted_gain import counted_gain
 from .engine import Engine
 from ..guards.guard_program import compile_guards
 from ..guards.held_places import HeldPlaces
@@ -45,6 +46,7 @@ __all__ = ["enable", "run_code", "reset", "engine_for", "all_engines"]
 T = TypeVar("T")
 _CELLS = 256  # distinct cells whose entries are kept
 _ENGINES = 64  # sets of options whose engines are kept
+_LINES_REST = 3  # a cell's lines without tensor work are looked at in the 1st, 9th, 73rd run
 _REST = 63  # calls that pass unseen of a function that is switched off
 _CLASSES, _RUNS_KEPT = 32, 4  # classes of the program that are kept at most, and for how many runs of cells
 _engines: "dict[Any, HookEngine]" = {}  # the one asked for last is the last
@@ -237,11 +239,12 @@ class HookEngine(Engine):
     def _rest(self, state: FrameState) -> int:
         """Looks become rarer, as a JIT's counters back off: at the 1st, 2nd, 4th, 8th call and so on. A turn of a loop
         that prints now and then has tensor work in some turns, and none in most. What is no turn rests from the first
-        look on, or the second run of a cell would be looked at.
+        look on, or the second run of a cell would be looked at. A cell's own lines run once in a run: they rest longer.
         """
         if self.library is None or frames.takes_every_frame():
             return 0
-        return (1 << state.skips - is_loop(state.name)) - 1
+        turn = is_loop(state.name)
+        return (1 << (_LINES_REST if state.name == "<module>" else 1) * (state.skips - turn)) - 1
 
     # ---- classes that a cell defined again
     @contextmanager
@@ -299,8 +302,13 @@ class HookEngine(Engine):
         return None
 
     def _check_gain(self, code: types.CodeType, result: Any) -> None:
-        if self.library is not None and not frames.takes_every_frame():
-            self.library.check_gain(code, result.graph, bool(result.breaks))
+        if self.library is None or frames.takes_every_frame():
+            return
+        self.library.check_gain(code, result.graph, bool(result.breaks))
+        counted = counted_gain(result)
+        if counted is not None and is_installed(code.co_filename):  # what loses there is switched off by itself
+            counted = max(counted, 0.0)
+        result.counted = counted
 
 
 def _as_it_is(func: types.FunctionType, *args: Any) -> Any:

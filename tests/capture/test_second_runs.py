@@ -164,6 +164,7 @@ def test_a_history_that_grows():
 
 
 def test_the_steps_of_a_grad_scaler():
+    """It keeps what it knows of an optimizer under its address, which is another one in each run."""
     build = """
         def run():
             torch.manual_seed(0)
@@ -178,7 +179,7 @@ def test_the_steps_of_a_grad_scaler():
             return loss.detach() * 2, layer.weight.detach().clone()
     """
     found = captures_of_runs(build, "out = run()", runs=6)
-    assert not any(found[3:]), found
+    assert not any("run" in frame for frames in found[1:] for frame in frames), found
 
 
 def test_a_loop_that_is_passed_over():

@@ -47,7 +47,10 @@ def address(m: Machine, value: Any) -> Any:
         return id(real)
     if type(value) is Array:
         raise Break("address")
-    return m.world.load(id(real), S.asked(source, id), "its id is read")
+    at = S.asked(source, id)
+    if m.world.opts.library is not None and m.world.opts.dynamic is not False:  # each run of a cell makes it anew
+        m.world.opts.dynamic_ints.add(at)
+    return m.world.load(id(real), at, "its id is read")
 
 
 def address_hash(m: Machine, value: Any) -> Any:

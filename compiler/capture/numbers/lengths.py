@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["outside_length", "known_index", "place_before_added", "places_of_slice", "refuse_unread"]
 
+_LEAST_ADDRESS = 1 << 32  # of an object, as a rule
 _MOST = 32  # items of a part of a list that are read one by one
 
 
@@ -108,9 +109,22 @@ def places_of_slice(m: Machine, obj: Any, key: Any) -> range | None:
 
 def refuse_unread(m: Machine, source: S.Source, obj: Any) -> None:
     """Break where an entry would be for one length of a list that had many, or for the keys of one run of a cell."""
-    if m.world.opts.unread and S.count(source, obj) in m.world.opts.unread:
+    opts = m.world.opts
+    if (
+        opts.unread
+        and S.count(source, obj) in opts.unread
+        or opts.library is not None
+        and not opts.fullgraph
+        and _keyed_by_addresses(obj)
+    ):
         raise Break(
             "unsupported",
             "a container is read as a whole that had many lengths, or addresses as its keys",
             "no change is needed: what reads it runs as it is; a tensor of its values would be compiled",
         )
+
+
+def _keyed_by_addresses(obj: Any) -> bool:
+    if not isinstance(obj, dict) or not dict.__len__(obj):
+        return False
+    return all(type(k) is int and k > _LEAST_ADDRESS for k in dict.__iter__(obj))
