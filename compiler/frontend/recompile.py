@@ -111,7 +111,7 @@ def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) ->
             _learn_length(state, g.source, g.expected, _value(g, func, args))
         elif g.kind == "DICT_KEYS" and g.source is not None:
             _learn_keys(state, g.source, g.expected, _value(g, func, args))
-        elif g.kind == "EQUALS" and type(g.expected) in (int, float):
+        elif g.kind == "EQUALS" and type(g.expected) in (int, float) and g.source is not None:
             value = _value(g, func, args)
             changed = type(value) in (int, float) and (type(value) is not type(g.expected) or value != g.expected)
             if changed:  # (a sum that began as 0 is a float from the second turn on)

@@ -624,7 +624,9 @@ static __attribute__((noinline)) void pack(int W, const float *const *from, i64 
         for (int i = 0; i < W; i++) to[k * W + i] = i < used ? from[i][k * step] : 0.0f;
 }
 // The same for rows that begin one element after the other: whole pieces of memory at each k.
-template <int W> static __attribute__((noinline)) void pack_across(const float *const *from, i64 step, int used, i64 depth, float *to) {
+template <int W>
+static __attribute__((noinline))
+void pack_across(const float *const *from, i64 step, int used, i64 depth, float *to) {
     const float *p = from[0];
     if (used == W) {
         for (i64 k = 0; k < depth; k++) __builtin_memcpy(to + k * W, p + k * step, W * sizeof(float));
@@ -635,7 +637,8 @@ template <int W> static __attribute__((noinline)) void pack_across(const float *
 }"""
 _TILE = """\
 // tile = sum over k of a[k][0..M) * b[k][0..NR), of panels of MR rows
-template <int M> static __attribute__((noinline)) void multiply(const float *a, const float *b, i64 depth, float *tile) {
+template <int M>
+static __attribute__((noinline)) void multiply(const float *a, const float *b, i64 depth, float *tile) {
     for (i64 begin = 0; begin < depth || begin == 0; begin += RUN) {
         const i64 end = begin + RUN < depth ? begin + RUN : depth;
         vf32 sum[M][NV];
