@@ -6,8 +6,8 @@ compiler, unless library code in it was measured before and pays. Where neither 
 timed. A cell that is slower is switched off: it runs without the frame hook from then on. No run is slower than plain
 for that, and nothing runs twice.
 
-Of some cells counts tell as much after the first run (counted_gain.py): turns of a loop that break after each second
-operator lose, whatever the machine does meanwhile.
+Of some cells counts tell as much after the first run (policy.counted_gain): turns of a loop that break after each
+second operator lose, whatever the machine does meanwhile.
 
     between runs     what runs is one thing or the other for a whole run, so training changes between steps alone
     deterministic    under torch's deterministic algorithms nothing is decided by time

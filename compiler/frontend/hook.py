@@ -24,7 +24,6 @@ from ..capture.breaks.failing import call_original
 from ..capture.library.torch_marks import is_stock_compiled
 from .cell_times import CellTimes
 from .cell_work import CellWork
-from .counted_gain import counted_gain
 from .engine import Engine
 from ..guards.guard_program import compile_guards
 from ..guards.held_places import HeldPlaces
@@ -34,7 +33,7 @@ from ..marks import error_on_graph_break, is_disabled
 from .instead_of_stock import InsteadOfStock
 from .measured import Timings
 from .optimizer_steps import OptimizerSteps, is_step
-from .policy import Library, is_installed
+from .policy import Library, counted_gain, is_installed
 from .recompile import FrameState, is_before_first_step
 from .set_up import only_sets_up
 from ..runtime import frame_hook as _hook

@@ -74,7 +74,7 @@ class CaptureResult:
     held_places: Any = None  # what the guards hold and where, kept once a call came with other classes
     placed: list[Any] = field(default_factory=list)  # parameters that are DTensors, until there is an entry
     gain: float = 0.0  # seconds that a call saves, where that was measured (frontend/measured.py)
-    counted: float | None = None  # the same by counts (frontend/counted_gain.py), below zero where it loses
+    counted: float | None = None  # the same by counts (frontend/policy.py), below zero where it loses
     text: CodeType | None = None  # `source`, compiled
     needs_hook: bool = False  # runs native calls whose frames are to be compiled as well
 

@@ -344,11 +344,8 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     shadow = world.shadows.get(id(obj))
     if isinstance(obj, dict):
         refuse_address(m, key)
-        if shadow is not None and (value := shadow.just_set(key)) is not MISSING:
-            return value
-        settle_keys(shadow)
-    key = known_index(m, obj, key)
-    if shadow is not None and (value := shadow.given(base, key)) is not MISSING:
+    key, value = _given(m, obj, shadow, base, key)
+    if value is not MISSING:
         return value
     if type(key) is TraceTensor or type(key) is Subclassed:
         return _state_of(m, obj, key)
@@ -365,6 +362,15 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     if isinstance(value, dict) and key not in value:
         return _missing(m, obj, key)
     return m.native(operator.getitem, value, key)
+
+
+def _given(m: Machine, obj: Any, shadow: Shadow | None, base: Any, key: Any) -> tuple[Any, Any]:
+    """The key as a plain one, and what the program has put there without reading the container; MISSING."""
+    if shadow is not None and (value := shadow.just_set(key)) is not MISSING:
+        return key, value
+    settle_keys(shadow)
+    key = known_index(m, obj, key)
+    return key, MISSING if shadow is None else shadow.given(base, key)
 
 
 def _element(m: Machine, obj: Any, index: int, base: Any) -> Any:

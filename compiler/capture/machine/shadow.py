@@ -35,7 +35,7 @@ class Shadow:
         return self._added(-key) if base is list and type(key) is int and key < 0 else MISSING
 
     def just_set(self, key: Any) -> Any:
-        """What a dict was given last, if that was under this very key."""
+        """What a container was given last, if that was under this very key."""
         name, args = self.blind[-1] if self.value is None and self.blind else ("", [None])
         return args[1] if name == "__setitem__" and args[0] is key else MISSING
 
