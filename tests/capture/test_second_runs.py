@@ -248,15 +248,15 @@ def test_sums_that_begin_as_whole_numbers():
     """`total = right = 0`, and a float from the second turn on; the count is 1 in that turn, which is a case of its
     own."""
     build = """
+        shifted = [x + number for x in data]
         def run():
-            torch.manual_seed(0)
             total = right = 0
-            for i, x in enumerate(data):
-                y = x * 2 + number * 1e-7
+            for i, x in enumerate(shifted):
+                y = x * 2
                 total += y.square().sum().item()
                 right += int(i == 0) + 2 * int(i > 1)
                 print(end="")
             return y * total, torch.tensor([float(total), float(right)])
     """
     found = captures_of_runs(build, "out = run()", data=[torch.randn(5) for _ in range(6)])
-    assert not any("loop" in frame for frames in found[2:] for frame in frames), found
+    assert not any("loop" in frame for frames in found[1:] for frame in frames), found
