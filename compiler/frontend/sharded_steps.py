@@ -67,9 +67,20 @@ def _part(p: Any, owners: dict[int, tuple]) -> torch.Tensor:
         raise _NotOurs("the parts of a parameter are yet to be added")
     part = p._local_tensor.detach()
     if p.grad is not None:
-        part.grad = _local(p.grad, p)
+        part.grad = _local(_placed_alike(p.grad, p), p)
     owners[id(part)] = part, p
     return part
+
+
+def _placed_alike(gradient: Any, p: Any) -> Any:
+    """A gradient that is placed in another way than its parameter (parts of a norm's are yet to be added, where each
+    process has a part of the sequence): torch's step exchanges it where it first meets the parameter."""
+    if not is_dtensor(type(gradient)) or not is_dtensor(type(p)):
+        return gradient
+    own, wanted = _spec(gradient), _spec(p)
+    if own.mesh != wanted.mesh or own.placements == wanted.placements:
+        return gradient
+    return gradient.detach().redistribute(placements=wanted.placements)
 
 
 def _give_back(made: Any, original: Any) -> None:

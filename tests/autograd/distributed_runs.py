@@ -335,6 +335,53 @@ def placed_by_hand(wrap: Callable, net: Net, device: torch.device) -> list:
     return out
 
 
+class Words(nn.Module):
+    """An embedding, a block over its rows, and scores of all words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.rows, self.norm, self.scores = nn.Embedding(10, 8), Rows(), nn.LayerNorm(8), nn.Linear(8, 10)
+
+    def forward(self, i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.scores(self.norm(self.rows(self.words(i)))).flatten(0, 1), y.flatten())
+
+
+def parted_words(wrap: Callable, net: Net, device: torch.device) -> list:
+    """Rows of the embedding are parted, where torch computes all of its gradient, and the sequence is: gradients of
+    norms are yet to be added. AdamW steps over all of them."""
+    from torch.distributed.tensor import Replicate, Shard, init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    model, mesh = Words().to(device), init_device_mesh(device.type, (dist.get_world_size(),))
+    parts = {"input_layouts": Shard(1)}
+    plan = {
+        "words": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "rows.norm": SequenceParallel(),
+        "rows.gate": ColwiseParallel(**parts),
+        "rows.up": ColwiseParallel(**parts),
+        "rows.down": RowwiseParallel(output_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "scores": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+    }
+    parallelize_module(model, mesh, plan)
+    f, optimizer, out = wrap(model), torch.optim.AdamW(model.parameters(), 0.1), []
+    for k in range(STEPS):
+        seed = torch.Generator().manual_seed(k)
+        i, y = (torch.randint(0, 10, (2, 4), generator=seed).to(device) for _ in range(2))
+        loss = f(i, y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        out.append(loss.detach())
+    return out + [p.detach().full_tensor() for p in model.parameters()]
+
+
 CASES = (
     ddp_around,
     ddp_inside,
@@ -355,6 +402,7 @@ CASES = (
     tensor_parallel,
     sequence_parallel,
     placed_by_hand,
+    parted_words,
 )
 
 
@@ -369,7 +417,7 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
 
     want = run(lambda f: f)
     tcompile.reset()
-    kernels, breaks, captures = [], [], []
+    kernels, breaks, captures, fallbacks = [], [], [], []
 
     def hear(e: events.Event) -> None:
         if e.kind == "kernel":
@@ -378,6 +426,8 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
             captures.append(e.facts["frame"])
         if e.kind == "break":
             breaks.append(e.facts["brk"].reason)
+        if e.kind == "fallback":
+            fallbacks.append(e.facts["reason"])
 
     events.subscribe(hear)
     try:
@@ -394,6 +444,7 @@ def compare(case: Callable, device: torch.device) -> dict[str, Any]:
         "kernels": kernels,
         "breaks": breaks,
         "captures": captures,
+        "fallbacks": fallbacks,
     }
 
 

@@ -45,10 +45,13 @@ def check_case(row: dict) -> None:
         "tensor_parallel",
         "sequence_parallel",
         "placed_by_hand",
+        "parted_words",
     ):  # (what one case compiled may serve the next)
         assert row["kernels"], "the model was not compiled"
     if row["case"] in ("ddp_inside", "sharded_product", "tensor_parallel", "sequence_parallel", "placed_by_hand"):
         assert not row["breaks"], row["breaks"]
+    if row["case"] == "parted_words":
+        assert not row["breaks"] and not row["fallbacks"], row
 
 
 @pytest.mark.parametrize("case", ["ddp_around", "ddp_no_sync", "fsdp"])

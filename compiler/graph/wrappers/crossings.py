@@ -11,8 +11,8 @@ import torch
 from ...guards.snapshots import snapshot
 from ..captured import CapturedGraph
 from ..tensor import TraceTensor
-from .class_operators import outer_tensor, put_together
-from .wrapping import Wrapping, take_apart
+from .class_operators import inside, outer_tensor, put_together
+from .wrapping import Wrapping, is_dtensor, take_apart
 
 __all__ = ["Call", "Crossing", "Wrap", "Unwrap", "Inner", "gradients_cross"]
 
@@ -38,12 +38,16 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, crossing: Crossing, sizes: tuple, *plain: torch.Tensor) -> torch.Tensor:
         ctx.crossing, ctx.traced = crossing, type(plain[0]) is TraceTensor
-        return put_together(crossing.wrapping, sizes, [t.detach() for t in plain])
+        made: Any = put_together(crossing.wrapping, sizes, [t.detach() for t in plain])
+        ctx.placements = made.tt_wrapper.placements if ctx.traced and is_dtensor(crossing.wrapping.cls) else None
+        return made
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
         if not ctx.traced:
             gradient = _as_traced(gradient, ctx.crossing.wrapping)
+        elif ctx.placements is not None:
+            gradient = _parted_alike(gradient, ctx.placements)
         wrapping, _, plain = take_apart(gradient)
         if ctx.traced:
             ctx.crossing.gradient = wrapping
@@ -66,6 +70,21 @@ def _as_traced(gradient: Any, wrapping: Wrapping) -> torch.Tensor:
             " takes one of the form that the result has: compute the loss inside of the compiled part, or give that."
         )
     return coerced
+
+
+def _parted_alike(gradient: Any, placements: tuple) -> Any:
+    """A DTensor's gradient, parted as the DTensor is: autograd takes no local gradient of another shape. (torch computes
+    all of an embedding's gradient on each process, for instance, where the embedding's rows are parted.)"""
+    found = gradient.tt_wrapper
+    alike = found is None or not is_dtensor(type(found)) or _parted(found.placements) == _parted(placements)
+    if alike or gradient.requires_grad:
+        return gradient
+    with inside():
+        return outer_tensor(found.redistribute(placements=placements), {})
+
+
+def _parted(placements: tuple) -> tuple:
+    return tuple(p.dim if p.is_shard() else None for p in placements)
 
 
 def _alike(a: Wrapping, b: Wrapping) -> bool:
