@@ -16,6 +16,8 @@ _FUNCTION = re.compile(r"^\s*tt\.func\s+\w+\s+@([\w.$\"<>-]+)\((.*)$")
 _NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _OPERATION = re.compile(r"(?:\"([\w.]+)\"|\b([a-z_]+\.[\w.]+))")
 _CARRIED = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+)")
+_BLOCK = re.compile(r"^\s*\^(\w+)(?:\((.*)\))?:")  # `^bb2(%x: i32):` begins one
+_BRANCH = re.compile(r"\^(\w+)(?:\(([^:)]*))?")  # `cf.br ^bb2(%y : i32)`
 _CALLED = re.compile(r"tt\.call\s+@([\w.$\"<>-]+)\(([^)]*)\)")
 
 # Operations that write at their first operand.
@@ -39,11 +41,12 @@ class _Function:
     written: set[int] = field(default_factory=set)  # positions of parameters
     lost: bool = False  # something is written, and where can't be told
     result_of: set[int] = field(default_factory=set)  # positions of parameters that a result may be computed from
+    blocks: dict[str, list[str]] = field(default_factory=dict)  # label -> the names that a branch gives values to
 
 
 def written_parameters(ttir: str) -> set[int] | None:
     """Positions of the kernel's parameters (of its TTIR: constants are none) that it writes. None: it can't be told."""
-    if any(op in ttir for op in ("tt.int_to_ptr", "cf.br", "cf.cond_br", "scf.while")):
+    if any(op in ttir for op in ("tt.int_to_ptr", "cf.switch", "scf.while")):
         return None
     functions: dict[str, _Function] = {}
     public = None
@@ -53,6 +56,8 @@ def written_parameters(ttir: str) -> set[int] | None:
             parameters = match[2].partition(" attributes ")[0]
             current = functions[match[1]] = _Function(re.findall(r"(%[\w$.-]+): ", parameters))
             public = public or (match[1] if "tt.func public" in line else None)
+        elif current is not None and (match := _BLOCK.match(line)):
+            current.blocks[match[1]] = re.findall(r"(%[\w$.-]+): ", match[2] or "")
         elif current is not None:
             current.lines.append(line)
     if public is None:
@@ -136,6 +141,10 @@ def _step(
         return
     elif op == "tt.return":
         f.result_of |= of(operands)
+    elif op in ("cf.br", "cf.cond_br"):
+        for label, given in _BRANCH.findall(text):
+            for name, operand in zip(f.blocks[label], _NAME.findall(given)):
+                gives([name], of([operand]))
     elif op == "scf.yield":
         for names, operand in zip(regions[-1] if regions else [], operands):
             gives(names, of([operand]))

@@ -136,6 +136,30 @@ def reduce_scatter(x):
     return part + 1
 
 
+def all_to_all_of_lists(x):
+    """(Lists, and lists of collectives, gloo exchanges in its own way: see reduce_scatter.)"""
+    parts = [x.new_empty(2, 6) for _ in range(2)]
+    work = dist.all_to_all(parts, list((x * 2).chunk(2)), async_op=True)
+    z = x.cos()
+    work.wait()
+    return torch.cat(parts).sin() + z
+
+
+def asked_handles(x):
+    """What a handle says, apart from wait()."""
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    work.wait()
+    return y + 1 if work.is_success() and work.exception() is None and work.result()[0] is y else x
+
+
+def functional_lists(x):
+    a, b = functional.all_reduce_coalesced([x * 2, x + 1], "sum", dist.group.WORLD)
+    c, d = functional.all_gather_into_tensor_coalesced([x * 2, x.sin()], dist.group.WORLD)
+    e, f = functional.reduce_scatter_tensor_coalesced([x * 2, x.cos()], "sum", [0, 0], dist.group.WORLD)
+    return torch.cat([a * b, c * d, e * f])
+
+
 GROUPS: dict[str, dist.ProcessGroup] = {}
 
 
@@ -177,6 +201,40 @@ def functional_ones(x):
     return y.square().sum() + z.cos().sum() + r.square().sum()
 
 
+class Copied(torch.autograd.Function):
+    """Each process computes a part of what follows: gradients are added up, beside a product."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        total = g @ w.t()
+        work = dist.all_reduce(total, async_op=True)
+        of_w = x.t() @ g
+        work.wait()
+        return total, of_w
+
+
+class Added(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def own_functions(x):
+    return Added.apply(torch.tanh(Copied.apply(x, x.t() * 0.1)) * 3).square().sum()
+
+
 def without_history(x):
     """Eager's all_reduce is no part of the history."""
     y = x * 2
@@ -215,12 +273,12 @@ def one_call(f: Callable, x: torch.Tensor, grad: bool) -> list[torch.Tensor]:
 def calls(f: Callable) -> Callable:
     """Calls of one function. Both processes call the compiled one; then rank 1 calls eager's, whose collectives have to
     meet."""
-    grad = f in (functional_ones, without_history)
+    grad = f in (functional_ones, own_functions, without_history)
 
     def run(wrap: Callable) -> list[list]:
         groups()
         g, steps = wrap(f), [lambda k: one_call(g, given(k), grad)] * CALLS
-        if f is not reduce_scatter:
+        if f not in (reduce_scatter, all_to_all_of_lists, functional_lists):
             steps.append(lambda k: one_call(f if dist.get_rank() else g, given(k), grad))
         return [step(k) for k, step in enumerate(steps)]
 
@@ -308,9 +366,13 @@ ONE_GRAPH = (
             gathers_later,
             reduce_scatter,
             functional_siblings,
+            functional_lists,
+            all_to_all_of_lists,
+            asked_handles,
             of_other_groups,
             rank_and_size,
             functional_ones,
+            own_functions,
             without_history,
             equal_and_unread,
             beside_products,
@@ -322,7 +384,26 @@ ONE_GRAPH = (
     accumulated_gradients,
     clipped_gradients,
 )
-CASES = (*ONE_GRAPH, *([whole_matrices] if hasattr(torch.optim, "Muon") else []))
+
+
+def with_words(wrap: Callable) -> list[list]:
+    """What no graph has: the frame goes on behind it."""
+
+    def f(x):
+        y = x * 2
+        dist.barrier()
+        told: list = [None, None]
+        dist.all_gather_object(told, dist.get_rank())
+        dist.reduce(y, 0)
+        work = dist.all_reduce(y, async_op=True)
+        work.get_future().wait()
+        return y + told[1]
+
+    g = wrap(f)
+    return [[g(given(k))] for k in range(CALLS)]
+
+
+CASES = (*ONE_GRAPH, with_words, *([whole_matrices] if hasattr(torch.optim, "Muon") else []))
 
 
 def compare(case: Callable, device: torch.device) -> dict[str, Any]:

@@ -37,3 +37,9 @@ def test_products_run_beside_them(rows: dict[str, dict]) -> None:
     first, last = (f(i for i, c in enumerate(calls) if "mm" in c) for f in (min, max))
     assert sum("all_reduce" in c for c in calls[:first]) == 4
     assert sum("wait_tensor" in c for c in calls[last:]) == 4
+
+
+def test_what_no_graph_has_is_named(rows: dict[str, dict]) -> None:
+    breaks = rows["with_words"]["breaks"]
+    for name in ("dist.barrier()", "dist.all_gather_object()", "dist.reduce()", "get_future()"):
+        assert any(name in why and "communicates between processes" in why for why in breaks), breaks

@@ -194,3 +194,49 @@ def test_a_function_that_a_module_of_torch_defines():
     agree(lambda x: Doubled.apply(x) + 1, tensor(4), fullgraph=True)
     with torch.no_grad():
         agree(lambda x: Doubled.apply(x) + 1, torch.ones(4), fullgraph=True)
+
+
+class WritesItsOwn(torch.autograd.Function):
+    """Its backward fills tensors that it makes, some in place."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.cumsum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        out, total = torch.zeros_like(x), torch.zeros_like(x[0])
+        for i in range(len(x) - 1, -1, -1):
+            total += g[i]
+            out[i] = total
+        return out
+
+
+class WritesToTheGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.mul_(2)
+
+
+def test_a_backward_that_writes_to_what_it_makes():
+    f = lambda x: WritesItsOwn.apply(x.sin()).square()  # noqa: E731
+    x, y = tensor(4, 3), tensor(4, 3)
+    tcompile.compile(f, fullgraph=True)(x).sum().backward()
+    f(y).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_a_backward_that_writes_to_its_gradient():
+    f = lambda x: WritesToTheGradient.apply(x.sin())  # noqa: E731
+    with pytest.raises(tcompile.FullGraphError, match="writes to the gradient that it is given"):
+        tcompile.compile(f, fullgraph=True)(tensor(3))
+    x, y = tensor(4, 3), tensor(4, 3)
+    tcompile.compile(f)(x).square().sum().backward()
+    f(y).square().sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)

@@ -55,6 +55,18 @@ def copy_while_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
         q += 1
 
 
+def ends_early_kernel(x_ptr, index_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    if tl.load(index_ptr + row) == n:
+        tl.store(out_ptr + row, 0.0)
+        return
+    place = out_ptr
+    if row % 2 == 0:
+        place = out_ptr + n
+    tl.store(place + row, tl.sum(tl.load(x_ptr + row * BLOCK + at, mask=at < n, other=0.0)))
+
+
 def gather_kernel(x_ptr, index_ptr, out_ptr, n, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     index = tl.load(index_ptr + at, mask=at < n, other=0)
@@ -147,6 +159,38 @@ def test_gradients_pass_a_launch_by():
     torch.testing.assert_close(x.grad, z.grad)
 
 
+class Tripled(torch.autograd.Function):
+    """As libraries of kernels are written: launches in both passes, of kernels of the module."""
+
+    @staticmethod
+    def forward(ctx, x):
+        flat = x.reshape(-1, x.shape[-1]).clone()
+        for row in flat, flat[:0]:
+            scale[(row.shape[0] * triton.cdiv(row.shape[1], 64),)](row, 3.0, row.numel(), BLOCK=64)
+        ctx.save_for_backward(flat)
+        return flat.view(x.shape)
+
+    @staticmethod
+    def backward(ctx, g):
+        (flat,) = ctx.saved_tensors
+        out = torch.empty_like(g)
+        add[(triton.cdiv(g.numel(), 64),)](g, flat.view(g.shape), out, g.numel(), BLOCK=64)
+        return out
+
+
+def test_launches_in_forward_and_backward():
+    def fn(x):
+        return Tripled.apply(x.sin()) * 2
+
+    compiled = tcompile.compile(fn, fullgraph=True)
+    for shape in ((2, 3, 8), (4, 3, 8), (4, 5, 8)):  # (grids of sizes that vary, inside of a body)
+        x = torch.randn(shape, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        for f, t in ((fn, x), (compiled, y)):
+            f(t).square().sum().backward()
+        torch.testing.assert_close(y.grad, x.grad)
+
+
 def test_another_kernel_of_that_name_is_another_program():
     kernel = scale
 
@@ -195,6 +239,7 @@ WRITES = {
     count_kernel: (["x_ptr", "total_ptr"], {"total_ptr"}),
     copy_while_kernel: (["x_ptr", "out_ptr"], {"out_ptr"}),
     gather_kernel: (["x_ptr", "index_ptr", "out_ptr"], {"out_ptr", "index_ptr"} - {"index_ptr"}),
+    ends_early_kernel: (["x_ptr", "index_ptr", "out_ptr"], {"out_ptr"}),
     nothing_kernel: (["x_ptr"], set()),
 }
 
@@ -279,6 +324,24 @@ PROGRAM = textwrap.dedent("""
     @torch.library.triton_op("triton_kernels::add_of_triton", mutates_args={})
     def triton_operator(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return launch_wrapped(x, y)
+
+    @torch.library.triton_op("triton_kernels::scaled_sum", mutates_args={})
+    def scaled_sum(x: torch.Tensor, y: torch.Tensor, a: float) -> torch.Tensor:
+        return launch_wrapped(x * a, y)
+
+    def keep(ctx, inputs, output):
+        ctx.a = inputs[2]
+
+    scaled_sum.register_autograd(lambda ctx, g: (launch(g * ctx.a, g), g * 2, None), setup_context=keep)
+
+    for n in (100, 70):
+        x, y = torch.randn(n, requires_grad=True), torch.randn(n, requires_grad=True)
+        fn = lambda x, y: scaled_sum(x.sin(), y, 3.0).square()
+        with tcompile.record() as r:
+            found = torch.autograd.grad(tcompile.compile(fn)(x, y).sum(), (x, y))
+        for a, b in zip(found, torch.autograd.grad(fn(x, y).sum(), (x, y))):
+            torch.testing.assert_close(a, b)
+        assert not r.report().graph_breaks and not r.report().fallbacks, r.report()
 
     x, y = torch.randn(100), torch.randn(100)
     for f in (launch, launch_tuned, operator, triton_operator):

@@ -199,6 +199,7 @@ class GraphBuilder:
                 if len(args) == 1:
                     node = self.graph.call_function(fn, (args[0],))
                     node.meta.update(val=None, stack=self.machine.stack_positions(), module=self.machine.module_path)
+                node.meta["val"] = self.machine.env.wrap(expr)
             self.expr_nodes[expr] = node
         return node
 

@@ -272,17 +272,24 @@ def _backward(
     pure = Purity(m, f"the backward of {cls.__name__}", *ctx.__dict__.values(), *args)
     dtypes = _gradient_dtypes(ctx, results, made)
     with open_body(m) as scope:
-        grads = []
+        grads, given = [], []
         for i, r in enumerate(made):
             g = stand_in(m, r, requires_grad=False)
             add_parameter(m, scope, g, f"grad{i}")
+            given.append(g)
             grads.append(g if dtypes[i] is g.dtype else tensor_calls.call_method(m, g, "to", [dtypes[i]], {}))
         outer, m.backward_of = m.backward_of, "" if is_trusted_module(cls.__module__ or "") else cls.__name__
         with autocast_off():  # (backward is called outside of the region that forward was called in)
             got = m.call(fn, [ctx, *grads])
         m.backward_of = outer
         got = list(m.deep_plain(got)) if isinstance(got, (tuple, list)) else [got]
-        pure.check()
+        if any(id(g.tt_storage) in m.graph.written for g in given):
+            raise Break(
+                "autograd_function",
+                f"the backward of {cls.__name__} writes to the gradient that it is given",
+                "let it write to a copy (g = g.clone()): torch may give the same tensor to others",
+            )
+        pure.check(owned=True)
         if len(got) > len(args) and all(g is None for g in got[len(args) :]):
             del got[len(args) :]
         refusal = ""

@@ -52,6 +52,7 @@ def _is_fixed(value: Any) -> bool:
     t = type(value)
     return (
         isinstance(value, _FIXED)
+        or t.__module__.startswith("triton.runtime.")  # a kernel, as it is decorated
         or callable(value)
         and is_trusted_module(t.__module__ or "")
         and not isinstance(value, (torch.nn.Module, torch.Tensor))

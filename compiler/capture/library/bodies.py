@@ -155,17 +155,26 @@ class Purity:
 
     def __init__(self, m: Machine, what: str, *reached: Any):
         self.m, self.what, self.reached = m, what, reached
+        self.written, self.kept = set(m.graph.written), len(m.graph.keep)
         self.before = self._state()
 
     def _state(self) -> tuple:
         seen: dict[int, Any] = {}
         for value in self.reached:
             _fingerprint(value, seen, 0)
-        return len(self.m.effects.entries), len(self.m.graph.written), seen
+        return len(self.m.effects.entries), seen
 
-    def check(self) -> None:
-        if self._state() != self.before:
+    def check(self, owned: bool = False) -> None:
+        """`owned`: what the body has made itself it may write to."""
+        if self._state() != self.before or self._writes(owned):
             raise Break("higher_order", f"{self.what} has side effects", "only compute and return values in it")
+
+    def _writes(self, owned: bool) -> bool:
+        new = self.m.graph.written - self.written
+        if not new or not owned:
+            return bool(new)
+        earlier = (*self.m.graph.keep[: self.kept], *self.m.world.tensors.values())
+        return any(isinstance(t, TraceTensor) and id(t.tt_storage) in new or id(t) in new for t in earlier)
 
 
 def _fingerprint(value: Any, seen: dict[int, Any], depth: int) -> None:

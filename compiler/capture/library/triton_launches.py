@@ -6,6 +6,7 @@ autotuned kernel, since Triton chooses among them when the graph runs.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +114,31 @@ def unwrapped(m: Machine, kernel: Any) -> Any:
 
 @python_function(("torch._library.custom_ops", "CustomOpDef.__call__"), wants_function=True)
 def call_operator(m: Machine, fn: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """An operator of torch.library.triton_op is the function that it was made of; any other is one node."""
+    """An operator of torch.library.triton_op is the function that it was made of, with the gradients that were
+    registered for it; any other is one node.
+    """
     decomposed = any(c.__name__ == "FunctionalTensorMode" for c in m.getattr(operator, "_torch_dispatch_fns"))
-    if decomposed and m.getattr(operator, "_backward_fn") is None:
-        return m.call(m.getattr(operator, "_abstract_fn"), list(args), kwargs)
-    return interpret(m, fn, [operator, *args], kwargs)
+    if not decomposed:
+        return interpret(m, fn, [operator, *args], kwargs)
+    made_of, backward = m.getattr(operator, "_abstract_fn"), m.getattr(operator, "_backward_fn")
+    if backward is None:
+        return m.call(made_of, list(args), kwargs)
+    function = _function_of(made_of, backward, m.getattr(operator, "_setup_context_fn"))
+    m.world.anchor(function)
+    return m.call(m.getattr(function, "apply"), list(args), kwargs)
+
+
+@functools.cache
+def _function_of(made_of: Any, formula: Any, setup: Any) -> type:
+    """The autograd.Function that torch makes of an operator and of what was registered for its gradients."""
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        if setup is not None:
+            setup(ctx=ctx, inputs=inputs, output=output)
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return formula(ctx, *gradients)
+
+    methods = {"forward": made_of, "setup_context": setup_context, "backward": backward}
+    names = {name: staticmethod(fn) for name, fn in methods.items()} | {"__module__": made_of.__module__}
+    return type(f"{made_of.__name__}_registered", (torch.autograd.Function,), names)

@@ -25,6 +25,13 @@ __all__: list[str] = []
 
 _C10D, _FUNCTIONAL = "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"
 _ENDS = ("", "_autograd")
+# What no operator of graphs does: objects, messages from one process to another, what one process alone gets, groups.
+_BETWEEN_PROCESSES = (
+    "barrier monitored_barrier new_group init_process_group destroy_process_group split_group abort_process_group"
+    " send recv isend irecv batch_isend_irecv send_object_list recv_object_list reduce gather scatter"
+    " gather_object scatter_object_list all_gather_object broadcast_object_list"
+    " all_reduce_coalesced all_gather_coalesced"
+).split()
 _BY_NAME = "no operator has a name for the operation by which processes combine tensors"
 
 
@@ -73,9 +80,19 @@ def _known(m: Machine, group: Any) -> Any:
     return group
 
 
-@python_function((_C10D, "get_rank"), (_C10D, "get_world_size"), wants_function=True)
+@python_function(
+    *((_C10D, name) for name in ("get_rank", "get_world_size", "get_process_group_ranks")), wants_function=True
+)
 def place_in_group(m: Machine, fn: Any, group: Any = None) -> Any:
-    return m.native(fn, _known(m, group))
+    found = m.native(fn, _known(m, group))
+    return m.world.create(found) if type(found) is list else found
+
+
+@python_function(
+    *((_C10D, name) for name in _BETWEEN_PROCESSES), ("torch.distributed.rendezvous", "rendezvous"), wants_function=True
+)
+def between_processes(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> None:
+    raise Break("c_call", f"torch.distributed.{fn.__name__}")
 
 
 def _read_operations(m: Machine, cls: Any, name: str) -> Any:
@@ -110,11 +127,36 @@ def _operation(op: Any) -> str:
 class Handle:
     """What `async_op=True` gives: who reads the result has waited for it."""
 
+    def __init__(self, given: Any):
+        self.given = given
+
     def wait(self, timeout: Any = None) -> bool:
         return True
 
     def is_completed(self) -> bool:
         return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list:
+        return [self.given] if isinstance(self.given, torch.Tensor) else list(self.given)
+
+    def get_future(self) -> torch.futures.Future:
+        future: torch.futures.Future = torch.futures.Future()
+        future.set_result(self.result())
+        return future
+
+
+@python_function((__name__, "Handle.get_future"))
+def get_future(m: Machine, handle: Any) -> None:
+    raise Break("c_call", "torch.distributed.Work.get_future")
 
 
 def exchanged(out: Any, async_op: bool, op: Any, t: torch.Tensor, *args: Any) -> Handle | None:
@@ -126,7 +168,16 @@ def exchanged(out: Any, async_op: bool, op: Any, t: torch.Tensor, *args: Any) ->
         else:
             for part, given in zip(out, result.chunk(len(out))):
                 part.copy_(given.view(part.shape))
-    return Handle() if async_op else None
+    return Handle(out) if async_op else None
+
+
+def exchanged_parts(out: Any, async_op: bool, op: Any, t: torch.Tensor, sizes: Any, *args: Any) -> Handle | None:
+    """The same for parts of several sizes."""
+    with torch.no_grad():
+        result = torch.ops._c10d_functional.wait_tensor.default(op(t, sizes, *args))
+        for part, given in zip(out, result.split(sizes)):
+            part.copy_(given.view(part.shape))
+    return Handle(out) if async_op else None
 
 
 def joined(tensors: Any) -> torch.Tensor:
@@ -197,6 +248,22 @@ def reduce_scatter(
     m: Machine, output: Any, input_list: Any, op: Any = None, group: Any = None, async_op: Any = False
 ) -> Any:
     return reduce_scatter_tensor(m, output, interpret(m, joined, [input_list], {}), op, group, async_op)
+
+
+@python_function((_C10D, "all_to_all"))
+def all_to_all(
+    m: Machine, output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: Any = False
+) -> Any:
+    """The tensors for all processes are one after the other in one tensor, and so are those of all processes."""
+    name, _ = _group(m, group)
+    sizes = [
+        [m.call(m.getattr(t, "numel"), []) for t in m.iterate(tensors)]
+        for tensors in (output_tensor_list, input_tensor_list)
+    ]
+    flat = interpret(m, joined, [input_tensor_list], {})
+    return interpret(
+        m, exchanged_parts, [output_tensor_list, async_op, _ops.all_to_all_single.default, flat, *sizes, name], {}
+    )
 
 
 @python_function((_C10D, "all_to_all_single"))
@@ -271,3 +338,22 @@ def functional_all_to_all(
     name, size = _group(m, group, tag)
     splits = [_splits(m, self, s, size) for s in (output_split_sizes, input_split_sizes)]
     return _waited(m, _ops.all_to_all_single.default, [self, *splits, name])
+
+
+# (of several tensors: one after the other)
+@python_function((_FUNCTIONAL, "all_reduce_coalesced"))
+def functional_all_reduces(m: Machine, self: Any, reduceOp: Any, group: Any, tag: Any = "") -> list:
+    return m.world.create([functional_all_reduce(m, t, reduceOp, group, tag) for t in m.iterate(self)])
+
+
+@python_function((_FUNCTIONAL, "all_gather_into_tensor_coalesced"))
+def functional_all_gathers(m: Machine, self: Any, group: Any, tag: Any = "") -> list:
+    return m.world.create([functional_all_gather(m, t, 0, group, tag) for t in m.iterate(self)])
+
+
+@python_function((_FUNCTIONAL, "reduce_scatter_tensor_coalesced"))
+def functional_reduce_scatters(
+    m: Machine, inputs: Any, reduceOp: Any, scatter_dim: Any, group: Any, tag: Any = ""
+) -> list:
+    pairs = zip(m.iterate(inputs), m.iterate(scatter_dim), strict=True)
+    return m.world.create([functional_reduce_scatter(m, t, reduceOp, dim, group, tag) for t, dim in pairs])
