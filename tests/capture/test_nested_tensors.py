@@ -388,19 +388,63 @@ def test_writes_to_one_from_outside_are_eagers(grad):
         assert fn is f or y._version == x._version
 
 
+SEQUENCES = {
+    "unbind": lambda x: [t * 2 for t in (x * 3).unbind()],
+    "iteration": lambda x: torch.stack([t.sum(0) for t in x]),
+    "index": lambda x: (x[-1].cos(), F.linear(x, W)[0].amax(0)),
+    "select": lambda x: torch.select(x, 0, 1) + 1,
+    "turned": lambda x: [t.sum(-1) for t in x.transpose(1, 2).unbind(0)],
+}
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_sequences_one_by_one(name):
+    f = SEQUENCES[name]
+    compiled = tcompile.compile(f, fullgraph=True)
+    for lengths in ([3, 4], [5, 2], [1, 6]):
+        torch.manual_seed(1)
+        x = jagged(lengths, grad=True).detach()
+        for leaf in (True, False):
+            (wanted, gradients), (got, own) = outcome(f, x, leaf), outcome(compiled, x, leaf)
+            same(got, wanted)
+            same(own[:1], gradients[:1])
+
+
+def test_sequences_of_other_lengths_share_an_entry():
+    f = SEQUENCES["unbind"]
+    compiled = tcompile.compile(f)
+    compiled(jagged([3, 4]))
+    with tcompile.record() as r:
+        for lengths in ([7, 2], [5, 9]):
+            x = jagged(lengths)
+            same(compiled(x), f(x))
+    assert not r.report().recompiles
+    x = jagged([3, 4])
+    short = nested_tensor_from_jagged(x.values(), offsets_of([3, 2]))  # its offsets end before its values do
+    with pytest.raises(RuntimeError) as wanted:
+        f(short)
+    with pytest.raises(RuntimeError) as found:
+        compiled(short)
+    assert str(found.value) == str(wanted.value)
+
+
 def test_what_is_not_captured_breaks():
-    def f(x):
+    def f(x, y):
         z = x.detach()
         z.add_(1)
-        y = x * 2 + z
-        return [t.sum() for t in (y * 3).unbind()]
+        return [t.sum() for t in (x * 2 + z).unbind()], [t * 2 for t in y.unbind()]
+
+    def holes():
+        return nested_tensor_from_jagged(
+            torch.ones(12, 8), torch.tensor([0, 4, 8, 12]), lengths=torch.tensor([3, 2, 4])
+        )
 
     compiled = tcompile.compile(f)
     for lengths in BATCHES:
         x = jagged(lengths)
         y = nested_tensor_from_jagged(x.values().clone(), x.offsets())
-        same(compiled(y), f(x))
-    kinds = {b.kind for b in tcompile.explain(f)(jagged([2, 3])).graph_breaks}
+        same(compiled(y, holes()), f(x, holes()))
+    kinds = {b.kind for b in tcompile.explain(f)(jagged([2, 3]), holes()).graph_breaks}
     assert kinds == {"unsupported", "data_dependent_shape"}
 
 

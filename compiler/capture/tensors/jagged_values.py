@@ -19,6 +19,7 @@ from ...graph.wrappers import (
     Nested,
     is_jagged,
     jagged_parts,
+    lengths_by,
     longest_by,
     longest_of,
     make_jagged,
@@ -46,7 +47,12 @@ _FACTS = frozenset(
 _FIELDS = {"_values": 0, "_offsets": 1, "_lengths": 2}
 # torch's table of the lengths of sequences, which may have them or not -> what the program reads them by
 _LENGTHS = {"max_seqlen": ("_max_seqlen", "_max_seqlen_tensor"), "min_seqlen": ("_min_seqlen", "_min_seqlen_tensor")}
-_COMPUTES = {"_get_max_seqlen": "max_seqlen", "_get_min_seqlen": "min_seqlen", "longest_of": "span"}
+_COMPUTES = {
+    "_get_max_seqlen": "max_seqlen",
+    "_get_min_seqlen": "min_seqlen",
+    "longest_of": "span",
+    "lengths_of": "rows",
+}
 
 
 class _NoPlain:
@@ -85,6 +91,19 @@ class _Length:
         if self.name == "max_seqlen":
             return longest_of(t)
         return int((t._offsets.diff() if t._lengths is None else t._lengths).min())
+
+
+@dataclasses.dataclass(frozen=True)
+class _LengthAt:
+    """Asks a nested tensor, or offsets, for the length of one sequence; -1 where there is none."""
+
+    at: int
+
+    __name__ = "length"
+
+    def __call__(self, t: Any) -> int:
+        lengths = lengths_by(t._offsets if is_jagged(t) else t)
+        return lengths[self.at] if self.at < len(lengths) else -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -341,7 +360,7 @@ def _learn(m: Machine, nested: Any, name: str) -> bool:
     it, it keeps once the entry has run."""
     keeper = nested._offsets if nested._lengths is None else nested._lengths
     owner = m.ragged.get(id(keeper))
-    if name in nested._metadata_cache or nested.__dict__.get("span") is not None and name == "span":
+    if name in nested._metadata_cache or name in ("span", "rows") and nested.__dict__.get(name) is not None:
         return False
     if owner is not None:
         source, real = m.world.sources[id(owner)], m.world.reals[id(owner)]
@@ -352,6 +371,10 @@ def _learn(m: Machine, nested: Any, name: str) -> bool:
         return False
     if id(keeper.tt_storage) in m.graph.written:
         return False
+    if name == "rows":
+        sequences = range(int(keeper.shape[0]) - 1)
+        nested.rows = tuple(_number(m, S.asked(source, _LengthAt(i)), real) for i in sequences)
+        return True
     number = _number(m, S.asked(source, _Length(name)), real)
     if name == "span":
         nested.span = number

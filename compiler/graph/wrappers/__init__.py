@@ -13,7 +13,17 @@ from __future__ import annotations
 from .class_operators import written_inside
 from .crossings import Call, Crossing, Inner, Unwrap, Wrap, gradients_cross
 from .class_functions import LibraryFunction
-from .jagged import JaggedCall, Nested, is_jagged, jagged_parts, longest_by, longest_of, make_jagged, nested_class
+from .jagged import (
+    JaggedCall,
+    Nested,
+    is_jagged,
+    jagged_parts,
+    lengths_by,
+    longest_by,
+    longest_of,
+    make_jagged,
+    nested_class,
+)
 from .wrapping import Fixed, Wrapping, is_dtensor, is_wrapper, take_apart
 
 __all__ = [
@@ -30,6 +40,7 @@ __all__ = [
     "is_dtensor",
     "is_jagged",
     "jagged_parts",
+    "lengths_by",
     "longest_by",
     "longest_of",
     "make_jagged",

@@ -10,6 +10,7 @@ The size of the ragged dimension is torch's own: a number that is equal to itsel
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -32,6 +33,7 @@ __all__ = [
     "Nested",
     "is_jagged",
     "jagged_parts",
+    "lengths_by",
     "longest_by",
     "longest_of",
     "make_jagged",
@@ -134,6 +136,25 @@ def longest_by(source: torch.Tensor, are_offsets: bool = True) -> int:
     return found[1]
 
 
+def lengths_of(t: Any) -> list:
+    """The lengths of all sequences, which lie one behind the other."""
+    known = t.__dict__.get("rows")
+    if known is not None:
+        return list(known)
+    if type(t._offsets) is TraceTensor:
+        raise DataDependentError("the lengths of the sequences need the tensor's data")
+    return list(lengths_by(t._offsets))
+
+
+def lengths_by(offsets: torch.Tensor) -> tuple:
+    """The same by offsets."""
+    found = _lengths.get(offsets)
+    if found is None or found[0] != offsets._version:
+        found = _lengths[offsets] = offsets._version, tuple(offsets.diff().tolist())
+    return found[1]
+
+
+_lengths: Any = WeakTensorKeyDictionary()  # tensor of offsets -> (its version, the lengths)
 _spans: Any = WeakTensorKeyDictionary()  # tensor of offsets or lengths -> (its version, the longest)
 
 
@@ -223,6 +244,12 @@ class _Operators(TorchDispatchMode):
                 return func(*args, **kwargs)
             with _watching(python=True):
                 return func(*args, **kwargs)
+        own = _OF_SEQUENCES.get(func)
+        if own is not None and is_jagged(args[0]) and args[0]._lengths is None:
+            with _watching(python=True):
+                result = own(*args, **kwargs)
+            if result is not None:
+                return result
         by_table = lookup_jagged(func, *args, **kwargs)
         if by_table is not None:
             with _watching(python=True):
@@ -356,6 +383,22 @@ def _attention(
     )
 
 
+def _unbind(self: Any, dim: int = 0) -> Any:
+    """Parts of the values by themselves: most programs use them all, but gradients may come for some alone."""
+    lengths, along = lengths_of(self), self._ragged_idx - 1
+    if dim not in (0, -self.dim()) or sum(lengths) != self._values.shape[along]:
+        return None
+    ends = [0, *itertools.accumulate(lengths)]
+    return tuple(self._values.narrow(along, start, n) for start, n in zip(ends, lengths))
+
+
+def _select(self: Any, dim: int, index: int) -> Any:
+    found = _unbind(self) if dim in (0, -self.dim()) else None
+    return None if found is None else found[index]
+
+
+# (None: torch's table knows)
+_OF_SEQUENCES = {torch.ops.aten.unbind.int: _unbind, torch.ops.aten.select.int: _select}
 _OWN: dict[Any, Callable] = {
     form: own
     for op, own in (
@@ -396,6 +439,7 @@ class Nested:
     parts      values, offsets, lengths
     lengths    the longest and the shortest, where torch keeps them
     span       the longest, where only we know it
+    rows       all of them, where they were asked for
     family     which of the nested tensors that a call is given has the same table of lengths; -1: none
     """
 
@@ -404,6 +448,7 @@ class Nested:
     lengths: tuple = field(default=(None, None), compare=False)
     span: Any = field(default=None, compare=False)
     family: int = -1
+    rows: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -482,7 +527,8 @@ class _Writer:
     def _nested(self, t: Any) -> Nested:
         parts, lengths = tuple(map(self, jagged_parts(t))), (t._maybe_max_seqlen, t._maybe_min_seqlen)
         if self.sizes is not None:
-            return Nested(parts, t._ragged_idx, tuple(map(self, lengths)), self(t.__dict__.get("span")))
+            span, rows = (self(t.__dict__.get(name)) for name in ("span", "rows"))
+            return Nested(parts, t._ragged_idx, tuple(map(self, lengths)), span, rows=rows)
         cache = t._metadata_cache
         family = next((i for i, f in enumerate(self.families) if f._metadata_cache is cache), -1)
         return Nested(parts, t._ragged_idx, lengths, None, family)
@@ -518,7 +564,7 @@ def _read(
         longest, shortest = map(read, pattern.lengths)
         values, offsets, lengths = parts
         made = make_jagged(values, offsets, lengths, pattern.ragged_idx, longest, shortest)
-        made.span = read(pattern.span)
+        made.span, made.rows = read(pattern.span), read(pattern.rows)
         if families is not None:
             families.append(made)
         return made
