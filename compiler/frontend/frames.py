@@ -82,6 +82,10 @@ RULES = (
         lambda code, func: func.__name__ in _SET_UP,
     ),
     Rule(
+        "what a class of tensors does with one operator, below autograd",
+        lambda code, func: func.__name__ == "__torch_dispatch__",
+    ),
+    Rule(
         "torch's Python, but for the forward of its modules",
         lambda code, func: (
             code.co_filename.startswith(_TORCH)

@@ -25,7 +25,7 @@
 
 namespace {
 
-constexpr int NODE_API = 3;                                     /* compiler/native/__init__.py has the same number */
+constexpr int NODE_API = 4;                                     /* compiler/native/__init__.py has the same number */
 
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
@@ -393,8 +393,22 @@ void disarm(void)                                               /* with the GIL 
     alarm_handle = at::INVALID_CALLBACK_HANDLE;
 }
 
+/* Whether hooks run where a leaf's gradient is accumulated (on the node, which no attribute of the tensor tells). */
+PyObject *is_hooked(PyObject *, PyObject *tensor)
+{
+    if (!THPVariable_Check(tensor)) {
+        PyErr_SetString(PyExc_TypeError, "is_hooked(tensor)");
+        return nullptr;
+    }
+    auto node = torch::autograd::impl::try_get_grad_accumulator(THPVariable_Unpack(tensor));
+    return PyBool_FromLong(node && (!node->pre_hooks().empty() || !node->post_hooks().empty()));
+}
+
+PyMethodDef methods[] = {{"is_hooked", is_hooked, METH_O, "Whether hooks run where a leaf's gradient is accumulated."},
+                         {nullptr, nullptr, 0, nullptr}};
+
 PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_node", "The node that a compiled graph is in autograd's graph.", -1,
-                          nullptr};
+                          methods};
 
 }  // namespace
 

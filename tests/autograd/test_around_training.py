@@ -186,6 +186,27 @@ def test_hooks_come_and_go(whole):
     check(run, quiet=False)
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["model", "step"])
+def test_hooks_where_gradients_are_accumulated(whole):
+    """As libraries put them that exchange gradients themselves: no attribute of a parameter tells of them."""
+
+    def run(compiled):
+        m, out, called = mlp(), [], []
+        optimizer = torch.optim.SGD(m.parameters(), 0.1)
+        step = compiled(whole_step(m, optimizer)) if whole else whole_step(compiled(m), optimizer)
+        node = m[0].weight.view_as(m[0].weight).grad_fn.next_functions[0][0]
+        for k in range(4):
+            if k == 1:
+                hook = node.register_hook(lambda *given: called.append(1))
+            if k == 3:
+                hook.remove()
+            step(randn(4, 8))
+            out.append((left(m), len(called)))
+        return out
+
+    check(run, quiet=False)
+
+
 @program.breaks
 def inner_loop_with_gradients(compiled):
     m = mlp()

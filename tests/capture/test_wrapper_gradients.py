@@ -205,6 +205,21 @@ def test_gradients_of_gradients():
     same(run(tcompile.compile(f)), run(f))
 
 
+def test_gradients_that_the_function_asks_for():
+    def f(x, w):
+        (g,) = torch.autograd.grad((x**3 * w).sum(), x, create_graph=True)
+        h, v = torch.autograd.grad(g.sum(), (x, w))
+        return g, h, v
+
+    for compiled in (tcompile.compile(f, fullgraph=True), f):
+        torch.manual_seed(0)
+        x, w = two(3, 4).requires_grad_(), two(3, 4).requires_grad_()
+        found = compiled(x, w)
+        if compiled is not f:
+            first = found
+    same(first, found)
+
+
 def test_one_result_of_two_has_a_gradient():
     def run(f):
         torch.manual_seed(0)

@@ -20,9 +20,12 @@ from ...graph.higher_order import BackwardCall, in_this_thread
 from ...graph.history import BACKWARD, gradients, history, node_of, saves_tensors
 from ...graph.tensor import TraceTensor
 from ...guards import source as S
+from ...guards.leaf_hooks import is_hooked
 from ...guards.state import read_field
 from ..tensors import tensor_attributes, tensor_calls
 from ..tensors.gradients import set_grad
+from ..tensors.tensor_subclasses import Subclassed
+from ..tensors.wrapper_values import as_program_sees, is_of_wrapper
 from .bodies import no_grad, record_call
 from ..kinds.callables import python_function
 from ..machine.native_loops import in_a_loop
@@ -144,9 +147,18 @@ def _run(
 
 
 def _as_list(m: Machine, value: Any) -> list:
-    if value is None or isinstance(value, TraceTensor):
-        return [value]
-    return list(m.iterate(value))
+    """The tensors of an argument; for one that goes down to tensors inside, the tensor that stands for it."""
+    if value is None or isinstance(value, (TraceTensor, Subclassed)):
+        return [_plain(value)]
+    return list(map(_plain, m.iterate(value)))
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is not Subclassed:
+        return value
+    if value.nested is not None or not is_of_wrapper(value, finished=True):
+        raise Break("backward", f"gradients are asked for of a tensor of class {value.tensor_class.__name__}", _OUTSIDE)
+    return value.plain
 
 
 # --- backward()
@@ -227,6 +239,9 @@ def _without_hooks(m: Machine, real: torch.Tensor) -> None:
             m.world.guard(where, "ID", None, "no hooks")
         else:
             m.world.guard(where, "DICT_KEYS", (), "no hooks")
+    if is_hooked(real):
+        raise Break("backward", f"a hook runs where the gradient of `{source.name()}` is accumulated", _OUTSIDE)
+    m.world.guard(S.asked(source, is_hooked), "ID", False, "no hooks where its gradient is accumulated")
 
 
 def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) -> None:
@@ -328,7 +343,7 @@ def autograd_grad(
             )
             for g, t in zip(grads, ends)
         )
-    return grads
+    return as_program_sees(m, grads)
 
 
 def _method(
