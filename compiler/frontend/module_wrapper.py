@@ -75,6 +75,17 @@ class CompiledCalls:
             return self.whole(m, *args, **kwargs)
         return self.forward(m, *args, **kwargs)
 
+    def between_hooks(self) -> bool:
+        """Whether FSDP2's hooks run around forward, because the module around this one is called outside: then they
+        are not captured, to end a graph each, but run as torch has them."""
+        m = self.module
+        states = sys.modules.get("torch.distributed._composable_state")
+        if states is None or self.forward is None or "forward" in m.__dict__:
+            return False
+        reference = states._module_state_mapping.get(m)
+        state = reference() if isinstance(reference, weakref.ref) else reference
+        return getattr(state, "_is_root", None) is False and getattr(state, "_modules", ()) == (m,)
+
     def call_forward(self, args: tuple, kwargs: dict) -> Any:
         """`compiled.forward(...)`: as it is called on the module, without hooks."""
         m = self.module
@@ -90,7 +101,10 @@ def _class_for(base: Any) -> type:
 
         @hidden
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return calls_of(self)(*args, **kwargs)
+            calls = calls_of(self)
+            if self._forward_pre_hooks and calls.between_hooks():
+                return nn.Module.__call__(self, *args, **kwargs)  # (which calls forward, below)
+            return calls(*args, **kwargs)
 
         @hidden
         @functools.wraps(base.forward)
