@@ -73,7 +73,7 @@ def _as_traced(gradient: Any, wrapping: Wrapping) -> torch.Tensor:
 
 
 def _parted_alike(gradient: Any, placements: tuple) -> Any:
-    """A DTensor's gradient, parted as the DTensor is: autograd takes no local gradient of another shape. (torch computes
+    """A DTensor's gradient, parted as the DTensor is: autograd takes no local gradient of another shape. (torch makes
     all of an embedding's gradient on each process, for instance, where the embedding's rows are parted.)"""
     found = gradient.tt_wrapper
     alike = found is None or not is_dtensor(type(found)) or _parted(found.placements) == _parted(placements)
