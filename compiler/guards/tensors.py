@@ -3,7 +3,7 @@
 Only a plain dense tensor may pass: the dispatch keys of the tensor must be exactly those of a tensor made by
 `torch.empty` (in or out of inference mode), with the conjugate and negative bits that the guard names. That refuses
 FakeTensors and other wrapper subclasses, functorch's wrappers, ZeroTensors, sparse, nested and quantized tensors.
-A tensor with a forward-mode tangent is refused as well.
+A tensor with a forward-mode tangent is refused as well. `is_hooked` is what no attribute of a leaf tells.
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ from typing import Any, Callable
 import torch
 import torch.autograd.forward_ad as forward_ad
 
+from ..native import autograd_node
 from ..symbolic.expr import is_unbacked
 from .guard import TensorSpec
 
-__all__ = ["tensor_mismatch", "has_tangent", "key_template", "KeyTemplate", "is_symbol"]
+__all__ = ["tensor_mismatch", "has_tangent", "key_template", "KeyTemplate", "is_symbol", "is_hooked"]
 
 _keys = torch._C._dispatch_keys
+
+
+def is_hooked(leaf: torch.Tensor) -> bool:
+    """Whether hooks run where a leaf's gradient is accumulated, on a node of autograd's graph; False where node.cpp was
+    not built, which alone can tell."""
+    node = autograd_node()
+    return node is not None and node.is_hooked(leaf)
 
 
 def is_symbol(e: Any) -> bool:

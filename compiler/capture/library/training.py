@@ -20,8 +20,8 @@ from ...graph.higher_order import BackwardCall, in_this_thread
 from ...graph.history import BACKWARD, gradients, history, node_of, saves_tensors
 from ...graph.tensor import TraceTensor
 from ...guards import source as S
-from ...guards.leaf_hooks import is_hooked
 from ...guards.state import read_field
+from ...guards.tensors import is_hooked
 from ..tensors import tensor_attributes, tensor_calls
 from ..tensors.gradients import set_grad
 from ..tensors.tensor_subclasses import Subclassed

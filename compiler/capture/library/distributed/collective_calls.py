@@ -27,7 +27,7 @@ _C10D, _FUNCTIONAL = "torch.distributed.distributed_c10d", "torch.distributed._f
 _ENDS = ("", "_autograd")
 # What no operator of graphs does: objects, messages from one process to another, what one process alone gets, groups.
 _BETWEEN_PROCESSES = (
-    "barrier monitored_barrier new_group init_process_group destroy_process_group split_group abort_process_group"
+    "barrier monitored_barrier new_group init_process_group destroy_process_group split_group"
     " send recv isend irecv batch_isend_irecv send_object_list recv_object_list reduce gather scatter"
     " gather_object scatter_object_list all_gather_object broadcast_object_list"
     " all_reduce_coalesced all_gather_coalesced"
