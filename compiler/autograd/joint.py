@@ -30,6 +30,7 @@ from .eager_saves import eager_kept
 from .modes import tracing_modes
 from .opaque_gradients import opaque_where_needed
 from .outputs import CannotTrace, OutputPlan, plan_outputs
+from .parted_graphs import reached_from
 from .saved_versions import kept_by_autograd, read_by_backward
 from .partition import Partition, partition
 from .independent_parts import Group, independent_parts
@@ -153,6 +154,9 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         n_out = len(result) + len(extra)
         joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
     n_in = len(captured.inputs)
+    late = reached_from(joint.placeholders[n_in:])
+    if any(joint.results[slot] in late for _, slot in joint.mutation_slots):
+        raise CannotTrace("the backward of a function writes to an input of the graph")
     read, watched = read_by_backward(joint, n_in), kept_by_autograd(joint, n_in, n_out, len(tangents))
     joint = finish(joint, opts)
     at = {j: k for k, (j, *_) in enumerate(kept)}

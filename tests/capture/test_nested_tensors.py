@@ -98,6 +98,7 @@ ALIKE = {
     "views": lambda x: (heads(x), x.unsqueeze(2).squeeze(2), x.chunk(2, -1), x.view(*x.shape[:2], 2, 4)),
     "inner": lambda x: (x.values() * 2, x.offsets(), nested_tensor_from_jagged(x.values().cos(), x.offsets()) + x),
     "where": lambda x: torch.where(x > 0, x, x.masked_fill(x < 0, 0.5)),
+    "numbers": lambda x: (torch.where((x > 0) & (x < 1), x, 0.0), torch.where(x > 0, 1.0, 0.0), ((x > 0) | (x < 1))),
     "likes": lambda x: (torch.zeros_like(x) + x, x.clone(), x.detach() * x, x.double()),
     "facts": lambda x: x * x.size(0) * x.dim() * x.size(-1) if x.is_nested and x.shape == (x + 1).shape else x,
 }

@@ -191,6 +191,37 @@ def test_launches_in_forward_and_backward():
         torch.testing.assert_close(y.grad, x.grad)
 
 
+class WritesWhatIsGiven(torch.autograd.Function):
+    """Its backward writes gradients where forward's argument lies, to save memory."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        add[(triton.cdiv(g.numel(), 64),)](g, x.cos(), x, g.numel(), BLOCK=64)
+        return x
+
+
+def test_a_backward_that_writes_to_an_argument():
+    made = lambda x: WritesWhatIsGiven.apply(x * 2)  # noqa: E731
+    for f, fallbacks in (
+        (made, 0),
+        (WritesWhatIsGiven.apply, 1),
+    ):  # (the argument is a value of the graph, or an input)
+        x = torch.randn(20, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        with tcompile.record() as r:
+            tcompile.compile(lambda t: f(t) * 3)(y).sum().backward()
+        (f(x) * 3).sum().backward()
+        torch.testing.assert_close(y.grad, x.grad)
+        torch.testing.assert_close(y.detach(), x.detach())
+        assert len(r.report().fallbacks) == fallbacks, r.report().fallbacks
+
+
 def test_another_kernel_of_that_name_is_another_program():
     kernel = scale
 

@@ -116,6 +116,7 @@ class GraphBuilder:
         self.expr_nodes: dict[Any, torch.fx.Node] = {}
         self.calls = 0  # nodes that compute something
         self.written: set[int] = set()  # ids of the storages that some call writes into
+        self.writes: list[int] = []  # the same of each call, in order
         self.fixed: set[int] = set()  # ids of those that no call may write into from here on
         self.chosen: set[int] = set()  # ids of those that stand for the memory of one of several tensors
         self._names: set[str] = set()
@@ -280,6 +281,7 @@ class GraphBuilder:
                     )
                 known_values.forget(t.tt_storage)
                 self.written.add(id(t.tt_storage))
+                self.writes.append(id(t.tt_storage))
                 self.keep.append(t.tt_storage)
 
     def _refuse_views(self, args: tuple, result: Any) -> None:

@@ -155,7 +155,7 @@ class Purity:
 
     def __init__(self, m: Machine, what: str, *reached: Any):
         self.m, self.what, self.reached = m, what, reached
-        self.written, self.kept = set(m.graph.written), len(m.graph.keep)
+        self.writes, self.kept = len(m.graph.writes), len(m.graph.keep)
         self.before = self._state()
 
     def _state(self) -> tuple:
@@ -170,7 +170,7 @@ class Purity:
             raise Break("higher_order", f"{self.what} has side effects", "only compute and return values in it")
 
     def _writes(self, owned: bool) -> bool:
-        new = self.m.graph.written - self.written
+        new = set(self.m.graph.writes[self.writes :])
         if not new or not owned:
             return bool(new)
         earlier = (*self.m.graph.keep[: self.kept], *self.m.world.tensors.values())

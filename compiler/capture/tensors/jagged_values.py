@@ -291,6 +291,8 @@ _AUGMENTED = frozenset(
 
 def _writes(name: str) -> bool:
     own = name.strip("_")
+    if name in ("and_", "or_", "not_"):  # (Python's words, as functions)
+        return False
     return (
         name.endswith("_") and not name.endswith("__") or own in _AUGMENTED or own in ("setitem", "setattr", "delattr")
     )

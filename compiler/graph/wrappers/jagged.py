@@ -240,6 +240,8 @@ class _Operators(TorchDispatchMode):
             with _watching(python=True):
                 return own(*args, **kwargs)
         if not _holds_jagged((args, kwargs)):
+            if kwargs.get("layout") is torch.jagged and func is torch.ops.aten.scalar_tensor.default:
+                kwargs = {**kwargs, "layout": torch.strided}  # (C++ makes a number a tensor like the nested one)
             if not self.hidden:
                 return func(*args, **kwargs)
             with _watching(python=True):
