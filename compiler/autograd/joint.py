@@ -154,9 +154,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         n_out = len(result) + len(extra)
         joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
     n_in = len(captured.inputs)
-    late = reached_from(joint.placeholders[n_in:])
-    if any(joint.results[slot] in late for _, slot in joint.mutation_slots):
-        raise CannotTrace("the backward of a function writes to an input of the graph")
+    _refuse_late_writes(joint, n_in)
     read, watched = read_by_backward(joint, n_in), kept_by_autograd(joint, n_in, n_out, len(tangents))
     joint = finish(joint, opts)
     at = {j: k for k, (j, *_) in enumerate(kept)}
@@ -179,6 +177,13 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         groups,
         ({i: ks for i, ks in watched[0].items() if i not in written}, watched[1]),
     )
+
+
+def _refuse_late_writes(joint: AtenGraph, n_in: int) -> None:
+    """No backward graph writes to what forward was given."""
+    late = reached_from(joint.placeholders[n_in:])
+    if any(joint.results[slot] in late for _, slot in joint.mutation_slots):
+        raise CannotTrace("the backward of a function writes to an input of the graph")
 
 
 def _is_parameter(t: torch.Tensor, example: list) -> bool:
