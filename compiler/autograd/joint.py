@@ -30,7 +30,7 @@ from .eager_saves import eager_kept
 from .modes import tracing_modes
 from .opaque_gradients import opaque_where_needed
 from .outputs import CannotTrace, OutputPlan, plan_outputs
-from .parted_graphs import reached_from
+from .forward_backward import reached_from
 from .saved_versions import kept_by_autograd, read_by_backward
 from .partition import Partition, partition
 from .independent_parts import Group, independent_parts
