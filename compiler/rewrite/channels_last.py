@@ -45,7 +45,7 @@ def channels_last(a: AtenGraph) -> None:
     worth = [n for n in nodes if _worth_it(n)]
     if not worth or _on_cpu(worth[0]) and any(n.target is aten.convolution_backward.default for n in nodes):
         return  # (on a CPU a training step of ResNet-50 took 1.1 times as long)
-    it = _Turning(a, nodes, _seen(nodes), set(), {}, {})
+    it = _Turning(a, nodes, _seen(nodes), set(), {}, {}, {})
     for n in nodes:
         if n.op != "call_function" or n in it.fixed:
             continue
@@ -60,13 +60,14 @@ def channels_last(a: AtenGraph) -> None:
 @dataclass
 class _Turning:
     """A graph while its images are turned. `fixed`: what keeps eager's strides; `chosen`: images that are turned
-    already; `weights`: parameters, each with its turned copy; `before`: of what is turned, the metadata that it had."""
+    already; `weights`, `images`: each with its turned copy; `before`: of what is turned, the metadata that it had."""
 
     graph: AtenGraph
     nodes: list[Node]
     fixed: set[Node]
     chosen: set[Node]
     weights: dict[Node, Node]
+    images: dict[Node, Node]
     before: dict[Node, Any]
 
     def last(self, x: Node) -> bool:
@@ -75,15 +76,34 @@ class _Turning:
 
 
 def _is_convolution(n: Node, it: _Turning) -> bool:
-    return n.target in _CONVOLUTIONS and _is_2d(n) and _follows(n, it.chosen)
+    return n.target in _CONVOLUTIONS and _is_2d(n) and _follows(n, it)
 
 
 def _turn_convolution(n: Node, it: _Turning) -> None:
-    _turn_weight(it.graph, n, it.weights, it.nodes)
-    _turn_images(it.graph, n, it.chosen)
+    _turn_weight(n, it)
+    _turn_images(n, it)
     if n.target is aten.convolution_backward.default:
         it.fixed -= _turn_gradient(it.graph, n, it.fixed)
     _turn_results(n, it)
+
+
+def _is_turned_too_far(n: Node, it: _Turning) -> bool:
+    """A convolution of another order than its gradient, as of images of one channel: the library turns it back."""
+    return (
+        n.target is aten.convolution_backward.default
+        and _is_2d(n)
+        and not _on_cpu(n)
+        and _groups(n) == 1
+        and n.args[0] in it.chosen
+    )
+
+
+def _turn_back(n: Node, it: _Turning) -> None:
+    m = n.args[0].meta["val"]
+    with it.graph.graph.inserting_before(n):
+        copy = it.graph.graph.call_function(aten.clone.default, (n.args[0],))
+    copy.meta = {**n.meta, "val": m.replace(stride=tuple(contiguous_strides(m.shape)))}
+    n.update_arg(0, copy)
 
 
 def _is_pool(n: Node, it: _Turning) -> bool:
@@ -149,6 +169,7 @@ def _lay_otherwise(x: Node, it: _Turning) -> bool:
 # channels come last): the first kind that holds
 _KINDS: tuple[tuple[Callable[[Node, _Turning], bool], Callable[[Node, _Turning], None], bool], ...] = (
     (_is_convolution, _turn_convolution, True),
+    (_is_turned_too_far, _turn_back, False),
     (_is_pool, _turn_results, True),
     (_is_item, _take_item, True),
     (_moves_pixels, lambda n, it: n.meta.update(val=_turned(n.meta["val"])), True),
@@ -205,15 +226,17 @@ def _is_product(n: Node) -> bool:
     return all(s == 1 for s in (*n.args[at].meta["val"].shape[2:], *stride))
 
 
-def _follows(n: Node, chosen: set[Node]) -> bool:
+def _follows(n: Node, it: _Turning) -> bool:
     """Whether a convolution takes the layout: on a CPU products only that of their images; on a GPU those in groups,
-    too: there the library computes in the order that its images lie in, and gives results in it.
+    too: there the library computes in the order that its images or its weight lie in, and gives results in it.
     """
     at = 2 if n.target is aten.convolution_backward.default else 1
-    last = any(x in chosen or _lies_last(x) for x in n.args[:at])
+    last = any(it.last(x) for x in n.args[:at])
     if _on_cpu(n):
         return last if _is_product(n) else _worth_it(n)
-    return last or _groups(n) == 1
+    if _groups(n) != 1:
+        return last
+    return it.last(n.args[at - 1]) or it.last(n.args[at]) or _many_taps(n.args[at].meta["val"])
 
 
 def _joins(n: Node) -> bool:
@@ -272,35 +295,40 @@ def _feeds_convolution(n: Node) -> bool:
     )
 
 
-def _turn_weight(a: AtenGraph, n: Node, weights: dict[Node, Node], nodes: list[Node]) -> None:
-    """A parameter that lies in another order is turned once, by a kernel of ours, for the forward and the backward
+def _turn_weight(n: Node, it: _Turning) -> None:
+    """A weight that lies in another order is turned once, by a kernel of ours, for the forward and the backward
     convolution alike: the library would do so in each call, element by element."""
     at = 2 if n.target is aten.convolution_backward.default else 1
     w = n.args[at]
-    if w.op != "placeholder" or not _many_taps(w.meta["val"]):
+    if not _many_taps(w.meta["val"]) or _on_cpu(n) and w.op != "placeholder":
         return
-    turned = weights.get(w)
-    if turned is None:
-        first = next(x for x in nodes if x.op != "placeholder")
-        with a.graph.inserting_before(first):
-            turned = weights[w] = a.graph.call_function(aten.clone.default, (w,))
-        turned.meta = {**n.meta, "val": _turned(w.meta["val"])}
-    n.args = (*n.args[:at], turned, *n.args[at + 1 :])
+    first = next(x for x in it.nodes if x.op != "placeholder") if w.op == "placeholder" else n
+    n.update_arg(at, _turned_copy(w, first, n, it, it.weights))
 
 
-def _turn_images(a: AtenGraph, n: Node, chosen: set[Node]) -> None:
-    """On a CPU what a convolution reads is turned by a kernel of ours where it lies in another order; on a GPU the
-    library's own does it.
+def _turn_images(n: Node, it: _Turning) -> None:
+    """What a convolution reads is turned by a kernel of ours where it lies in another order: that of what makes it,
+    where this is computed. On a GPU the library turns the program's own images.
     """
-    if not _on_cpu(n) or _is_product(n):
+    if _on_cpu(n) and _is_product(n):
         return
     for i in range(2 if n.target is aten.convolution_backward.default else 1):
         x = n.args[i]
-        if x not in chosen and _four(x.meta["val"]):
-            with a.graph.inserting_before(n):
-                turned = a.graph.call_function(aten.clone.default, (x,))
-            turned.meta = {**n.meta, "val": _turned(x.meta["val"])}
-            n.update_arg(i, turned)
+        if x not in it.chosen and _four(x.meta["val"]) and (_on_cpu(n) or _is_computed(x)):
+            n.update_arg(i, _turned_copy(x, n, n, it, it.images))
+
+
+def _is_computed(x: Node) -> bool:
+    return x.op == "call_function"
+
+
+def _turned_copy(x: Node, before: Node, like: Node, it: _Turning, copies: dict[Node, Node]) -> Node:
+    copy = copies.get(x)
+    if copy is None:
+        with it.graph.graph.inserting_before(before):
+            copy = copies[x] = it.graph.graph.call_function(aten.clone.default, (x,))
+        copy.meta = {**like.meta, "val": _turned(x.meta["val"])}
+    return copy
 
 
 def _turn_gradient(a: AtenGraph, n: Node, fixed: set[Node]) -> set[Node]:

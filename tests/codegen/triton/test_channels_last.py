@@ -78,14 +78,49 @@ def test_convolutions_in_groups_stay_in_the_order_of_their_images(groups):
     """The library gives their results in it: another plan would have each of them copied."""
 
     def f(x, w, v, u):
-        y = F.relu(F.conv2d(x, w))
+        y = F.relu(F.conv2d(x, w, padding=1))
         y = F.relu(F.conv2d(y, v, padding=1, groups=groups))
         return F.conv2d(torch.cat([y, y * 2], 1), u).mean((2, 3))
 
-    inputs = torch.randn(2, 16, 6, 5), torch.randn(32, 16, 1, 1), torch.randn(32, 32 // groups, 3, 3)
+    inputs = torch.randn(2, 16, 6, 5), torch.randn(32, 16, 3, 3), torch.randn(32, 32 // groups, 3, 3)
     g = check_as_gpu(f, *inputs, torch.randn(16, 64, 1, 1), rtol=1e-4, atol=1e-4)
     made = [b for s in externs(g, "convolution") for b in s.outputs]
     assert len(made) == 3 and all(b.stride[1] == 1 for b in made)
+
+
+def last(b):
+    return b.stride[1] == 1
+
+
+@pytest.mark.parametrize("channels, taps", [(1, 3), (16, 1)], ids=["one channel", "one tap"])
+def test_what_the_library_computes_in_eagers_order_is_planned_so(channels, taps):
+    """It goes by the order of image and weight, which are the same in both here. The kernel behind turns the result."""
+
+    def f(x, w, b, v):
+        return F.max_pool2d(F.conv2d(F.relu(F.conv2d(x, w, b)), v), 2).relu()
+
+    inputs = torch.randn(2, channels, 9, 9), torch.randn(32, channels, taps, taps), torch.randn(32)
+    g = check_as_gpu(f, *inputs, torch.randn(16, 32, 3, 3), rtol=1e-4, atol=1e-4)
+    first, second = externs(g, "convolution")
+    assert not last(first.outputs[0]) and last(second.outputs[0]) and last(second.args[0])
+    between = [k for k in g.kernels if any(b.shape == first.outputs[0].shape for b in k.kernel.inputs)]
+    assert len(between) == 1 and last(between[0].kernel.outputs[0])  # (bias, relu and the other order in one kernel)
+
+
+def test_gradients_of_an_image_of_one_channel_are_turned_back_once():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.deep = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 16, 3)
+
+        def forward(self, x):
+            return F.relu(self.deep(F.relu(self.conv(x)))).sum()
+
+    m = Net()
+    _, forward, backward = train_as_gpu(lambda x: m(x), torch.randn(2, 1, 9, 9))
+    assert [last(s.outputs[0]) for s in externs(forward, "aten.convolution")] == [False, True]
+    deep, conv = externs(backward, "convolution_backward")
+    assert all(map(last, (deep.args[0], deep.args[1], deep.args[2]))) and not last(conv.args[0])
 
 
 def test_a_bias_is_added_by_what_follows():
