@@ -42,7 +42,7 @@ from typing import Any, Callable, Iterator
 
 from .base import forks
 
-__all__ = ["emit", "fallback", "heard", "stage", "listen", "subscribe", "unsubscribe", "Event"]
+__all__ = ["emit", "fallback", "heard", "kept", "stage", "listen", "subscribe", "tell", "unsubscribe", "Event"]
 
 
 class Event:
@@ -62,6 +62,20 @@ class Event:
 
 
 Listener = Callable[[Event], None]
+
+
+_OF_TIME = ("stage", "declined")  # kinds that are heard when they are stated, whatever is kept
+
+
+class _Kept(tuple):
+    """The listeners, while all but `_OF_TIME` is kept for later."""
+
+    events: list[Event]
+
+    def __bool__(self) -> bool:
+        return bool(len(self) or _global)
+
+
 _local: contextvars.ContextVar[tuple[Listener, ...]] = contextvars.ContextVar("tcompile_listeners", default=())
 _global: list[Listener] = []
 _listening: list[tuple[int, Listener]] = []  # those of every context, with the thread of each
@@ -72,6 +86,9 @@ def emit(kind: str, **facts: Any) -> None:
     local = _local.get() or _listening and _of_who_waits()
     if local or _global:
         e = Event(kind, facts)
+        if isinstance(local, _Kept) and kind not in _OF_TIME:
+            local.events.append(e)
+            return
         for f in (*local, *_global):
             f(e)
 
@@ -119,6 +136,26 @@ def listen(f: Listener) -> Iterator[None]:
 def _forget_others() -> None:
     """Threads that a child does not have wait for nobody."""
     _listening[:] = [here for here in _listening if here[0] == threading.get_ident()]
+
+
+@contextmanager
+def kept(events: list[Event]) -> Iterator[None]:
+    """What is stated in a with-block is heard when it is told (`tell`), but for the time that stages take."""
+    listeners = _Kept(_local.get() or _listening and _of_who_waits())
+    listeners.events = events
+    token = _local.set(listeners)
+    try:
+        yield
+    finally:
+        _local.reset(token)
+
+
+def tell(events: list[Event]) -> None:
+    """Let who listens now hear what was kept, with the times at which it was."""
+    listeners = (*(_local.get() or _listening and _of_who_waits()), *_global)
+    for e in events:
+        for f in listeners:
+            f(e)
 
 
 def subscribe(f: Listener) -> Listener:

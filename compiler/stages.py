@@ -29,6 +29,7 @@ from .config import Options
 from .errors import OptionError, RejectedKernel, VerifyError
 
 __all__ = [
+    "Ahead",
     "Stage",
     "STAGES",
     "Decline",
@@ -232,16 +233,59 @@ def generate(captured: Any, opts: Options) -> Any:
 
 
 def _generate(aten: Any, opts: Options) -> Any:
-    if opts.get("max_autotune") and not _replaced:
-        from .runtime.gpu.tuned_products import choose
+    ahead, aten.ahead = aten.ahead, None
+    if ahead is not None and ahead.serves(opts):
+        generated = ahead.whole()
+    else:
+        if opts.get("max_autotune") and not _replaced:
+            from .runtime.gpu.tuned_products import choose
 
-        aten = choose(aten, opts)
-    lowered = run("lowering", aten, opts=opts)
-    schedule = run("fusion", lowered, opts=opts)
-    generated = run("codegen", schedule, opts=opts)
+            aten = choose(aten, opts)
+        *_, generated = _steps(aten, opts)
     global _kernels
     _kernels += len(generated.kernels)
     return generated
+
+
+def _steps(aten: Any, opts: Options) -> Iterator[Any]:
+    lowered = run("lowering", aten, opts=opts)
+    yield lowered
+    schedule = run("fusion", lowered, opts=opts)
+    yield schedule
+    yield run("codegen", schedule, opts=opts)
+
+
+class Ahead:
+    """A graph that will be asked for, generated while somebody waits for another one's kernels. Its own are compiled
+    from then on. What its stages state is told when it is asked for.
+
+    It is `meanwhile.Work`: a stage at a time, until what is waited for is there."""
+
+    def __init__(self, aten: Any, opts: Options):
+        self.opts, self.replaced, self.steps = opts, replaced(), _steps(aten, opts)
+        self.told: list[events.Event] = []
+        self.last: Any = None
+        self.left = 3
+
+    def __call__(self, done: Callable[[], bool]) -> None:
+        with events.kept(self.told):
+            while self.left and not done():
+                self.last = next(self.steps)
+                self.left -= 1
+            if not self.left and self.last.cuda is not None:
+                from .runtime.gpu.gpu_kernels import begin_kernels
+
+                begin_kernels(self.last.kernels, self.last.target, self.opts)
+
+    def serves(self, opts: Options) -> bool:
+        return opts is self.opts and self.replaced == replaced()
+
+    def whole(self) -> Any:
+        """What is generated."""
+        events.tell(self.told)
+        for made in self.steps:
+            self.last = made
+        return self.last
 
 
 def _interpret(aten: Any, *inputs: Any) -> tuple:

@@ -17,6 +17,7 @@ import torch
 from .. import events, stages
 from ..capture.breaks.failing import undone
 from ..capture.entry.result import SkipFrame
+from ..base import meanwhile
 from ..graph.captured import CapturedGraph
 from ..config import Options
 from ..errors import InternalError, TCompileError
@@ -40,6 +41,7 @@ CompileAten = Callable[[AtenGraph, Options], Callable[..., tuple]]
 
 _GIVE = {"side": 0, "diff": 1, "input": 2}  # numbers shared with compiler/native/bridge.c
 SMALL_BYTES = 1 << 16  # inputs of this size are kept for double backward; larger ones are only looked for
+_BUGS = (AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError)
 VARIANT_LIMIT = 8  # backward graphs per forward graph; past it missing tangents are zeros
 
 
@@ -113,15 +115,19 @@ class GradGraph:
         p, plan = joint.partition, joint.outputs
         events.emit("partition", name=captured.name, partition=p)
         events.emit("aten", graph_module=p.forward, name=p.forward.name)
-        with torch.no_grad():
+        self.backwards: dict[tuple, _Backward] = {}
+        self._variants: dict[tuple, AtenGraph] = {}  # made before they are compiled (independent_parts.py)
+        self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
+        self.tangent_metas = [
+            n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents :]
+        ]
+        self.parted: PartedCall | None = None
+        with torch.no_grad(), meanwhile.offered(self._generate_backward):
             self.forward = compile_aten(p.forward, opts)
         begin = getattr(getattr(self.forward, "call", None), "begin_step", None)
         self.step = (
             begin(joint.n_outputs) if begin is not None else None
         )  # of CUDA graphs (runtime/gpu/held.py): what forward and backward share
-        self.backwards: dict[tuple, _Backward] = {}
-        self._variants: dict[tuple, AtenGraph] = {}  # made before they are compiled (independent_parts.py)
-        self.n_tangents, self.n_inputs = len(plan.tensors), len(captured.inputs)
         views = [k for k, o in enumerate(p.forward.plan) if o.kind == "view"]
         self.hidden_views = [k for k in plan.at if k in views]
         # made inside of the Function, without gradients: autograd would refuse to record a write into such a view
@@ -130,9 +136,6 @@ class GradGraph:
         self.sizes = [_size_reader(name, p.forward) for name in p.symbols]
         floats = {i.name for i in p.backward.inputs if i.kind == "float"}
         self.scalars = [k for k, i in enumerate(captured.inputs) if f"scalar_{i.name}" in floats]
-        self.tangent_metas = [
-            n.meta["val"] for n in p.backward.placeholders[len(p.backward.inputs) - self.n_tangents :]
-        ]
         self.grad_mode = torch._C.is_grad_enabled()
         self.at, self.saved_inputs, self.n_outputs = plan.at, p.saved_inputs, joint.n_outputs
         self.idle = _idle_inputs(captured, self.joint.grad_inputs)
@@ -321,9 +324,26 @@ class GradGraph:
             self._variants[present, wanted] = graph
         return graph
 
+    def _generate_backward(self, done: Callable[[], bool]) -> None:
+        """What can be done for the first backward while forward's kernels are compiled."""
+        if len(self.joint.parts) > 1 or bucket_bytes() is not None or self.compile_aten is not stages.compile_aten:
+            return
+        likely = self._likely()
+        graph = self.variant(*likely, keep=True)
+        graph.ahead = stages.Ahead(graph, self.opts)
+        try:
+            with torch.no_grad(), tracing_modes():
+                graph.ahead(done)
+        except (TCompileError, NotImplementedError, OSError, *_BUGS):
+            graph.ahead = None  # (it is raised again, and said, where backward is asked for)
+
     def _compile_backward(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> _Backward:
         p, env = self.joint.partition, self.captured.env
         graph = self._variants.pop((present, wanted), None) or self.variant(present, wanted)
+        if self.parted is None:
+            for other in self._variants.values():
+                other.ahead = None
+            self._variants.clear()
         reads, tangents = None, len(graph.placeholders) - sum(present)
         if self.parted is not None:
             graph, reads = without_unused_inputs(graph)
@@ -332,16 +352,7 @@ class GradGraph:
         with torch.no_grad(), tracing_modes():
             try:
                 call = self._compile_stages(graph) or self.compile_aten(graph, self.opts)
-            except (
-                TCompileError,
-                NotImplementedError,
-                AssertionError,
-                RuntimeError,
-                TypeError,
-                ValueError,
-                LookupError,
-                AttributeError,
-            ) as e:
+            except (TCompileError, NotImplementedError, *_BUGS) as e:
                 if not isinstance(e, NotImplementedError) and not self.opts.get("suppress_errors"):
                     raise (
                         e

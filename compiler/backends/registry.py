@@ -132,7 +132,7 @@ def _check_devices(captured: CapturedGraph, opts: Options) -> None:
         why = why_not()
         if why is not None:
             raise NotImplementedError(f"no kernels for the GPU: {why}")
-        prestart(min(1 + len(captured.graph_module.graph.nodes) // 30, processes(opts)))
+        prestart(min(1 + len(captured.graph_module.graph.nodes) // 10, processes(opts)))
 
 
 def _call_backend(

@@ -74,6 +74,7 @@ class AtenGraph:
     writes: dict[int, int] = field(
         default_factory=dict
     )  # input index -> how often the program changes it: so much its version grows (0: through `x.data` alone)
+    ahead: Any = None  # stages.Ahead: where it is generated already, before it is asked for
     whole: AtenGraph | None = (
         None  # where what parameters decide has been taken out (option `freezing`): the graph as it was, for checks
     )

@@ -9,32 +9,33 @@ from __future__ import annotations
 
 import base64
 import json
-import queue
 import re
 import shutil
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Sequence
 
 import torch
 
 from ... import events
-from ...base import forks
+from ...base import forks, meanwhile
 from ...codegen.triton.layout import GpuTarget
 from ...codegen.triton.open_numbers import is_number
 from ...codegen.triton.printer import TritonSource
 from ...errors import NoToolchainError, RejectedKernel, ToolchainError
 from ..cache import KernelCache, content_key, open_cache, temporary_cache
 from ..cache_misses import remember, why_missing
+from .job_queue import Answer, drop, put
 from .reproduce_rejection import keep_reproducer
-from .workers import Worker, give, processes, take, toolchain, triton_version
+from .workers import give, processes, take, toolchain, triton_version
 
 # what does not matter in a kernel's text: its number within a graph, and the comments that it begins with
 _COUNT = re.compile(r"^k\d+_")
 _HEADER = re.compile(r"^#.*", re.MULTILINE)
 
-__all__ = ["Binary", "Part", "Job", "compile_all"]
+__all__ = ["Binary", "Part", "Job", "begin", "compile_all"]
 
 
 @dataclass(frozen=True)
@@ -110,45 +111,78 @@ class Job:
 
 # ---- from jobs to binaries
 _loaded: dict[str, Binary] = {}
+_asked: dict[str, Answer] = {}  # by key: what is compiled at this moment, or waits for its turn
 
 
 def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
     """The binaries of all jobs, in order; what the disk cache lacks is compiled in parallel. Raises ToolchainError."""
-    if triton_version() is None:
-        raise NoToolchainError("triton is not installed: pip install triton")
-    cache = open_cache(opts)
-    requests = [j.request() for j in jobs]
-    names = [j.source.name for j in jobs]
-    keys = [content_key(json.dumps(r, sort_keys=True), (), toolchain()) for r in requests]
-    missing: dict[str, int] = {}
-    for i, key in enumerate(keys):
-        if key in _loaded or key in missing:
-            continue
-        path = cache.get(key)
-        binary = _read(path) if path is not None else None
-        name = names[i]
-        if binary is not None:
-            _loaded[key] = binary
-            events.emit("cache", key=key, hit=True, reason="", what=name)
-        else:
-            missing[key] = i
-            reason = why_missing(cache, name, requests[i]["text"], _settings(requests[i]), toolchain())
-            events.emit("cache", key=key, hit=False, reason=reason, what=name)
-    if missing:
+    keys, answers = _begin(jobs, opts, open_cache(opts))
+    if answers:
         try:
-            _compile(missing, requests, names, cache, opts)
+            meanwhile.use(lambda: all(a.ended() for a in answers.values()))
+            _wait(answers)
         except OSError as e:
+            why = f"cache folder {open_cache(opts).root} can't be written: {e}"
+            _, answers = _begin(jobs, opts, temporary_cache(opts, why), quiet=True)
             try:
-                _compile(
-                    missing,
-                    requests,
-                    names,
-                    temporary_cache(opts, f"cache folder {cache.root} can't be written: {e}"),
-                    opts,
-                )
+                _wait(answers)
             except OSError as again:
                 raise ToolchainError(f"compiled kernels can't be written: {again}") from e
     return [_loaded[k] for k in keys]
+
+
+def begin(jobs: Sequence[Job], opts: Any) -> None:
+    """Have jobs compiled that will be asked for later (`compile_all`), behind those that somebody waits for. What goes
+    wrong is said then.
+    """
+    _begin(jobs, opts, open_cache(opts), later=True)
+
+
+def _begin(
+    jobs: Sequence[Job], opts: Any, cache: KernelCache, later: bool = False, quiet: bool = False
+) -> tuple[list[str], dict[str, Answer]]:
+    """The jobs' keys, and the answers to wait for. quiet: what the cache lacks was said before."""
+    if triton_version() is None:
+        raise NoToolchainError("triton is not installed: pip install triton")
+    limit = processes(opts)
+    keys: list[str] = []
+    answers: dict[str, Answer] = {}
+    for j in jobs:
+        request, name = j.request(), j.source.name
+        key = content_key(json.dumps(request, sort_keys=True), (), toolchain())
+        keys.append(key)
+        if key in _loaded or key in answers:
+            continue
+        under_way = _asked.get(key)
+        if under_way is not None:
+            answers[key] = under_way
+            continue
+        path = cache.get(key)
+        binary = _read(path) if path is not None else None
+        if binary is not None:
+            _loaded[key] = binary
+            events.emit("cache", key=key, hit=True, reason="", what=name)
+            continue
+        if not quiet:
+            reason = why_missing(cache, name, request["text"], _settings(request), toolchain())
+            events.emit("cache", key=key, hit=False, reason=reason, what=name)
+        order = later, -len(request["text"]) * len(request["functions"])
+        answers[key] = _asked[key] = Answer(partial(_compile, key, request, name, cache))
+        put(answers[key], order, limit)
+    return keys, answers
+
+
+def _wait(answers: dict[str, Answer]) -> None:
+    """Until all are there. Raises what the first of them raises; those that have not begun are left out then."""
+    try:
+        for a in answers.values():
+            a.result()
+    except BaseException:
+        gone = set(map(id, drop(answers.values())))
+        for key, a in answers.items():
+            if id(a) in gone:
+                _asked.pop(key, None)
+        raise
 
 
 def _settings(request: dict[str, Any]) -> tuple[str, ...]:
@@ -167,63 +201,50 @@ def _settings(request: dict[str, Any]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _compile(
-    missing: dict[str, int], requests: list[dict[str, Any]], names: list[str], cache: KernelCache, opts: Any
-) -> None:
-    work = cache.workspace()
-    busy: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    taken: list[Worker] = []
-    n = min(len(missing), processes(opts))
-    clean = False
+def _compile(key: str, request: dict[str, Any], name: str, cache: KernelCache) -> None:
+    """Have a process compile one kernel, and keep it: in `_loaded`, and on disk."""
     try:
-        for _ in range(n):
-            w = take()
-            taken.append(w)
-            busy.put(w)
-
-        def one(item: tuple[str, int]) -> None:
-            key, i = item
-            w = busy.get()
-            try:
-                out = work / f"{key}.bin"
-                answer = w.ask({**requests[i], "out": str(out)})
-                if "errno" in answer:
-                    raise OSError(answer["errno"], answer["error"])
-                if "error" in answer:
-                    file = keep_reproducer(cache.folder, names[i], key, requests[i], answer["error"])
-                    alone = f"To see it alone: {file}\n" if file is not None else ""
-                    raise RejectedKernel(
-                        f"{'NVRTC' if 'toolkit' in requests[i] else 'triton'} rejects a generated kernel:"
-                        f" {answer['error']}\n{alone}{requests[i]['text']}"
-                    )
-                packed = work / f"{key}.so"
-                packed.write_bytes(json.dumps(answer["functions"]).encode() + b"\n" + out.read_bytes())
-                binary = _read(packed)
-                if binary is None:
-                    raise ToolchainError("the process that compiles Triton code wrote an incomplete binary")
-                cache.put(key, packed, requests[i]["text"])
-                remember(cache, names[i], key, requests[i]["text"], _settings(requests[i]), toolchain())
-                _loaded[key] = binary
-            finally:
-                busy.put(w)
-
-        if n == 1:
-            for item in missing.items():
-                one(item)
-        else:
-            with forks.pool(n) as pool:
-                list(pool.map(one, missing.items()))
-        clean = True
-    except ToolchainError:
-        clean = True  # every worker has answered, or has ended
-        raise
+        work = cache.workspace()
+        try:
+            out = work / f"{key}.bin"
+            answer = _ask({**request, "out": str(out)})
+            if "errno" in answer:
+                raise OSError(answer["errno"], answer["error"])
+            if "error" in answer:
+                file = keep_reproducer(cache.folder, name, key, request, answer["error"])
+                alone = f"To see it alone: {file}\n" if file is not None else ""
+                raise RejectedKernel(
+                    f"{'NVRTC' if 'toolkit' in request else 'triton'} rejects a generated kernel:"
+                    f" {answer['error']}\n{alone}{request['text']}"
+                )
+            packed = work / f"{key}.so"
+            packed.write_bytes(json.dumps(answer["functions"]).encode() + b"\n" + out.read_bytes())
+            binary = _read(packed)
+            if binary is None:
+                raise ToolchainError("the process that compiles Triton code wrote an incomplete binary")
+            cache.put(key, packed, request["text"])
+            remember(cache, name, key, request["text"], _settings(request), toolchain())
+            _loaded[key] = binary
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     finally:
-        for w in taken:
-            if clean:
-                give(w)
-            else:
-                w.stop()  # it may be in the middle of a job
-        shutil.rmtree(work, ignore_errors=True)
+        _asked.pop(key, None)
+
+
+def _ask(request: dict[str, Any]) -> dict[str, Any]:
+    w = take()
+    try:
+        answer = w.ask(request)
+    except BaseException:
+        w.stop()  # it may be in the middle of the job
+        raise
+    give(w)
+    return answer
+
+
+@forks.in_child
+def _forget() -> None:
+    _asked.clear()
 
 
 def _read(path: Path) -> Binary | None:

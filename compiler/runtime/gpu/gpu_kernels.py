@@ -17,9 +17,9 @@ from ...errors import InternalError
 from ...native import native
 from ...symbolic.expr import Expr, as_expr
 from ...symbolic.stack_code import stack_code
-from .compile import Binary, Job, compile_all
+from .compile import Binary, Job, begin, compile_all
 
-__all__ = ["load_kernels", "make_kernel", "launch_facts", "launcher", "LaunchFacts", "occupancy"]
+__all__ = ["begin_kernels", "load_kernels", "make_kernel", "launch_facts", "launcher", "LaunchFacts", "occupancy"]
 
 _handles: dict[
     tuple[int, int], tuple
@@ -30,14 +30,22 @@ _TILE_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CUtensorMapDataType
 
 def load_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, index: int, opts: Any) -> list[Callable]:
     """A callable on device `index` for each kernel. Raises ToolchainError."""
-    contract = not opts.get("emulate_precision", False)
-    binaries = compile_all([Job(k.source, target, contract=contract) for k in kernels], opts)
+    binaries = compile_all(_jobs(kernels, target, opts), opts)
     made = [make_kernel(k, b, target, index, opts) for k, b in zip(kernels, binaries)]
     if events.heard():
         device = torch.cuda.get_device_properties(index)
         for k, b in zip(kernels, binaries):
             _tell(k, b, [h[1:3] for h in _functions(b, index)], device)
     return made
+
+
+def begin_kernels(kernels: Sequence[GeneratedKernel], target: GpuTarget, opts: Any) -> None:
+    """Have kernels compiled that will be loaded later."""
+    begin(_jobs(kernels, target, opts), opts)
+
+
+def _jobs(kernels: Sequence[GeneratedKernel], target: GpuTarget, opts: Any) -> list[Job]:
+    return [Job(k.source, target, contract=not opts.get("emulate_precision", False)) for k in kernels]
 
 
 def _tell(k: GeneratedKernel, binary: Binary, used: Sequence[tuple[int, int]], device: Any) -> None:

@@ -182,13 +182,16 @@ def _forget() -> None:
 
 
 def prestart(n: int) -> None:
-    """Have `n` workers, KEPT_IDLE at most, import triton meanwhile."""
+    """Have `n` workers import triton meanwhile. Those beyond KEPT_IDLE end where no job comes for a while."""
     if triton_version() is None:
         return
     with _lock:
-        with contextlib.suppress(ToolchainError):  # (said when one is needed)
-            for _ in range(min(n, KEPT_IDLE) - len(_idle)):
-                _idle.append(Worker())
+        with contextlib.suppress(ToolchainError, OSError):  # (said when one is needed)
+            for k in range(len(_idle), n):
+                w = Worker()
+                if k >= KEPT_IDLE:
+                    w.end_if_idle(2 * PATIENCE)
+                _idle.append(w)
 
 
 def stop_workers() -> None:
@@ -198,4 +201,8 @@ def stop_workers() -> None:
         _idle.clear()
 
 
-atexit.register(stop_workers)
+@atexit.register
+def _end() -> None:
+    """Those at work, too: what they make is for nobody."""
+    for w in list(_all):
+        w.kill()
