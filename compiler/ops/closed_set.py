@@ -165,6 +165,9 @@ LIBRARY: dict[str, str] = {
         grid_sampler_2d_backward grid_sampler_3d_backward col2im""".split(),
         "resampling",
     ),
+    **dict.fromkeys(
+        (f"{kind}_pad{n}d_backward" for kind in ("reflection", "replication") for n in (1, 2, 3)), "padding at edges"
+    ),
     **dict.fromkeys("histc bincount".split(), "counting"),
     **dict.fromkeys("_cdist_forward _cdist_backward _pdist_forward _pdist_backward".split(), "distances"),
     **dict.fromkeys("_fft_r2c _fft_c2c _fft_c2r".split(), "Fourier transform"),

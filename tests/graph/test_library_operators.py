@@ -10,6 +10,13 @@ aten = torch.ops.aten
 SEED = torch.Generator().manual_seed(0)
 IMAGE, VOLUME = (torch.randn(*size, generator=SEED) for size in ((2, 3, 8, 6), (2, 3, 4, 4, 4)))
 PLACES = torch.rand(2, 5, 7, 2, generator=SEED) * 2 - 1
+
+
+def _checked(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async((x < 100).all(), "too large")
+    return x.exp()
+
+
 PROGRAMS = {
     **{
         f"{mode} {contiguous}": (
@@ -29,6 +36,17 @@ PROGRAMS = {
     "fold of one": (lambda x: F.fold(F.unfold(x * 2, 2, stride=2)[1], (8, 6), 2, stride=2), IMAGE),
     "averages": (lambda x: F.avg_pool2d(x * 2, 3, 2, 1, count_include_pad=False), IMAGE),
     "adaptive averages": (lambda x: F.adaptive_avg_pool2d(x * 2, (3, 4)), IMAGE),
+    "reflected edges": (lambda x: F.pad(x * 2, (1, 2, 3, 0), mode="reflect"), IMAGE),
+    "repeated edges": (lambda x: F.pad(x * 2, (1, 2, 3, 4), mode="replicate"), IMAGE),
+    "reflected ends": (lambda x: F.pad(x * 2, (1, 2), mode="reflect"), IMAGE[0]),
+    "repeated ends": (lambda x: F.pad(x * 2, (4, 2), mode="replicate"), IMAGE[0]),
+    "reflected faces": (lambda x: F.pad(x * 2, (1, 2, 3, 0, 1, 1), mode="reflect"), VOLUME),
+    "repeated faces": (lambda x: F.pad(x * 2, (1, 2, 3, 0, 5, 1), mode="replicate"), VOLUME),
+    "maxima of volumes": (lambda x: F.max_pool3d(x * 2, 3, 2, 1), VOLUME),
+    "averages of volumes": (lambda x: F.avg_pool3d(x * 2, 3, 2, 1), VOLUME),
+    "adaptive maxima": (lambda x: F.adaptive_max_pool2d(x * 2, (3, 4)), IMAGE),
+    "adaptive maxima of volumes": (lambda x: F.adaptive_max_pool3d(x * 2, (3, 2, 3)), VOLUME),
+    "a check": (lambda x: _checked(x * 2), IMAGE),
     "counts": (lambda x: torch.histc(x * 2, bins=7, min=-1, max=1) + x.mean(), IMAGE),
 }
 

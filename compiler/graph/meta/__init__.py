@@ -14,6 +14,7 @@ from . import (
     core,
     factory_meta,
     indexing_meta,
+    checks_meta,
     collectives_meta,
     keep_bits_meta,
     matmul_meta,

@@ -416,7 +416,9 @@ def _edge_pad(reflect: bool) -> Any:
                 _require(less(p, x.shape[d]), "Padding size should be less than the corresponding input dimension")
             shape[d] = fold(shape[d] + pad[2 * i] + pad[2 * i + 1])
             _require(less(0, shape[d]), f"input (size {x.shape[d]}) is too small for padding {list(pad)}")
-        fmt = suggest_format(x) if len(pad) == 4 and x.ndim == 4 else torch.contiguous_format
+        fmt = torch.contiguous_format
+        if n == 2 and x.ndim == 4 or n == 3 and x.device.type == "cpu":
+            fmt = suggest_format(x)
         return new(shape, x.dtype, x.device, strides_for(shape, fmt))
 
     return f

@@ -191,9 +191,16 @@ def transformer_encoder_layer(x: TensorMeta, *_: Any) -> TensorMeta:
     return new(x.shape, x.dtype, x.device)
 
 
-@rule("max_pool2d_with_indices_backward", "avg_pool2d_backward")
+@rule("max_pool2d_with_indices_backward", "avg_pool2d_backward", "max_pool3d_with_indices_backward")
+@rule("adaptive_max_pool2d_backward")
+@rule(*(f"{_kind}_pad{_n}d_backward" for _kind in ("reflection", "replication") for _n in (1, 2, 3)))
 def pool_backward(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
     return new(x.shape, x.dtype, x.device, strides_for(x.shape, suggest_format(x)))
+
+
+@rule("avg_pool3d_backward", "adaptive_max_pool3d_backward")
+def pool_backward_in_rows(g: TensorMeta, x: TensorMeta, *_: Any) -> TensorMeta:
+    return new(x.shape, x.dtype, x.device)
 
 
 @rule("avg_pool2d", "avg_pool3d")
