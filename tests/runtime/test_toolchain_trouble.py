@@ -15,7 +15,7 @@ import torch
 import tcompile
 from tcompile.compiler import events
 from tcompile.compiler.base import forks
-from tcompile.compiler.errors import ToolchainError
+from tcompile.compiler.errors import RejectedKernel, ToolchainError
 from tcompile.compiler.runtime import cache, cpu_kernels, toolchain, waiting
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -292,6 +292,66 @@ def test_a_process_that_compiles_for_a_gpu(name, trouble, tmp_path):
     with pytest.raises(ToolchainError, match=words):
         w.ask({"text": "x" * 200_000})
     assert w.process.returncode is not None
+
+
+ENDS = {
+    "a crash": ("os.abort()", RejectedKernel, "the compiler crashes", 1),
+    "killed each time": ("os.kill(os.getpid(), 9)", ToolchainError, "ended with -9", 2),
+    "killed once": ("len(tries) > 1 or os.kill(os.getpid(), 9)", None, "", 2),
+    "no assembler": ("answer = {'error': 'Cannot find ptxas', 'machine': True}", ToolchainError, "not work here", 1),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_how_a_process_ends_says_whose_fault_it_is(name, trouble, tmp_path):
+    """A kernel that crashes its compiler is printed in another way; a machine without memory is asked again."""
+    pytest.importorskip("triton")
+    from tcompile.compiler.codegen.triton.layout import GpuTarget
+    from tcompile.compiler.config import Options
+    from tcompile.compiler.runtime.gpu import compile as gpu
+    from tcompile.compiler.runtime.gpu import workers
+
+    from ..codegen.triton.as_gpu import as_gpu
+
+    does, error, words, processes = ENDS[name]
+    (tmp_path / "worker.py").write_text(
+        "import faulthandler, json, os, sys\nfaulthandler.disable()\n"
+        "for line in sys.stdin:\n"
+        f"    with open({str(tmp_path / 'tries')!r}, 'a') as f:\n        f.write('x')\n"
+        f"    tries = open({str(tmp_path / 'tries')!r}).read()\n"
+        "    job = json.loads(line)\n    open(job['out'], 'wb').write(b'code')\n"
+        "    functions = [{'name': f['name'], 'entry': f['name'], 'shared': 0, 'threads': 32, 'bytes': 4 * (not i),"
+        " 'assembly': ''} for i, f in enumerate(job['functions'])]\n    answer = {'functions': functions}\n"
+        f"    {does}\n    print(json.dumps(answer), flush=True)\n"
+    )
+    workers.toolchain()  # (known from the real one)
+    trouble.setattr(workers, "Path", lambda _: tmp_path / "workers.py")
+    trouble.setattr(workers, "_idle", [])
+    trouble.setattr(gpu, "_loaded", {})
+    target = GpuTarget("cuda", 90, 32, 132)
+    (k,) = as_gpu(lambda x: torch.sin(x) + 1, torch.randn(64), target=target).kernels
+    opts = Options.make(options={"cache_dir": str(tmp_path / "cache")})
+    try:
+        if error is None:
+            assert gpu.compile_all([gpu.Job(k.source, target)], opts)[0].parts[0].code == b"code"
+        else:
+            with pytest.raises(error, match=words) as raised:
+                gpu.compile_all([gpu.Job(k.source, target)], opts)
+            assert isinstance(raised.value, RejectedKernel) == (error is RejectedKernel)
+            assert list((tmp_path / "cache").rglob("rejected/*.py")) or error is not RejectedKernel
+        assert len((tmp_path / "tries").read_text()) == processes
+    finally:
+        workers.stop_workers()
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_job_s_error_that_no_other_kernel_would_mend(stands):
+    """As worker.py tells it: Triton's own words where its assembler is missing or was killed."""
+    from tcompile.compiler.runtime.gpu.worker import _NO_ASSEMBLER
+
+    words = ("Cannot find ptxas", "PTXAS error: `ptxas` failed with error code -9\nRepro command")
+    others = ("PTXAS error: `ptxas` failed with error code 255", "PassManager::run failed", "`ptxas` raised SIGSEGV")
+    assert all(bool(_NO_ASSEMBLER.search(w)) == stands for w in (words if stands else others))
 
 
 def test_kernels_for_a_gpu_fail_on_the_same_road(trouble):

@@ -11,6 +11,7 @@ import base64
 import json
 import re
 import shutil
+import signal
 import zlib
 from dataclasses import dataclass
 from functools import partial
@@ -210,6 +211,8 @@ def _compile(key: str, request: dict[str, Any], name: str, cache: KernelCache) -
             answer = _ask({**request, "out": str(out)})
             if "errno" in answer:
                 raise OSError(answer["errno"], answer["error"])
+            if "machine" in answer:
+                raise ToolchainError(f"the compiler of GPU kernels does not work here: {answer['error']}")
             if "error" in answer:
                 file = keep_reproducer(cache.folder, name, key, request, answer["error"])
                 alone = f"To see it alone: {file}\n" if file is not None else ""
@@ -231,10 +234,21 @@ def _compile(key: str, request: dict[str, Any], name: str, cache: KernelCache) -
         _asked.pop(key, None)
 
 
-def _ask(request: dict[str, Any]) -> dict[str, Any]:
+# how a process ends whose compiler crashes, by the kernel's fault
+_CRASHES = {-s for s in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)}
+
+
+def _ask(request: dict[str, Any], again: bool = True) -> dict[str, Any]:
+    """A process's answer. Where it was killed (the machine had no memory left) another one is asked, once."""
     w = take()
     try:
         answer = w.ask(request)
+    except ToolchainError as e:
+        if w.died in _CRASHES:
+            return {"error": f"the compiler crashes: {e}"}
+        if w.died == -signal.SIGKILL and again:
+            return _ask(request, False)
+        raise
     except BaseException:
         w.stop()  # it may be in the middle of the job
         raise

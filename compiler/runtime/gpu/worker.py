@@ -9,7 +9,8 @@ first kernel, seconds where the disk is cold). A job:
      "aligned": [positions of 16-byte aligned pointers], "options": {...}}]}
 or, for CUDA C++, {"language": "cuda", "text", "target", "out", "functions": [{"name", "shared", "threads"}]}, which
 NVRTC compiles. An answer: {"functions": [{"name", "entry", "shared", "threads", "bytes", "assembly"}]} with the
-binaries, one after the other, in `out`; or {"error": text}, and "errno" where files can't be written. `assembly` is the
+binaries, one after the other, in `out`; or {"error": text}, and "errno" where files can't be written, or "machine"
+where no other kernel would do better. `assembly` is the
 text of `readable`, deflated, in base 64. A line {"patience": n} is no job: the process ends where none comes for n
 seconds.
 """
@@ -30,6 +31,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Iterator
 
+_NO_ASSEMBLER = re.compile(r"[Cc]annot find ptxas|ptxas\W+failed with error code -(9|15)\b")
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -184,6 +186,8 @@ def main() -> None:
             answer = {"error": "".join(traceback.format_exception_only(type(e), e)).strip()[-6000:]}
             if isinstance(e, OSError) and e.errno in UNWRITABLE:
                 answer["errno"] = e.errno
+            elif isinstance(e, (OSError, MemoryError)) or _NO_ASSEMBLER.search(str(e)):
+                answer["machine"] = True
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -90,6 +90,7 @@ class Worker:
         _all.add(self)
         self.until = float("inf")  # when it ends by itself, at the earliest
         self.heard = forks.signal()  # its last words are in `errors`
+        self.died: int | None = None  # how it ended by itself in the middle of a job
         forks.start_thread(self._drain, "tcompile worker")
 
     def _drain(self) -> None:
@@ -110,7 +111,10 @@ class Worker:
                 what = f"said nothing for {MOST_SECONDS:.0f} s and ended"
                 raise TimeoutError
             return json.loads(self.answers.readline())
-        except (ValueError, OSError):
+        except (ValueError, OSError) as e:
+            if not isinstance(e, TimeoutError):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.died = self.process.wait(1.0)
             self.stop()
             self.heard.wait(1.0)
             raise ToolchainError(
