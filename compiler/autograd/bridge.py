@@ -326,7 +326,8 @@ class GradGraph:
 
     def _generate_backward(self, done: Callable[[], bool]) -> None:
         """What can be done for the first backward while forward's kernels are compiled."""
-        if len(self.joint.parts) > 1 or bucket_bytes() is not None or self.compile_aten is not stages.compile_aten:
+        whole = len(self.joint.parts) == 1 and bucket_bytes() is None and self.compile_aten is stages.compile_aten
+        if not whole or self.opts.get("max_autotune"):  # (a search changes the graph first, and times its kernels)
             return
         likely = self._likely()
         graph = self.variant(*likely, keep=True)

@@ -286,6 +286,46 @@ def test_training(amp):
         torch.testing.assert_close(p, q, atol=5e-3 if amp else 1e-4, rtol=1e-2)
 
 
+def test_backward_is_generated_while_forward_is_compiled(tmp_path):
+    m = nn.Sequential(nn.Linear(37, 53), nn.GELU(), nn.LayerNorm(53), nn.Linear(53, 11)).cuda()
+    x = torch.randn(29, 37, device="cuda")
+    c = tcompile.compile(m, options={"cache_dir": str(tmp_path)})
+    with tcompile.record() as recording:
+        c(x).square().sum().backward()
+        torch.cuda.synchronize()
+    got = [p.grad.clone() for p in m.parameters()]
+    m.zero_grad()
+    m(x).square().sum().backward()
+    for g, p in zip(got, m.parameters()):
+        torch.testing.assert_close(g, p.grad, atol=1e-3, rtol=1e-3)
+    report = recording.report()
+    assert {s.parent: s.count for s in report.stages if s.name == "lowering"} == {"": 1, "runtime": 1}
+    assert [g.name for g in report.graphs] == ["graph_0", "graph_0_backward"] and not report.fallbacks
+
+
+def test_images_of_one_channel_are_copied_nowhere():
+    """The library gives its results in the order that the plan says: torch's profiler sees no copy of torch's own."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.deep = nn.Conv2d(1, 32, 3), nn.Conv2d(32, 64, 3)
+            self.last = nn.Linear(64 * 12 * 12, 10)
+
+        def forward(self, x):
+            return self.last(F.max_pool2d(F.relu(self.deep(F.relu(self.conv(x)))), 2).flatten(1))
+
+    m, x = Net().cuda().eval(), torch.randn(64, 1, 28, 28, device="cuda")
+    c = tcompile.compile(m)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(c(x), m(x), atol=1e-2, rtol=1e-2)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            c(x)
+    copies = [e for e in seen.events() if e.name in ("aten::copy_", "aten::clone", "aten::contiguous")]
+    assert not [e for e in copies if e.name == "aten::copy_"], [(e.name, e.input_shapes) for e in copies]
+
+
 def test_convolution_network_trains():
     torch.manual_seed(0)
     m1 = nn.Sequential(

@@ -120,7 +120,6 @@ def compile_all(jobs: Sequence[Job], opts: Any) -> list[Binary]:
     keys, answers = _begin(jobs, opts, open_cache(opts))
     if answers:
         try:
-            meanwhile.use(lambda: all(a.ended() for a in answers.values()))
             _wait(answers)
         except OSError as e:
             why = f"cache folder {open_cache(opts).root} can't be written: {e}"
@@ -176,6 +175,7 @@ def _begin(
 def _wait(answers: dict[str, Answer]) -> None:
     """Until all are there. Raises what the first of them raises; those that have not begun are left out then."""
     try:
+        meanwhile.use(lambda: all(a.ended() for a in answers.values()))
         for a in answers.values():
             a.result()
     except BaseException:
