@@ -82,6 +82,8 @@ def measure(
             for _ in range(3 if seconds else 0):
                 run(None)
             facts["memory_bytes"] = _memory(lambda run=run: run(None), device, held) if seconds else None
+            if engine == "eager" and seconds:
+                row["work"] = _work(lambda run=run: run(None), device)
             runs[engine] = lambda run=run: run(None)
         except Exception as e:  # a row of the table, whatever a model or a compiler raises
             facts["error"] = f"{type(e).__name__}: {' '.join(str(e).split())[:300]}"
@@ -126,6 +128,22 @@ def _runner(engine: str, module: Any, step: Any, training: bool, device: str, mo
     return train
 
 
+def _work(run: Callable[[], Any], device: str) -> dict[str, float]:
+    """Operations of the model's products, and what the machine can do of them, and of copies, in a second."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from tcompile.kernel_magics.limits import machine_limits
+
+    with FlopCounterMode(display=False) as counter:
+        run()
+    limits = machine_limits("cpu" if device == "cpu" else "cuda", busy=True)
+    return {
+        "flops": counter.get_total_flops(),
+        "flops_per_second": limits["matmul_flops_per_second" if device == "cpu" else "bfloat16_flops_per_second"],
+        "bytes_per_second": limits["copy_bytes_per_second"],
+    }
+
+
 def _first(engine: str, run: Callable[..., Any], facts: dict[str, Any], device: str) -> list[Any]:
     """The result and the gradients of the first call. What tcompile's report says of it goes to `facts`."""
     import tcompile
@@ -140,6 +158,7 @@ def _first(engine: str, run: Callable[..., Any], facts: dict[str, Any], device: 
     if builder is not None:
         report = builder.report()
         facts["graphs"] = len(report.graphs)
+        facts["bytes_of_kernels"] = sum((k.bytes or 0) * k.launches for k in report.kernels)
         facts["breaks"] = sum(b.count for b in report.graph_breaks if not b.harmless)
         facts["graphs_run_by_eager"] = sum(g.ran == "eager" for g in report.graphs)
         # single operators that torch's own kernels compute are library calls

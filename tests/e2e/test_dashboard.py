@@ -7,10 +7,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 import tcompile
 from tests.benchmarks import dashboard, dashboard_models
-from tests.benchmarks.dashboard_page import failures, page, passes, ratio, median
+from tests.benchmarks.dashboard_page import failures, median, page, passes, ratio, reached
 
 HALVES = ("eager", "tcompile")
 
@@ -56,6 +57,20 @@ def row(**ours):
         "random": False,
         "engines": {"eager": dict(other), "stock": {**good, **other}, "tcompile": {**good, **ours}},
     }
+
+
+def test_how_near_a_row_comes_to_the_machines_limit():
+    near = row(bytes_of_kernels=2e9)
+    near["work"] = {"flops": 3e11, "flops_per_second": 1e12, "bytes_per_second": 1e10}
+    assert reached(near) == pytest.approx(0.5) and reached(row()) is None
+    facts = {"commit": "abc", "date": "2026-01-01", "device": "CPU"}
+    assert "50 %" in page([{"facts": facts, "rows": [near]}])
+
+
+def test_what_a_step_of_products_works():
+    x = torch.ones(4, 8)
+    work = dashboard._work(lambda: x @ x.T, "cpu")
+    assert work["flops"] == 2 * 4 * 8 * 4 and min(work.values()) > 0
 
 
 @pytest.mark.parametrize(
