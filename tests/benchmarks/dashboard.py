@@ -301,8 +301,10 @@ def environment(device: str) -> dict[str, Any]:
     commit = git("rev-parse", "--short=9", "HEAD") or "unknown"
     if git("status", "--porcelain", "--", "compiler", "extension", "kernel_magics"):
         commit += "-changed"
+    now = datetime.datetime.now(datetime.timezone.utc)
     facts = {
-        "date": datetime.date.today().isoformat(),
+        "date": now.date().isoformat(),
+        "time": now.strftime("%H:%M UTC"),
         "commit": commit,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -326,7 +328,7 @@ def kept(folder: Path) -> list[dict[str, Any]]:
             print(f"{path.name} is no result of the dashboard ({type(e).__name__}: {e}): left out", file=sys.stderr)
             continue
         runs.append(run)
-    return runs
+    return sorted(runs, key=lambda run: (run["facts"].get("date", ""), run["facts"].get("time", "")))
 
 
 def keep(path: Path, facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -125,6 +125,14 @@ def test_rows_add_up_and_the_page_is_over_commits(tmp_path, capsys):
     assert ratio(row(), "stock", median) == 2.0
 
 
+def test_runs_of_one_day_are_in_the_order_of_their_time(tmp_path):
+    for commit, time in (("bbb", "09:00 UTC"), ("aaa", "11:30 UTC"), ("ccc", "10:00 UTC")):
+        facts = {"commit": commit, "date": "2026-01-01", "time": time, "device": "CPU"}
+        dashboard.keep(tmp_path / f"dashboard-2026-01-01-{commit}-cpu.json", facts, [row()])
+    assert [run["facts"]["commit"] for run in dashboard.kept(tmp_path)] == ["bbb", "ccc", "aaa"]
+    assert "UTC" in dashboard.environment("cpu")["time"]
+
+
 @pytest.mark.parametrize(
     "arguments, says",
     [
