@@ -2,7 +2,8 @@
 
 A call runs the compiled forward graph, hands what it kept to the engine, and a compiled backward graph runs when the
 engine asks. Backward is compiled at its first use, for the tangents that there are and the gradients that are wanted
-(`backward_variants.py`). What can't be traced, and double backward, run by eager kernels, and an event says so.
+(`backward_variants.py`). The likely one is generated before, while forward's kernels are compiled for a GPU. What can't
+be traced, and double backward, run by eager kernels, and an event says so.
 """
 
 from __future__ import annotations
