@@ -214,10 +214,12 @@ def compile_captured(captured: Any, opts: Options) -> Callable[..., tuple]:
 
 def compile_aten(aten: Any, opts: Options) -> Callable[..., tuple]:
     """The part of the pipeline behind the graph stage."""
+    from .graph.own_writes import counted
+
     with compiling():
         generated = _generate(aten, opts)
         try:
-            return run("runtime", generated, opts=opts, eager=partial(_interpret, aten))
+            return counted(run("runtime", generated, opts=opts, eager=partial(_interpret, aten)), aten)
         except RejectedKernel as e:
             if not opts.get("suppress_errors") or opts.get("disable_fusion"):
                 raise

@@ -24,6 +24,7 @@ from ..config import Options
 from ..errors import InternalError, TCompileError
 from ..graph.aten import AtenGraph
 from ..graph.aten_interpreter import interpret
+from ..graph.own_writes import counted, move_on
 from ..graph.tensor import DataDependentError
 from ..graph.wrappers import gradients_cross
 from ..native import autograd_node, native
@@ -40,7 +41,7 @@ __all__ = ["aot_eager", "compile_with_grad", "wants_gradients", "GradGraph"]
 
 CompileAten = Callable[[AtenGraph, Options], Callable[..., tuple]]
 
-_GIVE = {"side": 0, "diff": 1, "input": 2}  # numbers shared with compiler/native/bridge.c
+_GIVE = {"side": 0, "diff": 1, "alias": 1, "input": 2}  # numbers shared with compiler/native/bridge.c
 SMALL_BYTES = 1 << 16  # inputs of this size are kept for double backward; larger ones are only looked for
 _BUGS = (AssertionError, RuntimeError, TypeError, ValueError, LookupError, AttributeError)
 VARIANT_LIMIT = 8  # backward graphs per forward graph; past it missing tangents are zeros
@@ -226,7 +227,13 @@ class GradGraph:
             self.n_inputs,
             self.n_tangents,
             tuple([x for kind, k in plan.recipes for x in (_GIVE[kind], k)]),
+            tuple([self._aliasing(k) for k in range(len(plan.recipes))]),
         )
+
+    def _aliasing(self, k: int) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """What makes the result k of a differentiable output, where that is a view of it."""
+        plan = self.joint.outputs
+        return partial(_all_of, plan.parts.get(k, "")) if plan.recipes[k][0] == "alias" else None
 
     def to_watch(self, remembered: Sequence[tuple[int, bool]]) -> list[int]:
         """Positions among what is remembered whose versions eager looks at before backward."""
@@ -260,7 +267,10 @@ class GradGraph:
         for i, d in plan.writes:
             inputs[i].copy_(diff[d])
             torch.autograd.graph.increment_version([inputs[i]] * (self.joint.aten.writes.get(i, 1) - 1))
+            if own := [w for w in self.joint.aten.own_writes if w.of_input and w.position == i]:
+                move_on(inputs[i], own)
         out = []
+        aliases: dict[int, torch.Tensor] = {}  # differentiable output -> the view of it, each object once
         whole: dict[int, torch.Tensor] = {}  # first of the results that share memory -> all of that memory
         for k, r in enumerate(plan.recipes):
             kind = r[0]
@@ -268,6 +278,10 @@ class GradGraph:
                 out.append(everything[r[1]])
             elif kind == "diff":
                 out.append(diff[r[1]])
+            elif kind == "alias":
+                if r[1] not in aliases:
+                    aliases[r[1]] = _all_of(plan.parts.get(k, ""), diff[r[1]])
+                out.append(aliases[r[1]])
             elif kind == "input":
                 out.append(inputs[r[1]])
             elif kind == "detach":
@@ -436,12 +450,17 @@ class GradGraph:
         return _double(self, saved, remembered, held, tangents)
 
 
+def _all_of(part: str, t: torch.Tensor) -> torch.Tensor:
+    """A view of all of `t`. part: by this operator, which makes several views, so that autograd treats it so."""
+    if part == "split" and t.ndim:
+        return t.split(max(1, t.shape[0]))[0]
+    return t.unsqueeze(0).unbind(0)[0] if part else t.view_as(t)
+
+
 def _view(base: torch.Tensor, like: torch.Tensor, part: str) -> torch.Tensor:
-    """The view of `base` that lies as `like` does. part: by this operator, which makes several views, so that autograd
-    treats it so.
-    """
-    if part == "split" and like.ndim:
-        return base.as_strided(like.shape, like.stride(), like.storage_offset()).split(max(1, like.shape[0]))[0]
+    """The view of `base` that lies as `like` does; part: as of `_all_of`."""
+    if part == "split":
+        return _all_of(part, base.as_strided(like.shape, like.stride(), like.storage_offset()))
     if part:
         return base.as_strided((1, *like.shape), (0, *like.stride()), like.storage_offset()).unbind(0)[0]
     return base.as_strided(like.shape, like.stride(), like.storage_offset())
@@ -473,7 +492,7 @@ def _by_eager_kernels(graph: AtenGraph) -> Callable[..., tuple]:
         with torch.no_grad():
             return interpret(graph, inputs)
 
-    return run
+    return counted(run, graph)
 
 
 def _zeros(k: int, rest: list, graph: GradGraph) -> torch.Tensor:

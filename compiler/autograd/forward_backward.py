@@ -86,6 +86,7 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
         list(joint.no_overlap),
         f"{joint.name}_forward",
         writes=joint.writes,
+        own_writes=joint.own_writes,
     )
 
 

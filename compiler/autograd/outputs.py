@@ -34,8 +34,8 @@ class OutputPlan:
     at         their positions among forward's outputs (results, then extras)
     extra      indices into `tensors` that are not among the results: bases of overlapping results, new values of
                written inputs
-    recipes    per result: ("side", k) forward's output k as it is; ("detach", k); ("diff", d); ("view", d, k) a view of
-               differentiable
+    recipes    per result: ("side", k) forward's output k as it is; ("detach", k); ("diff", d); ("alias", d) a view of
+               all of it, where eager's is a view of what nobody else sees; ("view", d, k) a view of differentiable
                output d with the geometry of forward's output k; ("input", i); ("input_view", i, k); ("part", first, k)
                a view, with the geometry of forward's output k, of the memory that it shares with other results without
                gradient, `first` the first of them
@@ -63,7 +63,7 @@ class OutputPlan:
     @property
     def plain(self) -> bool:
         """Whether nothing is left to do after the Function but to put results in order."""
-        return not self.writes and all(r[0] in ("side", "diff", "input") for r in self.recipes)
+        return not self.writes and all(r[0] in ("side", "diff", "alias", "input") for r in self.recipes)
 
 
 def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> OutputPlan:
@@ -120,7 +120,9 @@ def plan_outputs(f: Functionalizer, inputs: list[Any], results: tuple) -> Output
     plan.parts = {
         k: name
         for k, r in enumerate(plan.recipes)
-        if r[0] in ("view", "input_view") and (name := f.several_views_of(results[k]))
+        if r[0] in ("view", "alias", "input_view")
+        and results[k]._is_view()
+        and (name := f.several_views_of(results[k]))
     }
     return plan
 
@@ -160,7 +162,7 @@ def _recipe(
         )
     k = first[id(t)]
     if id(t) in diff:
-        return ("diff", diff[id(t)])
+        return ("alias" if t._is_view() else "diff", diff[id(t)])
     if k in view_of:
         return ("view", view_of[k], k)
     if t.requires_grad:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..ops import philox
+from ..ops.functional_forms import counting
 from ..errors import InternalError
 from ..fusion.schedule import Alloc, Extern, Free, Launch, OutputSpec, Schedule, View
 from ..lowering.ir import Buffer
@@ -40,7 +41,7 @@ _DIRECT = {
 
 def direct_function(op: Any) -> Callable:
     """What to call for an operator, with the operator's arguments: of its names the one with the least overhead."""
-    return _DIRECT.get(str(op)) or getattr(op, "_op", op)
+    return _DIRECT.get(str(op)) or counting(op) or getattr(op, "_op", op)
 
 
 def host_plan(schedule: Schedule, kernel_names: dict[int, str], cuda: int | None = None) -> HostPlan:
@@ -281,7 +282,7 @@ class _HostPrinter:
     def _extern(self, s: Extern) -> None:
         self.extern_calls += 1
         op = s.out_variant if s.out_variant is not None else s.op
-        function = self._global(_function_name(op), _DIRECT.get(str(op), op))
+        function = self._global(_function_name(op), _DIRECT.get(str(op)) or counting(op) or op)
         args = [self._value(a) for a in s.args] + [f"{k}={self._value(v)}" for k, v in s.kwargs.items()]
         why = f"torch's kernel: {s.reason}" if s.reason else "torch's kernel"
         if s.out_variant is not None:
@@ -356,7 +357,7 @@ class _HostPrinter:
 
 
 def is_whole(s: Schedule, o: OutputSpec) -> bool:
-    """Whether an output that is a view of a buffer of the plan is all that is returned of it, and as it lies."""
+    """Whether an output that lies in a buffer of the plan, no view to autograd, is all that is returned of it."""
     base, shape, stride, offset = o.value
 
     def same(x: Any, y: Any) -> bool:
@@ -364,6 +365,7 @@ def is_whole(s: Schedule, o: OutputSpec) -> bool:
 
     return (
         isinstance(base, Buffer)
+        and o.detached
         and o.dtype is None
         and base.name not in s.constants
         and as_expr(offset) is as_expr(0)

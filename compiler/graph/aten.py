@@ -8,10 +8,22 @@ from typing import Any, Iterator
 import torch
 import torch.fx
 
+from ..ops.functional_forms import Form
 from ..symbolic.env import ShapeEnv
 from .meta.core import TensorMeta
 
-__all__ = ["AtenGraph", "GraphOutput"]
+__all__ = ["AtenGraph", "GraphOutput", "OwnWrite"]
+
+
+@dataclass(frozen=True)
+class OwnWrite:
+    """An operator of the program's own writes its parameter `name`: the memory of an input, or of a result, by its
+    position. The counts beside it (`AtenGraph.writes`, `GraphOutput.changes`) take it for one write."""
+
+    of_input: bool
+    position: int
+    form: Form
+    name: str
 
 
 @dataclass
@@ -75,6 +87,7 @@ class AtenGraph:
         default_factory=dict
     )  # input index -> how often the program changes it: so much its version grows (0: through `x.data` alone)
     ahead: Any = None  # stages.Ahead: where it is generated already, before it is asked for
+    own_writes: tuple[OwnWrite, ...] = ()
     whole: AtenGraph | None = (
         None  # where what parameters decide has been taken out (option `freezing`): the graph as it was, for checks
     )

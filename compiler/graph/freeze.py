@@ -14,6 +14,7 @@ eager code (into `p.data`, and to running statistics in training) go unseen unti
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any, Callable
 
 import torch
@@ -190,9 +191,7 @@ def part(a: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
         inputs.append(GraphInput(p.name, None, "tensor"))
         n.replace_all_uses_with(p, delete_user_cb=lambda u: u not in made)
         last = p
-    rest = AtenGraph(
-        a.graph, inputs, a.plan, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name, writes=a.writes
-    )
+    rest = replace(a, inputs=inputs)
     dead_code(rest)
     return first, rest
 

@@ -16,13 +16,13 @@ import torch.fx
 from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, eq, le, lt, maybe_int
 from ..symbolic.places import coincide
-from .aten import AtenGraph, GraphOutput
-from ..ops.functional_forms import form_of, functional_form, sharing, spread, spread_names
+from .aten import AtenGraph, GraphOutput, OwnWrite
+from ..ops.functional_forms import Form, form_of, functional_form, sharing, spread, spread_names
 from .history import BACKWARD, backward_module
 from .meta import TensorMeta, views_meta
 from .meta.core import fold, is_dense, same, state
 from .opinfo import OpInfo, op_info
-from .tensor import TraceTensor, from_meta, tensor_meta
+from .tensor import TraceTensor, counted_with, from_meta, tensor_meta
 
 __all__ = ["Functionalizer", "NewValue"]
 
@@ -32,7 +32,7 @@ aten = torch.ops.aten
 class _Memory:
     """One piece of memory: its version, and where it came from."""
 
-    __slots__ = ("version", "root", "input", "constant", "written")
+    __slots__ = ("version", "root", "input", "constant", "written", "own_writes")
 
     def __init__(self, input: int | None = None, constant: bool = False):
         self.version = 0
@@ -40,6 +40,7 @@ class _Memory:
         self.input = input
         self.constant = constant
         self.written = False
+        self.own_writes: list[tuple[torch.Tensor, Form, str]] = []  # by operators of the program's: which tensor
 
 
 class NewValue:
@@ -380,8 +381,10 @@ class Functionalizer:
         values = [self._getitem(n, i, m) for i, m in enumerate(metas)] if len(metas) > 1 else [n]
         for o, m, value in zip(fresh, metas, values):
             self._new_root(o, value, m)
-        for t, value in zip(written, values[len(fresh) :]):
+        for t, name, value in zip(written, form.written, values[len(fresh) :]):
             self._write(t, value)
+            if form.counts:
+                self.alias_of(t).memory.own_writes.append((t, form, name))
 
     def _arguments_that_are_written(self, info: OpInfo, given: dict[str, Any]) -> dict[str, str]:
         """Arguments that are the tensor which another argument is written to: name -> name of that one. What an
@@ -602,7 +605,25 @@ class Functionalizer:
             sorted(no_overlap),
             name,
             writes=writes,
+            own_writes=self._own_writes(values),
         )
+
+    def _own_writes(self, values: tuple) -> tuple[OwnWrite, ...]:
+        """What operators of the program's write: of each piece of memory that has results, in the first of those that
+        count its changes."""
+        found: dict[tuple[int, Form, str, int], OwnWrite] = {}
+        for memory in {id(a.memory): a.memory for a in self.aliases.values()}.values():
+            for k, (t, form, name) in enumerate(memory.own_writes):
+                if memory.input is not None:
+                    root = memory.root.tensor if memory.root is not None else None
+                    if root is None or counted_with(t, root):
+                        found[id(memory), form, name, k] = OwnWrite(True, memory.input, form, name)
+                    continue
+                for position, v in enumerate(values):
+                    if isinstance(v, TraceTensor) and self.alias_of(v).memory is memory and counted_with(t, v):
+                        found[id(memory), form, name, k] = OwnWrite(False, position, form, name)
+                        break
+        return tuple(found.values())
 
     def _laid_out(self, node: torch.fx.Node, meta: TensorMeta, constant: bool) -> torch.fx.Node:
         """A result node in memory of its own with eager's strides."""

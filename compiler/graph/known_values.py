@@ -32,13 +32,13 @@ _followed: dict[Any, bool] = {}
 
 class Storage:
     """Identity of a piece of memory: tensors being traced with the same Storage alias. `known`: whether what its
-    tensors hold may be known.
+    tensors hold may be known; `own_writes`: whether an operator of the program's has written to it.
     """
 
-    __slots__ = ("__weakref__", "known")
+    __slots__ = ("__weakref__", "known", "own_writes")
 
     def __init__(self) -> None:
-        self.known = False
+        self.known = self.own_writes = False
 
 
 class Traced:

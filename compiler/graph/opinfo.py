@@ -27,6 +27,7 @@ class OpInfo:
     composite   the key under which C++ composes it of other operators, or None. What is composed for autograd, too,
                 arrives whole under inference
                 mode only. Operators on lists of tensors are composed tensor by tensor.
+    passed_by   whether torch's kernel that makes a result a view leaves a composed operator to its parts
     fill        defaults of arguments that the functional form requires
     rule        metadata rule of `functional`, or None
     uncounted   whether nothing moves the versions of what it writes on the way from torch's dispatcher to here. Of an
@@ -48,6 +49,7 @@ class OpInfo:
         "random",
         "fill",
         "composite",
+        "passed_by",
         "uncounted",
     )
 
@@ -66,6 +68,7 @@ class OpInfo:
         self.n_results = len(returns)
         self.list_result = self.n_results == 1 and str(schema.returns[0].type).startswith("List[Tensor")
         self.composite = self._composed_under(op, name)
+        self.passed_by = self.composite is not None and not _makes_views(op)
         if self.name in _VIEWS_IN_FACT:
             self.aliases = (0,)
         self.random = torch.Tag.nondeterministic_seeded in op.tags
@@ -102,7 +105,7 @@ class OpInfo:
             return self.kind == "inplace" and name.startswith("_foreach_")
         if ns.startswith("tcompile") or self.composite is torch._C.DispatchKey.CompositeImplicitAutograd:
             return False
-        return not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "ADInplaceOrView")
+        return not _makes_views(op)
 
     def _missing_defaults(self) -> dict[str, Any]:
         """Arguments that have a default in the in-place form only."""
@@ -153,6 +156,11 @@ class OpInfo:
             if f is not None and not any(a.alias_info is not None for a in f._schema.arguments):
                 return f
         return None
+
+
+def _makes_views(op: torch._ops.OpOverload) -> bool:
+    """Whether autograd has a kernel of its own that counts the operator's writes, and makes its results views."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "ADInplaceOrView")
 
 
 _infos: dict[Any, OpInfo] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Iterable, Iterator, Mapping, Protocol
 
 import torch
@@ -264,7 +264,10 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
         torch.autograd.graph.increment_version([t for t in written if t is not None and not t.is_inference()])
     if info.composite is not None:
         # not op.decompose, which prefers Python decompositions that differ from C++ (dropout copies)
-        return op._op_dk(info.composite, *args, **kwargs)
+        if not (info.passed_by and torch.is_inference_mode_enabled()):
+            return op._op_dk(info.composite, *args, **kwargs)
+        with torch._C._SetExcludeDispatchKeyGuard(_VIEWS, False):  # this is below that; the parts are to make views
+            return op._op_dk(info.composite, *args, **kwargs)
     outer = state.env
     env = state.env = _find_env(args) or (_find_env(kwargs.values()) if kwargs else None)
     try:
@@ -278,7 +281,11 @@ def dispatch_operator(op: torch._ops.OpOverload, args: tuple, kwargs: dict) -> A
                 result = info.rule(*margs, **mkwargs)
             else:
                 result = meta_by_running(op, tuple(margs), mkwargs)
-            out = _wrap_results(info, result, args, kwargs, env)
+            if kind == "view" and torch.is_inference_mode_enabled():
+                with _of_kind(args[0]):
+                    out = _wrap_results(info, result, args, kwargs, env)
+            else:
+                out = _wrap_results(info, result, args, kwargs, env)
             known_values.know_result(info, args, kwargs, out)
         elif kind == "metadata":
             out = _reshaped_in_place(info, args, kwargs)
@@ -296,6 +303,8 @@ def _fixed(xs: Any) -> Any:
     return [int(x) for x in xs] if isinstance(xs, (tuple, list, torch.Size)) else int(xs)
 
 
+_VIEWS = torch._C.DispatchKey.ADInplaceOrView
+_UNITS = ("aten", "prims", "tcompile_kernels")  # whose operators move a version by one, or by nothing
 _READ = torch.ops.aten._local_scalar_dense.default
 # what C++ asks of a tensor with symbolic sizes instead of reading its fields
 _METADATA: dict[Any, Any] = {
@@ -351,6 +360,7 @@ def _written(info: OpInfo, op: torch._ops.OpOverload, args: tuple, kwargs: dict)
     for t in _flat(targets):
         if t is not None:
             known_values.forget(t.tt_storage)
+            t.tt_storage.own_writes |= op.namespace not in _UNITS
             if state.tracing_wrapper:
                 state.written_inside.append(t)
     fresh: list = []
@@ -498,6 +508,22 @@ def tensor_meta(t: torch.Tensor) -> TensorMeta:
     )
 
 
+def _of_kind(t: torch.Tensor) -> AbstractContextManager[None]:
+    """What is made here is a tensor of inference mode where `t` is one: inside of it, views of others are not."""
+    return nullcontext() if t.is_inference() is torch.is_inference_mode_enabled() else torch.inference_mode(False)
+
+
+def counted_with(v: torch.Tensor, t: torch.Tensor) -> bool:
+    """Whether a write into `v` counts as a change of `t`: it does after detach(), and does not after `.data`."""
+    if v is t or v.is_inference() or t.is_inference():
+        return True
+    own, before = v._version, t._version
+    torch.autograd.graph.increment_version(v)
+    shared = t._version != before
+    torch._C._autograd._unsafe_set_version_counter((v,), (own,))
+    return shared
+
+
 def trace_tensor_like(
     real: torch.Tensor,
     env: ShapeEnv | None = None,
@@ -532,7 +558,8 @@ def trace_tensor_like(
             if not is_one:
                 expected, hint = expected * shape[d], hint * real.shape[d]
     meta = TensorMeta(tuple(shape), tuple(stride), real.dtype, real.device, real.storage_offset(), real.requires_grad)
-    t = TraceTensor(meta, env, None, real.requires_grad and real.is_leaf)
+    with _of_kind(real):
+        t = TraceTensor(meta, env, None, real.requires_grad and real.is_leaf)
     if isinstance(real, torch.nn.Parameter):
         t._is_param = True
     return t

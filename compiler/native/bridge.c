@@ -45,6 +45,7 @@ typedef struct {
     } *parts;
     int n_parts, n_diff, n_results;
     int *recipe;                   /* (kind, index) each */
+    PyObject *views;               /* what makes each result a view of its differentiable output, or None */
 } CallObject;
 
 static PyObject *s_to_save, *s_materialize, *s_rest, *s_remembered, *s_version, *s_final, *s_detach;
@@ -324,6 +325,18 @@ static int run_for_parts(CallObject *c, Call *call)
     return call->results ? 0 : -1;
 }
 
+/* Result i, a new reference: what is given for it, or a view of that. Results are one object where their recipes are. */
+static PyObject *result_of(CallObject *c, int i, PyObject *given, PyObject *out)
+{
+    PyObject *view = PyTuple_GET_ITEM(c->views, i);
+    if (view == Py_None)
+        return Py_NewRef(given);
+    for (int j = 0; j < i; j++)
+        if (c->recipe[2 * j] == c->recipe[2 * i] && c->recipe[2 * j + 1] == c->recipe[2 * i + 1])
+            return Py_NewRef(PyTuple_GET_ITEM(out, j));
+    return PyObject_CallOneArg(view, given);
+}
+
 static PyObject *call_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     CallObject *c = (CallObject *)self;
@@ -348,11 +361,15 @@ static PyObject *call_call(PyObject *self, PyObject *const *args, size_t nargsf,
     out = PyTuple_New(c->n_results);
     for (int i = 0; out && i < c->n_results; i++) {
         int kind = c->recipe[2 * i], at = c->recipe[2 * i + 1];
-        PyTuple_SET_ITEM(out, i,
-                         Py_NewRef(kind == GIVE_DIFF    ? diff[at]
-                                   : kind == GIVE_INPUT ? args[at]
-                                                        : PyTuple_GET_ITEM(call.results, at)));
+        PyObject *given = kind == GIVE_DIFF ? diff[at] : kind == GIVE_INPUT ? args[at] : PyTuple_GET_ITEM(call.results, at);
+        PyObject *item = result_of(c, i, given, out);
+        if (item)
+            PyTuple_SET_ITEM(out, i, item);
+        else
+            Py_CLEAR(out);
     }
+    if (!out)
+        tc_mark_final();
 done:
     for (int i = 0; i < c->n_diff; i++)
         Py_XDECREF(diff[i]);
@@ -386,10 +403,10 @@ static int read_part(struct PartCall *p, PyObject *item, int n_inputs, int n_dif
 
 static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *parts, *recipe;
+    PyObject *parts, *recipe, *views;
     int n_inputs, n_diff;
     if ((kwargs && PyDict_GET_SIZE(kwargs)) ||
-        !PyArg_ParseTuple(args, "O!iiO", &PyTuple_Type, &parts, &n_inputs, &n_diff, &recipe))
+        !PyArg_ParseTuple(args, "O!iiOO!", &PyTuple_Type, &parts, &n_inputs, &n_diff, &recipe, &PyTuple_Type, &views))
         return NULL;
     CallObject *c = (CallObject *)type->tp_alloc(type, 0);
     if (!c)
@@ -397,6 +414,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     int n = 0, covered = 0;
     c->vectorcall = call_call;
     c->n_diff = n_diff;
+    c->views = Py_NewRef(views);
     c->parts = PyMem_Calloc((size_t)PyTuple_GET_SIZE(parts) + 1, sizeof *c->parts);
     for (Py_ssize_t i = 0; c->parts && i < PyTuple_GET_SIZE(parts); i++) {
         c->n_parts++;
@@ -414,6 +432,8 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         if (kind < GIVE_RESULT || kind > GIVE_INPUT || at < 0 || at >= limit)
             PyErr_SetString(PyExc_ValueError, "a recipe names what is not there");
     }
+    if (c->recipe && PyTuple_GET_SIZE(views) != c->n_results)
+        PyErr_SetString(PyExc_ValueError, "a call has other views than results");
     if (PyErr_Occurred()) {
         Py_DECREF(c);
         return NULL;
@@ -428,6 +448,7 @@ static int call_traverse(PyObject *self, visitproc visit, void *arg)
         Py_VISIT(c->parts[i].apply);
         Py_VISIT(c->parts[i].forward);
     }
+    Py_VISIT(c->views);
     return 0;
 }
 
@@ -451,14 +472,15 @@ static void call_dealloc(PyObject *self)
     }
     PyMem_Free(c->parts);
     PyMem_Free(c->recipe);
+    Py_XDECREF(c->views);
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyTypeObject Call_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "tcompile.compiler.native._native.GradCall",
-    .tp_doc = "GradCall(parts, n_inputs, n_differentiable, recipe): a compiled graph with gradients; call(*inputs) -> "
-              "tuple. parts: (apply, forward, inputs or None, outputs) each.",
+    .tp_doc = "GradCall(parts, n_inputs, n_differentiable, recipe, views): a compiled graph with gradients; "
+              "call(*inputs) -> tuple. parts: (apply, forward, inputs or None, outputs) each.",
     .tp_basicsize = sizeof(CallObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = call_new,

@@ -10,12 +10,12 @@ copies what is written and calls the operator on the copies. Lowering calls the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable
 
 import torch
 
-__all__ = ["Form", "form_of", "functional_form", "shown_name", "sharing", "spread", "spread_names"]
+__all__ = ["Form", "counting", "form_of", "functional_form", "shown_name", "sharing", "spread", "spread_names"]
 
 _library = torch.library.Library("tcompile_functional", "DEF")
 _WRITTEN = re.compile(r"\(\w+!\)")
@@ -25,13 +25,31 @@ _READABLE = re.compile(r"\W")
 @dataclass(frozen=True)
 class Form:
     """`functional` computes what `op` computes. names: those of op's parameters; written: those of them that it writes;
-    fresh: how many results of its own come first."""
+    fresh: how many results of its own come first. moved: of each written one, how far the last call moved its version:
+    an operator of the program's moves it as often as its body writes, which nobody knows before it has run."""
 
     functional: torch._ops.OpOverload
     op: torch._ops.OpOverload
     names: tuple[str, ...]
     written: tuple[str, ...]
     fresh: int
+    moved: dict[str, int] = field(default_factory=dict, compare=False)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is the program's own. torch's operators move a version by one, launches of kernels by none."""
+        op = self.op
+        while op in _shared:
+            op = _shared[op]
+        return op.namespace not in ("aten", "prims", "tcompile_kernels")
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """The operator, with a look at the versions of what it writes."""
+        given = {**dict(zip(self.names, args)), **kwargs}
+        before = {k: given[k]._version for k in self.written if not given[k].is_inference()}
+        out = self.op(*args, **kwargs)
+        self.moved.update({k: given[k]._version - version for k, version in before.items()})
+        return out
 
 
 _shared_library = torch.library.Library("tcompile_sharing", "DEF")
@@ -54,6 +72,12 @@ def functional_form(op: torch._ops.OpOverload) -> Form | None:
 def form_of(functional: Any) -> Form | None:
     """The form that an operator of a graph belongs to."""
     return _of_functional.get(functional)
+
+
+def counting(op: Any) -> Callable[..., Any] | None:
+    """What to call for an operator whose writes are counted when it runs; None for others."""
+    form = _forms.get(op)
+    return form.call if form is not None and form.counts else None
 
 
 def sharing(op: torch._ops.OpOverload, same: tuple[tuple[str, str], ...]) -> torch._ops.OpOverload:
@@ -183,7 +207,7 @@ def _make(op: torch._ops.OpOverload) -> Form | None:
     def run(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args)), **kwargs}
         copies = {k: _copy(given[k]) for k in writes}
-        out = op(**{**given, **copies})
+        out = form.call(**{**given, **copies}) if form.counts else op(**{**given, **copies})
         outs = out if isinstance(out, (tuple, list)) else () if out is None else (out,)
         fresh = [o for o, r in zip(outs, returns) if r.alias_info is None]
         values = (*fresh, *copies.values())

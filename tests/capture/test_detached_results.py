@@ -145,3 +145,102 @@ def test_writes_to_data_are_not_counted_as_changes(grad, backend):
                 out[k].add_(1)
                 versions.append(([t._version for t in (x, *out)], x.tolist()))
             assert versions[0] == versions[1]
+
+
+def views_of_an_input(x):
+    return x.view(-1), x.reshape(-1), x[0], x.T, x.detach(), x.unbind()[1], x.expand_as(x), x.real, (x * 1)[0], x
+
+
+@pytest.mark.parametrize("kind", ["plain", "leaf", "result", "of inference mode"])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager", "eager"])
+def test_views_under_inference_mode(kind, backend):
+    """They were no views of the input to autograd, and required no gradient where it did."""
+    fast, seen = tcompile.compile(views_of_an_input, backend=backend), []
+    for call in (views_of_an_input, fast, fast):
+        with torch.inference_mode(kind == "of inference mode"):
+            x = torch.ones(2, 2, requires_grad=kind in ("leaf", "result"))
+            x = x * 1 if kind == "result" else x
+        with torch.inference_mode():
+            out = call(x)
+        seen.append([(t._is_view(), t._base is x, t.requires_grad, t.is_inference(), t.is_leaf) for t in out])
+        before = x.is_inference() or x._version
+        with torch.inference_mode():
+            out[0].add_(1)
+        assert x.is_inference() or x._version == before + 1
+        assert x[0, 0] == 2
+    assert seen[0] == seen[1] == seen[2]
+
+
+OF_MADE_MEMORY = {
+    "view": lambda y: y.view(-1),
+    "of the same shape": lambda y: y.view(y.shape),
+    "part": lambda y: y[1],
+    "turned": lambda y: y.t(),
+    "whole": lambda y: y[:],
+    "detached": lambda y: y.detach(),
+    "twice": lambda y: (lambda v: (v, v))(y.view(-1)),
+    "with its base": lambda y: (y, y.view(-1)),
+    "apart": lambda y: (y[0], y[1]),
+}
+
+
+@pytest.mark.parametrize("name", OF_MADE_MEMORY)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager"])
+def test_the_only_views_of_what_a_graph_made_are_views(name, grad, backend):
+    """With gradients they were plain tensors; so was a view of the base's own shape."""
+
+    def f(x):
+        return OF_MADE_MEMORY[name](x * 2)
+
+    fast, seen = tcompile.compile(f, backend=backend), []
+    for call in (f, fast, fast):
+        x = torch.arange(4.0).view(2, 2).requires_grad_(grad)
+        out = call(x)
+        out = out if isinstance(out, tuple) else (out,)
+        row = [(t._is_view(), t.requires_grad, t.is_leaf, t._version, t.tolist()) for t in out]
+        row.append([[a is b for a in out] for b in out])
+        if grad and out[0].requires_grad:
+            out[0].mul_(3)
+            sum(t.square().sum() for t in out).backward()
+            row.append(([t._version for t in out], x.grad.tolist()))
+        seen.append(row)
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [lambda t: t.unbind(0), lambda t: t.split(1), lambda t: t.chunk(2, 1), lambda t: [t.split([1, 1])[1]]],
+    ids=["unbind", "split", "chunk", "only one"],
+)
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager"])
+def test_one_of_several_views_is_not_written_to_behind_the_graph(parts, backend):
+    """It was: such a result was no view where nothing else of its memory was returned."""
+
+    def f(x):
+        return list(parts(x * 2))
+
+    fast = tcompile.compile(f, backend=backend)
+    for call in (f, fast, fast):
+        x = torch.ones(2, 2, requires_grad=True)
+        for write in (lambda t: t.add_(1), lambda t: t[:1].zero_(), lambda t: t.copy_(t * 2)):
+            with pytest.raises(RuntimeError, match="This view is the output of a function that returns multiple views"):
+                write(call(x)[0])
+        out = call(x)
+        out[-1].sum().backward()
+        want = torch.zeros(2, 2, requires_grad=True)
+        f(want)[-1].sum().backward()
+        assert x.grad.tolist() == want.grad.tolist()
+        f(torch.ones(2, 2))[0].add_(1)
+        call(torch.ones(2, 2))[0].add_(1)
+
+
+def test_what_is_no_view_to_autograd_may_be_written_to():
+    def f(x):
+        y = x * 1
+        return y, y.unsafe_split(1)
+
+    for call in (f, tcompile.compile(f)):
+        y, (first, _) = call(torch.ones(2, 2, requires_grad=True))
+        first.add_(1)
+        assert y.tolist() == [[2.0, 2.0], [1.0, 1.0]]

@@ -278,3 +278,93 @@ def test_a_result_that_is_laid_out_anew_has_not_changed(name, backend):
     want, got = f(x), tcompile.compile(f, backend=backend)(x)
     assert [t._version for t in got] == [t._version for t in want]
     torch.testing.assert_close(got, want)
+
+
+@torch.library.custom_op("tc_versions::grow", mutates_args=("x",))
+def grow(x: torch.Tensor, times: int) -> torch.Tensor:
+    for _ in range(times):
+        x.add_(1)
+    return x.clone()
+
+
+@torch.library.custom_op("tc_versions::grow_all", mutates_args=("xs",))
+def grow_all(xs: list[torch.Tensor], times: int) -> None:
+    for k, x in enumerate(xs):
+        grow(x, times + k)
+
+
+@torch.library.custom_op("tc_versions::behind", mutates_args=("x",))
+def behind(x: torch.Tensor) -> None:
+    x.numpy()[:] = 7
+
+
+@grow.register_fake
+def _(x, times):
+    return torch.empty_like(x)
+
+
+def an_input(x, times):
+    grow(x, times)
+    grow(x[1:], times)
+    x.mul_(2)
+    return x * 2
+
+
+def results_and_views(x, times):
+    y = x * 1
+    copy = grow(y[1:], times)
+    return y, copy, y[:2], y.detach()
+
+
+def a_list(x, times):
+    y, z = x * 1, x * 2
+    grow_all([y, x, z[1:]], times)
+    return y, z
+
+
+def seen_by_nobody(x, times):
+    y = x + 1
+    behind(y)
+    grow(x.data, times)
+    return y
+
+
+def read_inside(x, times):
+    y = x * 1
+    a = y._version
+    grow(y, times)
+    b = y._version
+    y.mul_(2)
+    return y, a, b, y._version
+
+
+@pytest.mark.parametrize("f", [an_input, results_and_views, a_list, seen_by_nobody, read_inside])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager", "eager"])
+def test_versions_where_an_own_operator_writes_as_often_as_it_likes(f, backend):
+    """Each call counted as one change, whatever its body did."""
+    fast, seen = tcompile.compile(f, backend=backend), []
+    for g in (f, fast):
+        x = torch.tensor([1.0, 2.0, 3.0])
+        seen.append([])
+        for times in (1, 3, 0, 2):
+            out = g(x, times)
+            out = out if isinstance(out, tuple) else (out,)
+            seen[-1].append([(t._version, t.tolist()) if isinstance(t, torch.Tensor) else t for t in (x, *out)])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_backward_after_an_own_operator_changed_what_it_needs(times):
+    @torch.no_grad()
+    def change(x):
+        grow(x, times)
+
+    fast, words = tcompile.compile(change), []
+    for g in (change, fast):
+        w, x = torch.ones(3, requires_grad=True), torch.ones(3)
+        y = (w * x).sum()
+        g(x)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as said:
+            y.backward()
+        words.append(str(said.value))
+    assert words[0] == words[1]

@@ -131,7 +131,7 @@ ROWS = (
     Row(
         "torch._C",
         "DisableTorchFunction DisableTorchFunctionSubclass _DisableTorchDispatch _AutoDispatchBelowAutograd _ExcludeDispatchKeyGuard "
-        "_InferenceMode",
+        "_SetExcludeDispatchKeyGuard _InferenceMode",
         "guards that are entered around torch's kernels",
     ),
     Row(

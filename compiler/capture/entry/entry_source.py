@@ -28,7 +28,7 @@ from ..numbers.tensor_reads import Read, is_read
 from ..machine.signals import Unrebuildable
 from ..tensors.tensor_subclasses import Subclassed
 from ..library.training import freed_result, without_history
-from ...graph.tensor import TraceTensor
+from ...graph.tensor import TraceTensor, counted_with
 from ..machine.stack_values import ATOMS, BOUND_NATIVE, MISSING, specialize
 
 if TYPE_CHECKING:
@@ -45,17 +45,6 @@ def _own_setattr(t: type) -> bool:
     """Whether the class sets attributes by a Python function of its own."""
     setter = t.__setattr__
     return isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__
-
-
-def _counted_with(v: TraceTensor, t: TraceTensor) -> bool:
-    """Whether a write into `v` counts as a change of `t`: it does after detach(), and does not after `.data`."""
-    if v.is_inference() or t.is_inference():
-        return True
-    own, before = v._version, t._version
-    torch.autograd.graph.increment_version(v)
-    shared = t._version != before
-    torch._C._autograd._unsafe_set_version_counter((v,), (own,))
-    return shared
 
 
 def _may_raise(step: Source) -> bool:
@@ -281,7 +270,7 @@ class EntryWriter:
             return ""
         for t in self.machine.world.tensors.values():
             if type(t) is TraceTensor and t.tt_storage is v.tt_storage:
-                if not _counted_with(v, t):
+                if not counted_with(v, t):
                     return "data"
                 if t.requires_grad or not v._is_view():
                     return "detach()"

@@ -549,7 +549,7 @@ class World:
 
 def _as_result(trace: TraceTensor) -> TraceTensor:
     """The same metadata as the result of an operator: it requires a gradient and is no leaf."""
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():  # (made before: no operator of inference mode gives one)
         result: Any = trace.requires_grad_(True).clone()
     result.tt_origin = trace
     return result if result.stride() == trace.stride() else trace

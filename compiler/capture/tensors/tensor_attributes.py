@@ -85,6 +85,8 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
     if name in _OF_AUTOGRAD:
         return _OF_AUTOGRAD[name](m, t, real, source)
     if name == "_version" and real is None and not t.is_inference():  # that of an input differs from call to call
+        if t.tt_storage.own_writes:
+            raise Break("tensor_metadata", "the version of a tensor that an operator of the program's wrote to is read")
         return m.native(getattr, t, "_version")
     if name in ("_version", "_base", "_backward_hooks", "_cdata", "volatile"):
         raise Break("tensor_metadata")

@@ -8,6 +8,7 @@ NotImplemented to leave it as it is.
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any, Callable
 
 import torch
@@ -221,7 +222,7 @@ def decompose(a: AtenGraph) -> AtenGraph:
     finally:
         state.env = outer
     _lay_out_results(a, g, b)
-    return AtenGraph(g, a.inputs, a.plan, a.mutation_slots, a.env, a.constants, a.no_overlap, a.name, writes=a.writes)
+    return replace(a, graph=g)
 
 
 def _taken_apart(f: Any, b: Builder, args: tuple, kwargs: dict) -> Any:
