@@ -107,7 +107,7 @@ def variant(
             plan.append(
                 GraphOutput("buffer", slots[s], o.meta)
                 if o.kind == "buffer"
-                else GraphOutput("view", ("node", slots[s]), o.meta)
+                else GraphOutput("view", ("node", slots[s]), o.meta, detached=None)
             )
         elif o.kind == "input":
             plan.append(GraphOutput("input", kept_places[o.value], o.meta))

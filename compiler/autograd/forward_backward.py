@@ -200,7 +200,7 @@ def _gradients(
                 outs.append(new[results[s]])
             source, at = "node", slots[s]
         plan.append(
-            GraphOutput("view", (source, at), o.meta)
+            GraphOutput("view", (source, at), o.meta, detached=None)
             if o.kind == "view"
             else GraphOutput("input" if s is None else "buffer", at, o.meta)
         )

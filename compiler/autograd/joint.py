@@ -8,7 +8,7 @@ or anomaly checks of the user's.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Iterator
 
 import torch
@@ -153,6 +153,8 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         extra = [NewValue(plan.write_of[d]) if d in plan.write_of else plan.tensors[d] for d in plan.extra]
         n_out = len(result) + len(extra)
         joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
+    # The bridge says which results are views: autograd sees these graphs' own through it alone.
+    joint.plan = [replace(o, detached=o.detached or None) for o in joint.plan]
     n_in = len(captured.inputs)
     _refuse_late_writes(joint, n_in)
     read, watched = read_by_backward(joint, n_in), kept_by_autograd(joint, n_in, n_out, len(tangents))

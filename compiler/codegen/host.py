@@ -365,7 +365,7 @@ def is_whole(s: Schedule, o: OutputSpec) -> bool:
 
     return (
         isinstance(base, Buffer)
-        and o.detached
+        and o.detached is not False
         and o.dtype is None
         and base.name not in s.constants
         and as_expr(offset) is as_expr(0)

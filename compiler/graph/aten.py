@@ -45,14 +45,14 @@ class GraphOutput:
     A *slot* is an index into the results, the arguments of the fx output node.
 
     `changes`: how often the program changes a slot's memory after making it. Its version is to be that number.
-    `detached`: whether a view is none to autograd, as what detach() gives.
+    `detached`: whether a view is none to autograd, as what detach() gives; None: nobody asks.
     """
 
     kind: str
     value: Any
     meta: TensorMeta | None = None
     changes: int = 0
-    detached: bool = False
+    detached: bool | None = False
 
 
 @dataclass

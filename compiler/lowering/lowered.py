@@ -71,7 +71,7 @@ class OutputSpec:
     value: Any
     dtype: Any = None
     changes: int = 0
-    detached: bool = False
+    detached: bool | None = False
 
 
 LoweredStep = Union[LoopNest, Extern, View]
