@@ -32,6 +32,9 @@ _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = (
 # The compiled callables belong to the stand-in alone, so they can't live in the dict that it shares with the module:
 # they have a slot.
 _SLOT = "_tcompile_calls"
+# What a call of a module goes through, as torch has it: the program may exchange each.
+_NAMES_OF_CALL = operator.attrgetter("__call__", "_wrapped_call_impl", "_call_impl")
+_CALL = _NAMES_OF_CALL(nn.Module)
 
 
 def call_module(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -65,12 +68,14 @@ class CompiledCalls:
             or d["_backward_hooks"]
             or d["_backward_pre_hooks"]
             or "forward" in d
+            or "_call_impl" in d
             or type(m).forward is not self.forward_function
             or _nn._global_forward_hooks
             or _nn._global_forward_pre_hooks
             or _nn._global_backward_hooks
             or _nn._global_backward_pre_hooks
-            or type(m).__call__ is not nn.Module.__call__
+            or type(m).__call__ is not _CALL[0]
+            or _NAMES_OF_CALL(nn.Module) != _CALL
         ):
             return self.whole(m, *args, **kwargs)
         return self.forward(m, *args, **kwargs)

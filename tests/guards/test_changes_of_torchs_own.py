@@ -290,3 +290,25 @@ def test_what_says_how_torch_is_set(name: str, grad: bool, monkeypatch: pytest.M
             given = torch.ones(3, requires_grad=grad)
             expected, got = f(given), c(given)
             assert expected.tolist() == got.tolist() and expected.requires_grad == got.requires_grad
+
+
+@pytest.mark.parametrize("name", ["__call__", "_call_impl"])
+def test_what_a_call_of_a_module_goes_through(name):
+    """A compiled module's own call went on with torch's."""
+    m = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    whole, inside = tcompile.compile(m, backend="eager"), tcompile.compile(lambda x: m(x) + 1, backend="eager")
+    x, original = torch.ones(1, 2), vars(torch.nn.Module)[name]
+
+    def agree():
+        want = m(x)
+        torch.testing.assert_close((whole(x), inside(x)), (want, want + 1))
+        return want
+
+    before = agree()
+    try:
+        for exchanged in (lambda s, x: x * 100, lambda s, x: original(s, x * 2)):
+            setattr(torch.nn.Module, name, exchanged)
+            assert not torch.equal(agree(), before)
+    finally:
+        setattr(torch.nn.Module, name, original)
+    torch.testing.assert_close(agree(), before)

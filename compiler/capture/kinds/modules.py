@@ -87,7 +87,7 @@ def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -
             m.world.guard(S.attr(m.world.anchor(t), "__call__"), "ID", call, "modules are called as they always are")
         if module.__dict__.get("_compiled_call_impl") is not None:
             raise Break("unsupported", "the module was compiled by torch.compile already")
-        if class_attribute(t, "_call_impl") is not _call_impl:
+        if class_attribute(t, "_call_impl") is not _call_impl or "_call_impl" in module.__dict__:
             return m.call(types.MethodType(call, module), args, kwargs)
         if _no_hooks(m, module):
             return m.call(m.getattr(module, "forward"), args, kwargs)
