@@ -368,3 +368,36 @@ def test_backward_after_an_own_operator_changed_what_it_needs(times):
             y.backward()
         words.append(str(said.value))
     assert words[0] == words[1]
+
+
+def numpy_in_place(x):
+    a = x.numpy()
+    a += 1
+    return x * 2
+
+
+def numpy_of_a_result(x):
+    y = x * 2
+    y.numpy()[0] = 7
+    return y, y._version
+
+
+def numpy_and_back(x):
+    a = x.numpy()
+    a *= 2
+    return torch.from_numpy(a)
+
+
+@pytest.mark.parametrize("f", [numpy_in_place, numpy_of_a_result, numpy_and_back])
+@pytest.mark.parametrize("backend", ["tcompile", "aot_eager", "eager"])
+def test_what_numpy_writes_is_not_counted(f, backend):
+    """It was, so that backward raised where eager goes on."""
+    fast, seen = tcompile.compile(f, backend=backend), []
+    for g in (f, fast):
+        w, x = torch.ones(3, requires_grad=True), torch.ones(3)
+        y = (w * x).sum()
+        out = g(x)
+        out = out if isinstance(out, tuple) else (out,)
+        y.backward()
+        seen.append([(t._version, t.tolist()) if isinstance(t, torch.Tensor) else t for t in (x, *out, w.grad)])
+    assert seen[0] == seen[1]

@@ -145,7 +145,7 @@ def from_tensor(m: Machine, tensor: TraceTensor, force: Any = False) -> Array:
     """tensor.numpy()."""
     if tensor.device.type != "cpu" or tensor.requires_grad or force or tensor.dtype is torch.bfloat16:
         raise Break("numpy")
-    return make_array(tensor)
+    return make_array(m.getattr(tensor, "data"))  # what numpy writes, no version counts
 
 
 def to_tensor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
@@ -161,7 +161,8 @@ def to_tensor(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         raise Break("numpy", "an array becomes a tensor")
     if value._number:
         raise Break("numpy", "a number of numpy's becomes a tensor")
-    tensor = tensor_calls.call_method(m, value._tensor, "detach" if fn is not torch.tensor else "clone", [], {})
+    own = value._tensor
+    tensor = tensor_calls.call_method(m, own, "clone", [], {}) if fn is torch.tensor else m.getattr(own, "data")
     wanted = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
     if set(kwargs) - {"dtype", "device", "copy"} or kwargs.get("copy"):
         raise Break("numpy", "an array becomes a tensor")
