@@ -2,10 +2,13 @@
 
 import collections
 import functools
+import io
 import logging
+import sys
 import warnings
 
 import pytest
+import tcompile
 import torch
 
 from .runner import Runner, same
@@ -603,3 +606,36 @@ def test_keywords_named_like_parameters_of_capture():
     run = Runner()
     same(run(fn, X), fn(X))
     assert not run.breaks and not run.skips
+
+
+class _Refuses:
+    def write(self, text):
+        raise OSError("broken pipe")
+
+    def flush(self):
+        pass
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_print_that_fails_is_heard_by_the_try_around_it(stream, monkeypatch):
+    """It was printed when the graph had run, past the handler."""
+
+    def f(x):
+        said = []
+        try:
+            with torch.no_grad():
+                print("hello", file=sys.stderr if stream == "stderr" else None)
+            said.append("printed")
+        except (OSError, ValueError) as e:
+            said.append(str(e))
+        return x * 2, said
+
+    closed = io.StringIO()
+    closed.close()
+    fast = tcompile.compile(f, backend="eager")
+    for target in (io.StringIO(), _Refuses(), closed, io.StringIO()):
+        monkeypatch.setattr(sys, stream, target)
+        want, got = f(torch.ones(2)), fast(torch.ones(2))
+        assert want[1] == got[1] and torch.equal(want[0], got[0])
+        if type(target) is io.StringIO and not target.closed:
+            assert target.getvalue() == "hello\nhello\n"

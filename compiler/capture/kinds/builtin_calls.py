@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
+from ...guards import source as S
 from ...guards.state import AUTOCAST_DEVICES, flag_name, read_field
 from .callables import FUNCTIONS, KEEPS_TEXTS, function, own_class_method, python_function, run_handler
 from ..tensors import tensor_calls
@@ -39,6 +40,7 @@ from .objects.texts import to_text
 from .operators import get_item, native_operation
 
 if TYPE_CHECKING:
+    from ..machine.frame import Frame
     from ..machine.machine import Machine
 
 __all__ = [
@@ -387,11 +389,39 @@ def filters_mutated(m: Machine) -> None:
     m.effects.call(warnings._filters_mutated, [], {})  # type: ignore[attr-defined]
 
 
+def _in_a_try(frame: Frame) -> bool:
+    """Whether a try statement, not only a with statement, hears what the call that the frame is at may raise."""
+    ins = frame.program[frame.pc - 1][1]
+    while ins.handler is not None:
+        target = ins.handler.target
+        after = frame.program[target.index + 1 : target.index + 2]
+        if not after or after[0][1].op != "WITH_EXCEPT_START":
+            return True
+        ins = target
+    return False
+
+
+# Where classes of streams are from whose writes do not raise, as long as they are open.
+_STREAMS = frozenset(("io", "_io", "builtins", "ipykernel", "_pytest"))
+
+
+def _rely_on_stream(m: Machine, name: str) -> None:
+    """What is printed is printed when the graph has run: what the stream raises would pass the program's handlers."""
+    stream, source = getattr(sys, name), S.attr(m.world.anchor(sys), name)
+    if type(stream).__module__.partition(".")[0] not in _STREAMS or getattr(stream, "closed", False):
+        raise Break("print", f"inside of a try statement, print writes to a `sys.{name}` that may raise")
+    m.world.guard(source, "TYPE", type(stream), "print inside of a try statement")
+    if stream is not None:
+        m.world.guard(S.attr(source, "closed"), "ID", False, "print inside of a try statement")
+
+
 @function(print)
 def print_(m: Machine, *args: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False) -> None:
     streams = [s for s in (sys.stdout, sys.stderr) if s is file]
     if file is not None and (not streams or m.world.source_of(file) is None):
         raise Break("io", "print to a file")
+    if any(_in_a_try(f) for f in m.frames):
+        _rely_on_stream(m, "stderr" if file is sys.stderr and file is not None else "stdout")
     texts = [to_text(m, a, "str") for a in args]
     named = {"end": end} if end not in ("\n", None) else {}
     if streams:
