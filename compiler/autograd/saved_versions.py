@@ -6,6 +6,7 @@ versions, and the error.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from typing import Any, Sequence
 
@@ -19,8 +20,10 @@ from .partition import is_view
 
 __all__ = ["kept_by_autograd", "read_by_backward", "remember", "refuse_changed", "taken_from"]
 
-# Of tensors without data, C++ takes a gradient's way that holds for zeros, too.
-_KEPT_UNREAD = frozenset(("aten::prod",))
+# Of tensors without data, C++ takes a gradient's way that holds for zeros, too. Of svd the singular values are kept,
+# whoever reads them.
+_KEPT_UNREAD = frozenset(("aten::prod", "aten::_linalg_svd"))
+_FIRST_KEPT_UNREAD = frozenset(("aten::gather",))  # whose formula asks what it is given first for nothing but its shape
 
 
 def read_by_backward(joint: AtenGraph, n_inputs: int) -> set[int]:
@@ -52,7 +55,7 @@ def kept_by_autograd(
     inputs = {
         i: set().union(*(met[u] for u in readers))
         for i, n in enumerate(joint.placeholders[:n_inputs])
-        if isinstance(n.meta.get("val"), TensorMeta) and (readers := _readers(n, after))
+        if isinstance(n.meta.get("val"), TensorMeta) and (readers := _readers(n, after) or _beside(n, after))
     }
     slots = [
         o.value if o.kind == "buffer" else o.value[1] if o.kind == "view" and o.value[0] != "input" else None
@@ -67,9 +70,24 @@ def kept_by_autograd(
 
 def _kept_unread(n: torch.fx.Node, after: set[torch.fx.Node]) -> bool:
     """Whether autograd keeps an operator's result for a formula that does not read it, where it is traced."""
+    n = n.args[0] if n.target is operator.getitem else n
     if not isinstance(n.target, torch._ops.OpOverload) or n.target._schema.name not in _KEPT_UNREAD:
         return False
+    if len(n.target._schema.returns) > 1:
+        return any(_readers(u, after) for u in n.users)
     return any(_readers(a, after) for a in n.all_input_nodes)
+
+
+def _beside(n: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Those of `after` that are the formula of an operator which keeps the value, itself or a view of it, unread."""
+    found = []
+    for u in n.users:
+        if isinstance(u.target, torch._ops.OpOverload) and u not in after:
+            if u.target._schema.name in _FIRST_KEPT_UNREAD and u.args[0] is n:
+                found += [r for a in u.all_input_nodes if a is not n for r in _readers(a, after)]
+            elif is_view(u.target):
+                found += _beside(u, after)
+    return found
 
 
 def _readers(n: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:

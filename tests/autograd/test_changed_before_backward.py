@@ -39,6 +39,9 @@ FUNCTIONS = {
     "max": lambda x: x.max(0).values,
     "clamp": lambda x: x.clamp(min=0),
     "std": lambda x: x.std(0),
+    "gather": lambda x: x.gather(0, torch.zeros(1, 4, dtype=torch.int64)),
+    "gather of a view": lambda x: x.t()[1:].gather(0, torch.zeros(1, 4, dtype=torch.int64)),
+    "singular values": lambda x: torch.linalg.svd(x)[1],
     "layer norm": lambda x: torch.layer_norm(x, (4,)),
 }
 
