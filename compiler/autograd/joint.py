@@ -15,7 +15,7 @@ import torch
 
 from .. import events
 from ..graph.captured import CapturedGraph, GraphInput
-from ..graph.aten import AtenGraph
+from ..graph.aten import AtenGraph, GraphOutput
 from ..graph.functionalize import Functionalizer, NewValue
 from ..graph.higher_order import has_backward
 from ..graph.history import BACKWARD, gradients
@@ -153,8 +153,7 @@ def _joint_graph(captured: CapturedGraph, opts: Any, leaves: bool) -> JointGraph
         extra = [NewValue(plan.write_of[d]) if d in plan.write_of else plan.tensors[d] for d in plan.extra]
         n_out = len(result) + len(extra)
         joint = f.finish((*result, *extra, *(g for *_, g in kept)), specs, captured.name)
-    # The bridge says which results are views: autograd sees these graphs' own through it alone.
-    joint.plan = [replace(o, detached=o.detached or None) for o in joint.plan]
+    joint.plan = _unasked(joint.plan)
     n_in = len(captured.inputs)
     _refuse_late_writes(joint, n_in)
     read, watched = read_by_backward(joint, n_in), kept_by_autograd(joint, n_in, n_out, len(tangents))
@@ -186,6 +185,11 @@ def _refuse_late_writes(joint: AtenGraph, n_in: int) -> None:
     late = reached_from(joint.placeholders[n_in:])
     if any(joint.results[slot] in late for _, slot in joint.mutation_slots):
         raise CannotTrace("the backward of a function writes to an input of the graph")
+
+
+def _unasked(plan: list[GraphOutput]) -> list[GraphOutput]:
+    """The results. Nobody asks whether they are views: autograd sees them through the bridge, which says so."""
+    return [replace(o, detached=o.detached or None) for o in plan]
 
 
 def _is_parameter(t: torch.Tensor, example: list) -> bool:
