@@ -33,7 +33,7 @@ _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = (
 # they have a slot.
 _SLOT = "_tcompile_calls"
 # What a call of a module goes through, as torch has it: the program may exchange each.
-_NAMES_OF_CALL = operator.attrgetter("__call__", "_wrapped_call_impl", "_call_impl")
+_NAMES_OF_CALL = operator.attrgetter("__call__", "_call_impl")
 _CALL = _NAMES_OF_CALL(nn.Module)
 
 
