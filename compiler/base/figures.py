@@ -46,6 +46,7 @@ def ratio(x: float) -> str:
 
 
 _WIDE = 3.0  # an interval that many times as long as its lower end: what lies in its middle is chance
+_UNCLEAR = 10.0  # as wide as that it says which is faster, and not by how much
 
 
 def interval(value: float, lo: float, hi: float) -> str:
@@ -70,11 +71,9 @@ def against(value: float, lo: float, hi: float, what: str) -> str:
     inverse, `slower`. Where neither is known: `no clear difference from eager (0.98× [0.95–1.03])`."""
     if not differs(lo, hi):
         return f"no clear difference from {what} ({interval(value, lo, hi)})"
-    return (
-        f"{interval(value, lo, hi)} faster than {what}"
-        if value >= 1
-        else f"{interval(1 / value, 1 / hi, 1 / lo)} slower than {what}"
-    )
+    way = "faster" if value >= 1 else "slower"
+    figure = interval(value, lo, hi) if value >= 1 else interval(1 / value, 1 / hi, 1 / lo)
+    return f"{way} than {what} ({figure})" if hi > _UNCLEAR * lo else f"{figure} {way} than {what}"
 
 
 def scientific(x: float | None) -> str:

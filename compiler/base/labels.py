@@ -45,8 +45,10 @@ def frame_words(name: str) -> str:
     """What a person calls a frame: `<module>.<loop at line 7>` is the loop at line 7."""
     if name == "<module>":
         return "the cell's top level"
-    head, loop, line = name.partition(".<loop at line ")
-    return f"the loop at line {line.rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loop else name
+    head, *loops = name.split(".<loop at line ")  # of loops in loops the line of the innermost tells which
+    return (
+        f"the loop at line {loops[-1].rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loops else name
+    )
 
 
 def is_loop(name: str) -> bool:

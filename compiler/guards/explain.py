@@ -13,6 +13,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ..base.figures import plural
+from ..base.unbound import UNBOUND
 from ..symbolic.expr import is_signed
 from .guard import Guard, GuardFailure
 from .python_program import PythonGuardProgram, evaluate_source
@@ -73,6 +74,8 @@ def brief(value: Any, depth: int = 0) -> str:
         )  # past its __getattr__
     elif t in (types.FunctionType, types.BuiltinFunctionType):
         text = value.__qualname__
+    elif value is UNBOUND:
+        text = "not set"
     elif issubclass(t, torch.Tensor):
         text = f"a {_name(t).rpartition('.')[2]}"
     else:
@@ -254,6 +257,14 @@ def plain_failure(guard: Guard, name: str, value: Any) -> GuardFailure:
 Words = tuple[str, str, str]  # expected, got, suggestion
 
 
+_ALONE = (0, 1)  # compiled as constants, also where numbers vary
+_NUMBERS_ALONE = "no change is needed: 0 and 1 are compiled apart from larger numbers, which share what follows"
+_FIRST_TURN = "no change is needed: the first turn of the loop sets it, and all others share what follows"
+_FIRST_BACKWARD = (
+    "no change is needed: the first backward pass makes the gradients, and all later ones share what follows"
+)
+
+
 def _object_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     weak = f.guard.kind == "WEAK_ID" and isinstance(expected, weakref.ref)
     wanted = expected() if weak else present(expected)
@@ -264,6 +275,10 @@ def _object_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Word
             "keep one object and change its contents, instead of making a new one for each call",
         )
     was = f"`{name}` was {brief(wanted)}"
+    if wanted is UNBOUND:
+        return was, f"`{name}` is {brief(value)}", _FIRST_TURN
+    if wanted is None and name.endswith(".grad") and isinstance(value, torch.Tensor):
+        return was, f"`{name}` is {brief(value)}", _FIRST_BACKWARD
     if type(wanted) in (bool, type(None)) or type(value) in (bool, type(None)):
         hint = "each value has its own entry; pass it as a tensor if it changes often"
         return was, f"`{name}` is {brief(value)}", hint
@@ -286,7 +301,9 @@ def _type_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
 
 
 def _constant_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
-    if type(expected) is int:
+    if type(expected) is int and (expected in _ALONE or type(value) is int and value in _ALONE):
+        hint = _NUMBERS_ALONE
+    elif type(expected) is int:
         hint = f"make it a tensor (torch.tensor({name})), or compile with dynamic=True"
     elif type(expected) is float:
         hint = f"make it a 0-dim tensor: torch.tensor({name})"
@@ -323,7 +340,7 @@ def _attribute_words(f: GuardFailure, name: str, value: Any, expected: Any) -> W
 
 def _int_words(f: GuardFailure, name: str, value: Any, expected: Any) -> Words:
     was = f"`{name}` was an int" + ("" if is_signed(expected.name) else " of 2 or more")
-    hint = f"pass int({name})" if type(value) is not int else "ints below 2 are compiled apart from larger ones"
+    hint = f"pass int({name})" if type(value) is not int else _NUMBERS_ALONE
     return was, f"`{name}` is {brief(value)}", hint
 
 

@@ -29,14 +29,14 @@ from ..guards.guard_cost import GuardCost, measure_cost
 from ..base.source_text import source_line
 from . import schema as s
 from .bytecode_text import bytecode_text
-from .cell_source import code_at
+from .cell_source import code_at, line_on_stack, runs_often
 from .conclusions.waits import tell_waits
 from .conclusions.wall import wall_of
 from .facts.guard_table import GuardTable
 from .facts.relabel import relabelled, row_with
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
-from ..base.labels import cell_number, label
+from ..base.labels import cell_number, frame_line, label
 from .report import CompileReport
 from .payload import renumber
 from .profiles import moved_profile
@@ -277,7 +277,10 @@ class ReportBuilder:
             # columns count in the line as it stands in the file, with its indentation
             code = source_line(b.file, b.line).rstrip("\n") or b.code
             chain = [s.FrameRef(str(c[0]), label(str(c[1])), int(c[2])) for c in b.call_chain]
-            remedy = f"{_NO_CHANGE}: it runs once, and what uses it is compiled" if _is_setup(b) else b.remedy
+            remedy = b.remedy
+            if _is_setup(b):
+                what = "is around it" if b.kind == "print" else "uses it"
+                remedy = f"{_NO_CHANGE}: it runs once, and what {what} is compiled"
             self.r.graph_breaks.append(
                 s.Break(
                     b.kind,
@@ -368,10 +371,9 @@ class ReportBuilder:
             return text
         if "__value" in text and frame is not None:
             f = self.r.frames[frame]
-            at = re.search(r"<loop at line (\d+)>", f.name)
-            line = source_line(self._files.get(frame, f.file), int(at.group(1)) if at else f.line)
+            line = source_line(self._files.get(frame, f.file), frame_line(f.name, f.line))
             found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", line)
-            text = text.replace("__value", found.group(1) if found else "item")
+            text = re.sub(r"__value_*", found.group(1) if found else "item", text)
         text = re.sub(r"`__stack_\d+_*\.?((?<=\.)[^`]+|\[[^`]*)`", r"`\1` of an intermediate value", text)
         return re.sub(r"(?:the tensor )?`?__stack_\d+_*`?", "an intermediate value", text)
 
@@ -570,7 +572,7 @@ class ReportBuilder:
         frame = self.r.frames[self._frame(call.name, call.file, call.line)]
         frame.seconds += call.compile_seconds or 0.0
         if frame.call is None and call.compile_seconds is not None:  # (what runs as plain Python has none)
-            frame.call = seen_call(call.fn, call.args)
+            frame.call, frame.cell_line = seen_call(call.fn, call.args), line_on_stack(self.r.source.file)
         if call.compile_seconds:
             self._waits.append((e.time - call.compile_seconds, e.time))
         self.calls.append(call)
@@ -777,14 +779,14 @@ _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 def _is_setup(b: Any) -> bool:
-    """A break in what a cell's top level does once: it imports a module, defines a class, makes an object, or seeds a
-    generator. After a first break an `__init__` is a frame of its own. Comprehensions count as the line that they
-    stand in."""
+    """A break in what a cell's top level does once: it imports a module, defines a class, makes an object, seeds a
+    generator, or prints. After a first break an `__init__` is a frame of its own. Comprehensions count as the line that
+    they stand in."""
     named = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
     inside = [n for n in named if n not in _COMPREHENSIONS]
     seeds = b.reason.endswith("generator is seeded.")
     return (
-        (b.kind in ("class_definition", "import") or seeds)
+        (b.kind in ("class_definition", "import") or seeds or b.kind == "print" and not runs_often(b.file, b.line))
         and inside == ["<module>"]
         or inside[:1] == ["__init__"]
         or inside[:2] == ["<module>", "__init__"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import sys
 import tokenize
 from typing import Any
 
@@ -10,7 +12,7 @@ from ..base.labels import cell_number, label
 from ..base.source_text import source_lines
 from .schema import CellSource
 
-__all__ = ["code_at", "source_of"]
+__all__ = ["code_at", "line_on_stack", "runs_often", "source_of"]
 
 
 def source_of(fn: Any) -> CellSource:
@@ -34,3 +36,21 @@ def code_at(file: str, line: int) -> CellSource:
         except (SyntaxError, tokenize.TokenError):
             lines = []
     return CellSource("".join(lines), label(file), line) if lines else CellSource()
+
+
+def line_on_stack(cell: str) -> int | None:
+    """The line of a cell that is running; None where it is not known: the code of an entry has the cell's first."""
+    frame = sys._getframe(1) if cell_number(cell) is not None else None
+    while frame is not None and label(frame.f_code.co_filename) != cell:
+        frame = frame.f_back
+    return frame.f_lineno if frame is not None and frame.f_lineno > frame.f_code.co_firstlineno else None
+
+
+def runs_often(file: str, line: int) -> bool:
+    """Whether a line of a cell stands in a loop of it, or its text is not known."""
+    try:
+        nodes = ast.walk(ast.parse("".join(source_lines(file)) or "("))
+    except (SyntaxError, ValueError):
+        return True
+    loops = (n for n in nodes if isinstance(n, (ast.For, ast.AsyncFor, ast.While)))
+    return any(n.lineno <= line <= (n.end_lineno or n.lineno) for n in loops)

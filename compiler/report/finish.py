@@ -10,13 +10,14 @@ from .conclusions.answers import NO_CHANGE, answers_of
 from .conclusions.decisions import decisions_of
 from ..base.figures import against, count, plural, seconds, size
 from .conclusions.truth import (
-    excuse_library_breaks,
+    excuse_breaks,
     fell_back,
     forget_unused,
     main_call,
     name_first_breaks,
     share_of_run,
     unused_share,
+    without_tensors,
 )
 from .conclusions.waits import recompile_seconds
 from .conclusions.wall import split_compiled
@@ -29,13 +30,14 @@ SYMBOLS = {"compiled": "●", "partly": "▲", "eager": "○", "nothing": "·", 
 # Of several marks on one line the first of these wins: what a person can act on comes first.
 _PRIORITY = ("break", "guard", "eager", "captured")
 _MAX_FINDINGS = 3
+_NO_TENSORS = "nothing to compile: no tensor code ran"
 _MOST_WORDS = 400  # characters of a sentence that holds what the program said
 
 
 def finish(r: Any, served: int = 0) -> None:
     """Fill marks, findings and summary of a CompileReport. `served`: calls that entries of an earlier run served."""
     _forget_own_error(r)
-    excuse_library_breaks(r)
+    excuse_breaks(r)
     name_first_breaks(r)
     r.marks = _marks(r)
     r.findings = [*r.notes, *_findings(r)][:_MAX_FINDINGS]
@@ -76,6 +78,8 @@ def _status(r: Any, served: int) -> tuple[str, str]:
             f.status, f.reason = "partly", RERAN
     if r.raised and r.why_nothing:
         return "error", ""
+    if without_tensors(r) and not r.raised and not r.errors:
+        return "nothing", r.why_nothing or _NO_TENSORS
     skipped = [r.frames[f.frame] for f in r.fallbacks if f.frame is not None and r.frames[f.frame].status == "skipped"]
     if r.graphs or not r.raised and any(f.entries for f in r.frames):
         return _status_with_graphs(r, skipped)
@@ -116,7 +120,7 @@ def _status_without_graphs(r: Any, skipped: list, served: int) -> tuple[str, str
     anywhere = next((f.reason for f in r.fallbacks if f.frame is None), "")
     if anywhere:  # no frame was seen: the extension that sees them is missing
         return "eager", anywhere
-    return "nothing", r.why_nothing or "nothing to compile: no tensor code ran"
+    return "nothing", r.why_nothing or _NO_TENSORS
 
 
 def _at_its_limit(r: Any) -> Any:
@@ -354,6 +358,8 @@ def _compiled_again(r: Any) -> list[s.Finding]:
 def _ran_eager(r: Any) -> list[s.Finding]:
     out = []
     for i, f in enumerate(r.fallbacks):
+        if f.frame is not None and without_tensors(r):
+            continue
         times = f" {f.count} times" if f.count > 1 else ""
         text = f.reason if f.reason.startswith(f.what) else f"{f.what} ran eager{times}: {f.reason}"
         out.append(s.Finding("info", text, "", f"fallbacks/{i}"))

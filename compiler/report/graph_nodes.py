@@ -13,7 +13,9 @@ import torch.fx
 
 from .schema import Node
 
-__all__ = ["nodes_of", "op_name", "meta_text", "module_of", "own_line", "all_lines"]
+__all__ = ["nodes_of", "op_name", "meta_text", "modules_of", "own_line", "all_lines"]
+
+_GRADIENTS = "gradients"
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _STACK = re.compile(r"(?:(?<=^)|(?<=\.))__stack_\d+_*(?:\.|$)")
@@ -43,6 +45,7 @@ def nodes_of(
     static, kernel_of = set(static), kernel_of or {}
     index: dict[Any, int] = {}
     labels: dict[str, str] = {"": ""}
+    modules = modules_of(graph)
     out: list[Node] = []
     for n in graph.nodes:
         inputs: list[int] = []
@@ -69,7 +72,7 @@ def nodes_of(
                 dtype,
                 labels[file],
                 line,
-                module_of(n),
+                modules[n],
                 kernel_of.get(n.name),
                 _stride(n.meta.get("val")),
             )
@@ -77,9 +80,20 @@ def nodes_of(
     return out
 
 
-def module_of(n: Any) -> str:
-    """The module that a node is of, without names of capture's own: what lay on the stack at a break has none."""
-    return _STACK.sub("", str(n.meta.get("module") or ""))
+def modules_of(graph: Any) -> dict[Any, str]:
+    """The module that each node is of, without names of capture's own: what lay on the stack at a break has none. What
+    a training step does with gradients before an optimizer takes them (it clips them, say) is of `gradients`."""
+    out: dict[Any, str] = {}
+    for n in graph.nodes:
+        module = _STACK.sub("", str(n.meta.get("module") or ""))
+        if not module and n.op.startswith("call") and any(_of_gradients(out[i]) for i in n.all_input_nodes):
+            module = _GRADIENTS
+        out[n] = module
+    return out
+
+
+def _of_gradients(module: str) -> bool:
+    return module.partition(".")[0] in ("backward", _GRADIENTS)
 
 
 def own_line(stack: Any) -> tuple[str, int | None]:

@@ -25,7 +25,18 @@ DEFAULT_LIMIT = 200_000
 _PACK_FROM = 600  # JSON text shorter than this stays readable
 _UNPACK_LIMIT = 64 << 20  # bytes of all packed values of a report
 _SKIP = {"live", "stock", "result", "raised", "raised_words", "waited", "reran", "notes", "decided", "tried"}
-_SKIP |= {"reports", "why_nothing", "named_places", "graph_module", "aten", "specs", "autocast", "call", "compile_args"}
+_SKIP |= {
+    "reports",
+    "why_nothing",
+    "named_places",
+    "graph_module",
+    "aten",
+    "specs",
+    "autocast",
+    "call",
+    "cell_line",
+    "compile_args",
+}
 _ATOMS = frozenset((type(None), bool, int))  # are JSON as they are, and texts of ASCII
 _TEXT_FIELDS = {"kernels": ("source", "ir", "assembly"), "entries": ("source",), "frames": ("bytecode",)}
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Mapping, Sequence
 
 from ..base.labels import frame_words, label
-from .graph_nodes import module_of, own_line
+from .graph_nodes import modules_of, own_line
 from .schema import CallProfile, ProfileSpan
 
 __all__ = ["moved_profile", "on_the_device", "profile_rows", "encode_spans", "tell_break_costs"]
@@ -120,6 +120,7 @@ class _Facts:
     def __init__(self, report: Any, graph_of: Mapping[int, int], entry_of: Mapping[int, int]):
         self.report, self.graph_of, self.entry_of = report, graph_of, entry_of
         self.nodes: dict[int, dict[str, Any]] = {}
+        self.modules: dict[Any, str] = {}
         self.kernels: dict[tuple[int, str], int] = {}
         self.backward = {b for p in report.partitions for b in p.backward}
         called = [b for b in report.graph_breaks if b.kind == "backward"]  # after a break autograd's engine runs them
@@ -157,7 +158,7 @@ class _Facts:
         if s.kind == "library":
             row.name = s.name.removeprefix("aten.").removesuffix(".default")
         nodes = [n for n in map(self._nodes(row.graph).get, origins) if n is not None]
-        modules = [module_of(n) for n in nodes]
+        modules = [self.modules[n] for n in nodes]
         parts = Counter(_part(m, row.graph in self.backward) for m in modules)
         row.part = parts.most_common(1)[0][0] if parts else _part("", row.graph in self.backward)
         own = Counter(m for m in modules if m and _part(m, row.graph in self.backward) == row.part)
@@ -170,8 +171,14 @@ class _Facts:
         cell = self.report.source.file
         if nodes and row.file != cell:
             row.called = next(
-                (int(f[1]) for f in reversed(nodes[-1].meta.get("stack") or ()) if label(str(f[0])) == cell), None
+                (int(f[1]) for f in reversed(nodes[-1].meta.get("stack") or ()) if label(str(f[0])) == cell),
+                self._called(row.graph),
             )
+
+    def _called(self, graph: int | None) -> int | None:
+        """The cell's line from which a function was first called that the graph is of."""
+        frame = self.report.graphs[graph].frame if graph is not None else None
+        return self.report.frames[frame].cell_line if frame is not None else None
 
     def _nodes(self, graph: int | None) -> dict[str, Any]:
         if graph is None:
@@ -179,6 +186,7 @@ class _Facts:
         if graph not in self.nodes:
             aten = getattr(self.report.graphs[graph], "aten", None)
             self.nodes[graph] = {n.name: n for n in aten.graph.nodes} if aten is not None else {}
+            self.modules |= modules_of(aten.graph) if aten is not None else {}
         return self.nodes[graph]
 
 
@@ -209,4 +217,4 @@ def tell_break_costs(spans: Sequence[Any], report: Any, entry_of: Mapping[int, i
 
 def _part(module: str, in_backward: bool) -> str:
     first = module.partition(".")[0]
-    return first if first in ("backward", "optimizer") else "backward" if in_backward else "forward"
+    return first if first in ("backward", "gradients", "optimizer") else "backward" if in_backward else "forward"

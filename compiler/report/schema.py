@@ -2,8 +2,8 @@
 
 Everything that is shown anywhere (text, HTML, JupyterLab, widgets) is drawn from these classes, and tests and graders
 assert on them. They hold plain values only: str, int, float, bool, None, lists and dicts of them. The few live objects
-(`Graph.graph_module`, `Graph.aten`, `Graph.specs`, `Frame.call`) are kept out of the JSON, and absent in a report that
-was loaded again.
+(`Graph.graph_module`, `Graph.aten`, `Graph.specs`, `Frame.call`, `Frame.cell_line`) are kept out of the JSON, and
+absent in a report that was loaded again.
 `docs/report-schema.md` describes the JSON; `compiler/report/json.py` writes and reads it.
 
 Units: seconds, bytes, floating point operations. Lines count from 1, columns from 0. A file is a short label: `In[3]`
@@ -124,6 +124,9 @@ class Frame:
     seconds: float = 0.0  # spent on compiling it
     bytecode: str = ""  # of functions in the reported code: a row per instruction, source line first
     call: Any = field(default=None, repr=False, compare=False)  # its first call, without the tensors; not in the JSON
+    cell_line: int | None = field(
+        default=None, repr=False, compare=False
+    )  # the cell's line of that call; not in the JSON
 
 
 @dataclass
@@ -617,7 +620,7 @@ class ProfileSpan:
     file: str = ""
     line: int | None = None
     module: str = ""
-    part: str = ""  # "forward" | "backward" | "optimizer" | ""
+    part: str = ""  # "forward" | "backward" | "gradients" (between them and the optimizer) | "optimizer" | ""
     called: int | None = None  # where its line lies outside of the cell: the cell's line that led there
 
 

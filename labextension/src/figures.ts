@@ -9,7 +9,7 @@ import { t, words } from './texts';
 export function comparison(s: { ratio: number; lo: number; hi: number }, tail?: string): HTMLElement[] {
   const [figure, interval, word] = speedup(s);
   const way = direction(s);
-  return way === 'even'
+  return way === 'even' || !figure
     ? [h('span', null, tail ?? word), h('span.tc-muted', null, ` (${`${figure} ${interval}`.trim()})`)]
     : [
         h(`strong${GAIN_CLASS[way]}`, null, figure),
@@ -58,7 +58,7 @@ export function engineBars(engines: EngineTime[], speedups: Speedup[]): HTMLElem
             ? h(
                 'span.tc-bar-gain',
                 null,
-                ` ${t('{0}: {1}', own, direction(gain) === 'even' ? speedup(gain)[2] : `${speedup(gain)[0]} ${speedup(gain)[2]}`)}`
+                ` ${t('{0}: {1}', own, direction(gain) === 'even' ? speedup(gain)[2] : `${speedup(gain)[0]} ${speedup(gain)[2]}`.trim())}`
               )
             : null
         )

@@ -102,16 +102,20 @@ export function ratioText(ratio: number): string {
 
 /** An interval that many times as long as its lower end: what lies in its middle is chance. */
 const WIDE = 3;
+/** As wide as that it says which is faster, and not by how much. */
+const UNCLEAR = 10;
 
 /**
  * A comparison in figures and a word, all with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`, `faster`.
- * What is slower is told by the inverse: `1.4×`, `[1.3–1.5]`, `slower`. A wide interval stands alone: `2.5–84×`, ``, `faster`.
+ * What is slower is told by the inverse: `1.4×`, `[1.3–1.5]`, `slower`. A wide interval stands alone: `2.5–8.4×`, ``, `faster`. One that
+ * says little is no figure: ``, `2.5–84×`, `faster`.
  */
 export function speedup(s: Ratio): [string, string, string] {
   const way = direction(s);
   const { ratio, lo, hi } = way === 'slower' ? { ratio: 1 / s.ratio, lo: 1 / s.hi, hi: 1 / s.lo } : s;
   if (hi > WIDE * lo) {
-    return [`${ratioText(lo)}–${ratioText(hi)}×`, '', DIRECTION_WORDS[way]];
+    const ends = `${ratioText(lo)}–${ratioText(hi)}×`;
+    return way !== 'even' && hi > UNCLEAR * lo ? ['', ends, DIRECTION_WORDS[way]] : [ends, '', DIRECTION_WORDS[way]];
   }
   const digits = ratio >= 99.5 ? 0 : (ratio >= 1.095 && hi - lo >= 0.1) || ratio >= 9.95 ? 1 : 2;
   return [
@@ -235,7 +239,8 @@ export function engineLabel(e: { engine: string; detail?: string }): string {
 
 /** What a person calls a frame: `<module>.<loop at line 7>` is the loop at line 7. */
 export function frameWords(name: string): string {
-  const loop = /^(.*)\.<loop at line (\d+)>$/.exec(name);
+  // Of loops in loops the line of the innermost tells which.
+  const loop = /^(.*?)(?:\.<loop at line \d+>)*\.<loop at line (\d+)>$/.exec(name);
   if (loop) {
     return loop[1] === '<module>'
       ? t('the loop at line {0}', loop[2])

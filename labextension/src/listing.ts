@@ -53,9 +53,13 @@ function heatElement(share: number | undefined): HTMLElement | null {
       );
 }
 
+/** What no line of the cell is the reason for. */
+const AROUND = ['compiling', 'starved'];
+
 /** A kernel's time goes in equal parts to the lines of the code whose operations it holds, a library call's to its line. */
 export function heatOf(report: Report, here: (file: string) => boolean): Map<number, number> {
   const heat = new Map<number, number>();
+  const add = (line: number, time: number) => heat.set(line, (heat.get(line) ?? 0) + time);
   let total = 0;
   if (report.profiles.length) {
     const { lines, called } = costsOf(report);
@@ -63,19 +67,23 @@ export function heatOf(report: Report, here: (file: string) => boolean): Map<num
       const at = key.lastIndexOf(':');
       total += time;
       if (here(key.slice(0, at))) {
-        heat.set(Number(key.slice(at + 1)), time);
+        add(Number(key.slice(at + 1)), time);
       }
     }
-    called.forEach((time, line) => heat.set(line, (heat.get(line) ?? 0) + time));
-    return new Map([...heat].map(([line, time]) => [line, total ? time / total : 0]));
-  }
-  for (const k of report.kernels) {
-    const time = (k.seconds ?? 0) * k.launches;
-    const lines = k.lines.filter(([file]) => here(file));
-    total += time;
-    for (const [, line] of lines) {
-      heat.set(line, (heat.get(line) ?? 0) + time / lines.length);
+    called.forEach((time, line) => add(line, time));
+  } else {
+    for (const k of report.kernels) {
+      const time = (k.seconds ?? 0) * k.launches;
+      const lines = k.lines.filter(([file]) => here(file));
+      total += time;
+      lines.forEach(([, line]) => add(line, time / lines.length));
     }
+  }
+  if (!heat.size) {
+    // All that was timed lies elsewhere, and is not known to be called from here: what was seen on the stack tells.
+    const seen = (report.wall?.parts ?? []).filter(p => !AROUND.includes(p.kind));
+    total = seen.reduce((sum, p) => sum + p.seconds, 0);
+    seen.forEach(p => p.line && here(p.file) && add(p.line, p.seconds));
   }
   return new Map([...heat].map(([line, time]) => [line, total ? time / total : 0]));
 }

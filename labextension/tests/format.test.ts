@@ -49,7 +49,10 @@ test('a size without an end is said so', () => {
 test('an interval around 1, or one sample, is no clear difference', () => {
   assert.deepEqual(format.speedup({ ratio: 2.87, lo: 2.8, hi: 3.0 }), ['2.9×', '[2.8–3.0]', 'faster']);
   assert.deepEqual(format.speedup({ ratio: 0.5, lo: 0.4, hi: 0.6 }), ['2.0×', '[1.7–2.5]', 'slower']);
-  assert.deepEqual(format.speedup({ ratio: 69, lo: 2.5, hi: 83.9 }), ['2.5–83.9×', '', 'faster']);
+  assert.equal(format.frameWords('f.<loop at line 3>.<loop at line 4>'), 'the loop at line 4 in f');
+  assert.equal(format.frameWords('<module>.<loop at line 3>.<loop at line 4>'), 'the loop at line 4');
+  assert.deepEqual(format.speedup({ ratio: 5, lo: 2.5, hi: 8.4 }), ['2.5–8.4×', '', 'faster']);
+  assert.deepEqual(format.speedup({ ratio: 69, lo: 2.5, hi: 83.9 }), ['', '2.5–83.9×', 'faster']);
   assert.equal(format.speedup({ ratio: 1.02, lo: 0.97, hi: 1.06 })[2], 'no clear difference');
   assert.deepEqual(format.speedup({ ratio: 3, lo: 3, hi: 3 }).slice(1), ['[one sample]', 'no clear difference']);
   assert.equal(format.compared({ ratio: 2, lo: 1.5, hi: 3 }, 'torch'), 'faster than torch.compile');

@@ -105,3 +105,11 @@ test('a graph of 6,000 nodes is laid out while nobody waits', () => {
   layout(tree, all(tree), measure);
   assert.ok(performance.now() - start < 5000); // some 50 ms on a quiet machine
 });
+
+test('beside other parts an optimizer’s step is closed at first', () => {
+  const parts = [...Array(60).fill('net.0'), ...Array(40).fill('backward.net.0'), ...Array(200).fill('optimizer')];
+  const nodes = parts.map((module, i) => node(i, 'aten.add.Tensor', i ? [i - 1] : [], module));
+  const tree = buildTree(nodes);
+  const opened = initiallyOpen(tree);
+  assert.ok(tree.groups.some(g => g.path === 'optimizer') && ![...opened].some(id => id.startsWith('optimizer')));
+});

@@ -565,3 +565,52 @@ net = Net()"""
         assert [g.name for g in r.graphs] == [g.name for g in first.graphs], "the same graphs, compiled before"
         assert not any("graph" in c.what or "kernel" in c.what for c in r.previous.changes), r.previous.changes
         assert len({(f.name, f.file, f.line) for f in r.frames}) == len(r.frames)
+
+
+def test_what_a_loop_does_in_its_first_turn_is_no_advice(shell):
+    """0 and 1 are compiled apart (also with dynamic=True), the first turn has no gradients, and sets the locals."""
+    run(shell, "import torch\nX = torch.randn(64, 8)\nw = torch.randn(8, 8, requires_grad=True)")
+    body = "for epoch in range(2):\n    for i in range(0, 64, 16):\n        y = torch.relu(X[i:i+16] @ w).sum()\n"
+    body += "        y.backward()\n    print(epoch, y.item())"
+    inside = "".join(f"    {line}\n" for line in body.split("\n"))
+    run(shell, f"%%tcompile -o a time=off\n{body}")
+    run(shell, f"%%tcompile -o b time=off\ndef train():\n{inside}train()")
+    a, b = shell.user_ns["a"], shell.user_ns["b"]
+    assert {c.source for c in a.recompiles} >= {"epoch"} and {c.source for c in b.recompiles} >= {"y", "i"}
+    for c in (*a.recompiles, *b.recompiles):
+        assert c.suggestion.startswith("no change is needed"), c
+        assert "__value" not in c.source and "_Unbound" not in c.expected + c.got
+    words = next(f.text for f in b.findings if "because y changed" in f.text)
+    assert words.startswith("the loop at line 3 in train was compiled again") and "`y` was not set" in words
+    assert not any(f.action for f in (*a.findings, *b.findings))
+
+
+def test_classes_and_prints_of_a_cell_are_no_warnings(shell):
+    run(shell, "import torch\nx = torch.ones(8)")
+    run(shell, "%%tcompile -o a time=off\nclass Scale:\n    k = 3.0\ny = x * Scale().k")
+    run(shell, "%%tcompile -o b time=off\ny = x * 3\nprint(y.sum())")
+    for name, reason in (("a", "The class Scale is defined."), ("b", "A tensor is printed.")):
+        r = shell.user_ns[name]
+        assert [(b.reason, b.harmless) for b in r.graph_breaks] == [(reason, True)] and r.summary.status == "compiled"
+    run(shell, "%%tcompile -o r time=off\nfor i in range(3):\n    z = x.sin() * i\n    print(z.sum())")
+    assert [b.harmless for b in shell.user_ns["r"].graph_breaks] == [False], "in a loop printing parts it each time"
+
+
+def test_lines_that_call_a_library_are_charged_with_it(shell, tmp_path, monkeypatch):
+    (tmp_path / "some_library.py").write_text("def call(f, x):\n    return f(x)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run(shell, "import torch, some_library\nlayer = torch.nn.Linear(64, 64)\nx = torch.ones(64, 64)")
+    run(shell, "%%tcompile -o r time=200ms\nn = 1\ny = some_library.call(layer, x)\nn += 1")
+    r = shell.user_ns["r"]
+    assert r.profiles and {row.called for row in r.profiles[0].rows() if row.kind in ("kernel", "library")} == {3}
+
+
+def test_a_cell_without_tensors_is_told_nothing_to_change(shell):
+    run(shell, "import re, time, torch")
+    run(
+        shell,
+        "%%tcompile -o r time=off\nend = time.time() + 0.5\nwhile time.time() < end:\n    d = re.findall('a', 'ba' * 999)",
+    )
+    r = shell.user_ns["r"]
+    assert r.summary.status == "nothing" and "no tensor" in r.summary.note
+    assert not any(f.action or f.severity == "warning" for f in r.findings)

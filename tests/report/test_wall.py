@@ -91,8 +91,7 @@ def test_an_option_that_measured_no_clear_gain_is_no_answer():
 def test_what_was_measured_takes_the_place_of_a_bound():
     r = report_with(s.WallPart("kernels", "k", 0.9, 1), s.WallPart("python", "f", 0.1))
     r.environment.pop("copy_bytes_per_second", None)
-    (a,) = [a for a in answers_of(r) if a.settings]
-    assert a.settings == {"mode": "max-autotune"} and a.gain is None, "what the machine can do is not known"
+    assert all(not a.settings for a in answers_of(r)), "what it would win is not known: no advice"
     short = report_with(s.WallPart("kernels", "k", 9e-7, 1), s.WallPart("python", "f", 1e-7))
     assert all(not a.settings for a in answers_of(short)), "no search of minutes for a microsecond"
     r.tried = {"mode=max-autotune": {"settings": {"mode": "max-autotune"}, "ratio": [1.0, 0.9, 1.1]}}

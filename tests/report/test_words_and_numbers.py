@@ -4,7 +4,7 @@ from make_sample import sample
 from tcompile.compiler.guards.guard import Guard
 from tcompile.compiler.guards import source
 from tcompile.compiler.report.finish import closed_line, finish
-from tcompile.compiler.base.labels import cell_number, label, set_cell_labels
+from tcompile.compiler.base.labels import cell_number, frame_words, label, set_cell_labels
 from tcompile.compiler.base.figures import count, interval, plural, seconds, seconds_range, size
 from tcompile.compiler.report.schema import Speedup
 from tcompile.compiler.report.plain_text import bar, render_short
@@ -116,3 +116,9 @@ def test_guards_are_whole_sentences():
     assert guard_text(Guard(x, "LEN", 3)) == "`x` has 3 items"
     assert guard_text(Guard(x, "TYPE", int)) == "`x` is exactly an int"
     assert guard_text(Guard(x, "TYPE", list)) == "`x` is exactly a list"
+
+
+def test_a_loop_in_a_loop_is_named_by_its_own_line():
+    assert frame_words("<module>.<loop at line 2>.<loop at line 3>") == "the loop at line 3"
+    assert frame_words("f.<loop at line 2>.<loop at line 3>") == "the loop at line 3 in f"
+    assert frame_words("f.<locals>.g.<loop at line 2>") == "the loop at line 2 in f.<locals>.g"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import CellType, CodeType, TracebackType
 from typing import Any, Callable, Iterable, Sequence
 
+from ...base.unbound import UNBOUND
 from .assemble import assemble
 from .flow import LASTI, NULL, PREV_EXC, Kinds, looks_at_frame
 from .instructions import Bytecode, Handler, Instruction, Position, Slot, copy_instructions
@@ -35,18 +36,6 @@ __all__ = [
 
 class CannotResume(Exception):
     """The frame's state at this instruction cannot be carried into another function. str() says why, for the report."""
-
-
-class _Unbound:
-    """Stands for a local that has no value, in a region's arguments and results."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "<unbound>"
-
-
-UNBOUND = _Unbound()
 
 
 @dataclass(frozen=True)

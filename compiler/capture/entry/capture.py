@@ -548,10 +548,13 @@ class _Attempt:
             raise SkipFrame(f"{problem.what} leaves the captured part", breaks=list(self.stops.values())) from None
         self.frame.pc = origin + 1
         if brk is None:
-            signal = Break(
-                "generator" if isinstance(value, InlineGenerator) else "rebuild",
-                f"{problem.what} leaves the captured part",
-            )
+            if isinstance(value, type):
+                signal = Break("class_definition", f"the class {value.__name__} is defined")
+            else:
+                signal = Break(
+                    "generator" if isinstance(value, InlineGenerator) else "rebuild",
+                    f"{problem.what} leaves the captured part",
+                )
             brk = make_graph_break(signal, [self.frame.position()])
         self.stops[origin] = brk
         raise _Restart from None

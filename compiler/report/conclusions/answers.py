@@ -241,16 +241,16 @@ def _kernels(r: Any, run: float) -> list[s.Answer]:
             text += ", which was busy with other programs"
         if reached >= _GOOD:
             return [s.Answer(f"{text}: {_nothing_to('gain', r, run)}", share=took / run, ref=longest.ref)]
-        # what others took of the machine looks like what kernels fail to reach: no bound is known then
+        # what others took of the machine looks like what kernels fail to reach: no bound is known then, and no remedy
         gain = None if r.speedups.note else _bound(run, took * (1 - reached))
     tuned = r.options.get("mode", "default") in ("max-autotune", "max-autotune-no-cudagraphs")
-    if tuned or run < _WORTH_A_SEARCH or gain is not None and gain < _LEAST_GAIN:
+    if tuned or run < _WORTH_A_SEARCH or gain is None or gain < _LEAST_GAIN:
         return [s.Answer(text, share=took / run, ref=longest.ref)]
     return [
         s.Answer(
             text,
             gain,
-            "at most" if gain is not None else "",
+            "at most",
             share=took / run,
             action="let the compiler search for better kernels: `mode=max-autotune`",
             settings={"mode": "max-autotune"},

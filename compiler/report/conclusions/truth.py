@@ -8,13 +8,14 @@ from .. import schema as s
 from ...base.labels import frame_words
 
 __all__ = [
-    "excuse_library_breaks",
+    "excuse_breaks",
     "fell_back",
     "forget_unused",
     "main_call",
     "name_first_breaks",
     "share_of_run",
     "unused_share",
+    "without_tensors",
 ]
 
 _LEAST_UNUSED = 0.1  # share of a graph's work: less than that changes no figure
@@ -59,9 +60,19 @@ def fell_back(r: Any) -> bool:
     )
 
 
-def excuse_library_breaks(r: Any) -> None:
-    """A break in library code is nothing that a user can change. Where next to nothing of the run's time is spent
-    outside of compiled code, it costs nothing either."""
+def without_tensors(r: Any) -> bool:
+    """Whether nothing was captured, and the program was not seen at work on tensors in any look at its stack: it had
+    nothing to compile."""
+    seen = any(p.kind == "torch" or p.name.endswith("(torch)") for p in r.wall.parts)
+    return r.wall.how == "sampled" and not seen and not r.graphs
+
+
+def excuse_breaks(r: Any) -> None:
+    """Breaks that are nothing to change. One where no tensor was computed; and one in library code, which a user can't
+    change, where next to nothing of the run's time is spent outside of compiled code."""
+    if without_tensors(r):
+        for b in r.graph_breaks:
+            b.harmless, b.fix, b.remedy = True, None, "no change is needed: nothing here computes with tensors"
     run = r.wall.seconds - sum(p.seconds for p in r.wall.parts if p.kind in ("compiling", "starved"))
     outside = sum(p.seconds for p in r.wall.parts if p.kind in ("torch", "python", "rest"))
     if run <= 0 or outside > _LITTLE * run:

@@ -16,9 +16,12 @@ export interface Placing {
 const PART_WORDS: { [part: string]: string } = words({
   forward: 'forward',
   backward: 'backward',
+  gradients: 'gradients',
   optimizer: 'optimizer'
 });
-const PARTS = ['backward', 'optimizer'];
+/** Whether a group holds the optimizer's step: it says least, as it is the same for each parameter. */
+export const isUpdate = (path: string) => path === PART_WORDS.optimizer;
+const PARTS = ['backward', 'gradients', 'optimizer'];
 /** A value that more nodes of an optimizer's step read belongs to none of the parameters. With few parameters few read what they share. */
 const SHARED = [8, 5, 3];
 const LEAST_FOLDED = 4;
@@ -28,14 +31,14 @@ const MOST_INPUTS = 12;
 const isSource = (n: GraphNode) => n.op === 'input' || n.op === 'parameter';
 
 /** The part that a node says it is of. */
-export function partOf(n: GraphNode): 'forward' | 'backward' | 'optimizer' {
+export function partOf(n: GraphNode): string {
   const first = n.module.split('.', 1)[0];
-  return first === 'backward' || first === 'optimizer' ? first : 'forward';
+  return PARTS.includes(first) ? first : 'forward';
 }
 
 export function placeNodes(nodes: GraphNode[]): Placing {
   const found = new Set(nodes.filter(n => !isSource(n)).map(partOf));
-  const several = PARTS.some(p => found.has(p as 'backward')) && found.size > 1;
+  const several = PARTS.some(p => found.has(p)) && found.size > 1;
   const paths: string[][] = nodes.map(n => {
     const segments = n.module ? n.module.split('.') : [];
     if (n.op === 'output' || isSource(n)) {
@@ -103,7 +106,7 @@ function firstOf<X, Y>(candidates: X[], make: (x: X) => Y | null): Y | null {
 
 /** `net.0.weight`: a parameter by its module, where that is known. */
 function parameterName(n: GraphNode): string {
-  const module = n.module.replace(/^(backward|optimizer)\.?/, '');
+  const module = n.module.replace(/^(backward|gradients|optimizer)\.?/, '');
   const inName = `${module.replace(/\W/g, '_')}_`;
   return !module ? n.name : n.name.startsWith(inName) ? `${module}.${n.name.slice(inName.length)}` : module;
 }

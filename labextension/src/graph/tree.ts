@@ -6,7 +6,7 @@
  */
 
 import { GraphNode } from '../schema';
-import { placeNodes } from './parts';
+import { isUpdate, placeNodes } from './parts';
 
 export interface Leaf {
   kind: 'leaf';
@@ -115,11 +115,15 @@ export function size(group: Group): number {
 /** Of a graph larger than that, an overview is shown first. */
 const LARGE = 120;
 
-/** Open groups from the top, level by level and the largest first, for as long as no more than `budget` items are visible. */
+/**
+ * Open groups from the top, level by level and the largest first, for as long as no more than `budget` items are visible. Beside others an
+ * optimizer's step stays closed.
+ */
 export function initiallyOpen(tree: Tree, budget = tree.leaves.length > LARGE ? 16 : 90): Set<string> {
   const opened = new Set<string>();
   let visible = tree.root.children.length;
   let level: Group[] = tree.root.children.filter((c): c is Group => c.kind === 'group');
+  level = level.length > 1 ? level.filter(group => !isUpdate(group.path)) : level;
   while (level.length) {
     const next: Group[] = [];
     for (const group of [...level].sort((a, b) => b.last - b.first - (a.last - a.first))) {

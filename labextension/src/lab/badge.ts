@@ -31,7 +31,7 @@ export function setBadge(cell: Cell, facts: BadgeFacts | null, open: (target: HT
   const way = gain ? direction(gain) : 'even';
   const words =
     gain && way !== 'even'
-      ? `${speedup(gain)[0]}${way === 'slower' ? ` ${speedup(gain)[2]}` : ''}`
+      ? `${speedup(gain)[0]}${way === 'slower' ? ` ${speedup(gain)[2]}` : ''}`.trim()
       : status === 'compiled'
         ? ''
         : STATUS_WORDS[status];

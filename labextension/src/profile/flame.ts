@@ -26,7 +26,7 @@ const KIND_HUES: { [kind: string]: number } = {
   plan: 220,
   launch: 160
 };
-const PART_HUES: { [part: string]: number } = { forward: 212, backward: 28, optimizer: 148 };
+const PART_HUES: { [part: string]: number } = { forward: 212, backward: 28, gradients: 52, optimizer: 148 };
 
 /** An area that the theme's text reads on. */
 export function barColour(bar: Bar, dark: boolean): string {

@@ -28,6 +28,7 @@ const KIND_WORDS: { [kind: string]: string } = words({
 const PART_WORDS: { [part: string]: string } = words({
   forward: 'forward',
   backward: 'backward',
+  gradients: 'gradients',
   optimizer: 'optimizer'
 });
 /** Other programs have this share of a call's length before it is said. */
