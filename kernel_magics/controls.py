@@ -89,6 +89,17 @@ def values(report: Any, message: dict[str, Any]) -> dict[str, Any]:
         raise AskError(f"the graph could not be run again: {type(e).__name__}: {str(e)[:200]}") from None
 
 
+def memory(report: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """Every read and write of a graph's kernels against its buffer, and which buffers share memory."""
+    from ..compiler.report.memory_checks import accesses_of, shared_memory
+
+    plans = [ref() for ref, graph in _again(report).builder.schedules if graph == message["graph"]]
+    plan = next((p for p in reversed(plans) if p is not None), None)
+    if plan is None:
+        raise AskError("this graph's plan is not in the kernel: an earlier cell compiled it")
+    return {"accesses": accesses_of(plan), "shared": shared_memory(plan)}
+
+
 def what_if(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Would a call with these sizes, dtypes and values be compiled anew? Without `given`: what can be asked."""
     from .forecast import DTYPES, askable, forecast
@@ -124,6 +135,7 @@ CONTROLS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "sweep": sweep,
     "check": check,
     "values": values,
+    "memory": memory,
     "forecast": what_if,
     "page": as_page,
     "reproducer": reproducer,

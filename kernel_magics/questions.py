@@ -169,6 +169,7 @@ _QUESTIONS: dict[str, dict[str, tuple[Rule, Any]]] = {
     },
     "check": {},
     "values": {"graph": (_whole(0, 10_000), 0)},
+    "memory": {"graph": (_whole(0, 10_000), 0)},
     "forecast": {"function": (_whole(0, 10_000), 0), "given": (_given, None)},
     "page": {},
     "reproducer": {"what": (_part, _NEEDED)},

@@ -250,3 +250,25 @@ def test_the_form_opens_at_what_compiled_again(browser: Any, tmp_path: Path) -> 
         page.get_by_role("button", name="ask").click()
         page.wait_for_function("window.asked.some(([name, facts]) => facts.function === 2)")
         assert not problems
+
+
+def test_reads_and_writes_are_checked_on_asking(browser: Any, tmp_path: Path) -> None:
+    access = {"kernel": "k0", "way": "reads", "buffer": "x", "index": "in0[i0]", "range": [0, 63], "elements": 64}
+    rows = [
+        {**access, "how": "proved"},
+        {**access, "index": "in0[i0 - 1]", "range": [-1, 62], "how": "masked"},
+        {**access, "way": "writes", "index": "out0[i0 + 3]", "range": [3, 66], "how": "outside"},
+    ]
+    shared = [{"buffer": "y", "of": "x", "how": "in place", "after": "k0"}]
+    with opened(browser, saved(tmp_path)) as (page, problems):
+        page.evaluate(HOST, {"accesses": rows, "shared": shared, "timed": [], "arguments": []})
+        show(page, "speed")
+        page.get_by_role("button", name="check every read and write").click()
+        panel = page.locator(".tc-panel-root:not([hidden])")
+        panel.locator("text=1 outside of a buffer").wait_for()
+        first = panel.locator("table[aria-label='Reads and writes of the kernels'] tbody tr").first.inner_text()
+        assert "out0[i0 + 3]" in first and "3 … 66" in first and "outside of its buffer" in first
+        words = panel.locator("table[aria-label='Buffers that share memory'] tbody").inner_text()
+        assert "k0 reads each element before it writes it there" in words
+        assert page.evaluate("window.asked.some(([name, facts]) => name === 'memory' && facts.graph === 0)")
+        assert not problems

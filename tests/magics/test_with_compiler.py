@@ -457,6 +457,13 @@ def test_the_values_of_a_graphs_nodes_can_be_asked(shell):
     assert [(v["node"], v["mark"], v["max"]) for v in answer["values"]] == [("sqrt", "nan", 2.0), ("add", "nan", 3.0)]
     with pytest.raises(AskError, match="does not keep this graph.s inputs"):
         CONTROLS["values"](r, {"graph": 7, "say": lambda text: None})
+    checked = CONTROLS["memory"](r, {"graph": 0})
+    assert {a["how"] for a in checked["accesses"]} == {"proved"} and {a["way"] for a in checked["accesses"]} == {
+        "reads",
+        "writes",
+    }
+    with pytest.raises(AskError, match="plan is not in the kernel"):
+        CONTROLS["memory"](r, {"graph": 7})
 
 
 PRODUCTS = """{}

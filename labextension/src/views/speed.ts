@@ -6,6 +6,7 @@ import { bytes, count, engineLabel, oneSample, place, plural, rate, seconds, tic
 import { plot, Series } from '../plot';
 import { CallTiming, Extern, Kernel, Report, Trial } from '../schema';
 import { kernelColour } from '../theme';
+import { accessesView } from './accesses';
 import { controls } from './controls';
 import { flash } from './guards';
 import { memoryView } from './memory';
@@ -39,6 +40,7 @@ export function speedView(context: ViewContext): View {
     return p.element;
   };
   const memory = memoryView(context);
+  const accesses = accessesView(context);
   const kernels = kernelTable(report, index => model.selectKernel(index, 'speed'));
   const element = h(
     'div',
@@ -68,6 +70,7 @@ export function speedView(context: ViewContext): View {
         )
       : null,
     memory.element,
+    accesses.element,
     report.autotune.length
       ? section(
           t('What autotuning tried'),
@@ -77,7 +80,10 @@ export function speedView(context: ViewContext): View {
   );
   return {
     element,
-    shown: asking.shown,
+    shown: () => {
+      asking.shown();
+      accesses.shown();
+    },
     dispose: () => {
       disposers.forEach(f => f());
       asking.dispose();

@@ -1,0 +1,107 @@
+"""Where the kernels of a plan read and write: each index against the buffer that it goes into, and which buffers share
+memory. What verifiers check of the loop IR (lowering/verify_loops.py) can be seen so, access by access."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator
+
+from ..errors import VerifyError
+from ..fusion.domain import size_hint
+from ..fusion.schedule import Alloc, Extern, Launch, Schedule, View
+from ..lowering.ir import Buffer
+from ..lowering.verify_loops import check_bounds, index_range, span, unmasked, verify_values
+
+__all__ = ["accesses_of", "shared_memory"]
+
+
+def accesses_of(schedule: Schedule) -> list[dict[str, Any]]:
+    """A row for each place of a kernel that reads or writes a buffer. `how` says why it stays inside: "proved" (the
+    range of the index, at the sizes of the first call), "masked" (it is read only where a condition holds), "by
+    values" (the index is computed from data), "tiled" (a template goes over it, and masks the edges), "unknown" (no
+    range is known), or "outside"."""
+    out: list[dict[str, Any]] = []
+    for step in schedule.steps:
+        if isinstance(step, Launch):
+            k = step.kernel
+            actual = dict(zip((*k.inputs, *k.outputs), (*step.inputs, *step.outputs)))
+            for way, formal, index, how, reach in _of_kernel(k):
+                buffer = actual.get(formal)
+                out.append(
+                    {
+                        "kernel": k.name,
+                        "way": way,
+                        "buffer": buffer.name if buffer is not None else f"{formal.name} (its own)",
+                        "index": f"{formal.name}[{index}]",
+                        "range": list(reach) if reach is not None else None,
+                        "elements": span(formal, k.hints),
+                        "how": how,
+                    }
+                )
+    return out
+
+
+def _of_kernel(k: Any) -> Iterator[tuple[str, Buffer, Any, str, tuple[int, int] | None]]:
+    """Way, buffer, index, verdict and range of each access, each once."""
+    seen: set[tuple] = set()
+    outer = {a.symbol.name: size_hint(a.size, k.hints) for a in k.outer}
+    for stage in k.stages:
+        sizes = {**outer, **{a.symbol.name: size_hint(a.size, k.hints) for a in stage.axes}}
+        roots = stage.roots()
+        strict = unmasked(roots)
+        loads = [
+            ("reads", v.attr[0], v.attr[1], v.id in strict) for v in verify_values(roots, k.name) if v.op == "load"
+        ]
+        stores = [("writes", s.buffer, s.index, True) for s in stage.stores]
+        for way, b, index, always in (*loads, *stores):
+            key = (way, b.name, str(index))
+            if key not in seen:
+                seen.add(key)
+                yield way, b, index, *_verdict(k, b, index, sizes, always)
+    if k.template is not None:
+        for v in verify_values(k.template.roots(), k.name):
+            if v.op == "load" and ("reads", v.attr[0].name, str(v.attr[1])) not in seen:
+                seen.add(("reads", v.attr[0].name, str(v.attr[1])))
+                yield "reads", v.attr[0], v.attr[1], "tiled", None
+
+
+def _verdict(k: Any, b: Buffer, index: Any, sizes: dict[str, int], always: bool) -> tuple[str, tuple[int, int] | None]:
+    if any(n.startswith(("ind", "at")) for n in index.symbol_names()):
+        return "by values", None
+    at = index.subs({n: k.hints.get(n, 64) for n in index.symbol_names() if n not in sizes})
+    reach = index_range(at, sizes)
+    if reach is None:
+        return ("masked" if not always else "unknown"), None
+    try:
+        check_bounds(k.name, b, index, sizes, k.hints, span(b, k.hints))
+    except VerifyError:
+        return ("outside" if always else "masked"), reach
+    return "proved", reach
+
+
+def shared_memory(schedule: Schedule) -> list[dict[str, str]]:
+    """Buffers that lie in the memory of others. `how`: a "view"; "reused", memory that nobody reads after the step
+    `after`; "in place", the kernel `after` reads each element before it writes it there."""
+    out = []
+    taken: dict[Buffer, tuple[Buffer, dict[str, str]]] = {}
+    last: dict[Buffer, str] = {}  # what read or wrote it last
+    for step in schedule.steps:
+        if isinstance(step, View):
+            out.append({"buffer": step.buffer.name, "of": step.base.name, "how": "view", "after": ""})
+        elif isinstance(step, Alloc) and step.reuse is not None:
+            row = {
+                "buffer": step.buffer.name,
+                "of": step.reuse.name,
+                "how": "reused",
+                "after": last.get(step.reuse, ""),
+            }
+            taken[step.buffer] = step.reuse, row
+            out.append(row)
+        elif isinstance(step, Launch):
+            for b in step.outputs:
+                if b in taken and taken[b][0] in step.inputs:
+                    taken[b][1].update(how="in place", after=step.kernel.name)
+            last |= dict.fromkeys((*step.inputs, *step.outputs), step.kernel.name)
+        elif isinstance(step, Extern):
+            read = [x for x in step.args if isinstance(x, Buffer)]
+            last |= dict.fromkeys((*read, *(b for b in step.outputs if b is not None)), str(step.op))
+    return out
