@@ -16,22 +16,12 @@ from ..compiler import config
 from ..compiler.frontend.inventory import compiled_functions
 from ..compiler.base.labels import cell_number, frame_words, label
 from .options import catalogue
-from .questions import AskError, checked, number_of
+from .questions import QUESTIONS, AskError, checked, number_of
 from .status import cache_facts, changed_options, clear_cache
 
 __all__ = ["AskError", "Live", "TARGET"]
 
 TARGET = "tcompile"
-CONTROLS = (
-    "controls",
-    "retime",
-    "try",
-    "sweep",
-    "check",
-    "forecast",
-    "page",
-    "reproducer",
-)  # answered by controls.py, which is imported when the first is asked
 
 
 class Live:
@@ -40,15 +30,16 @@ class Live:
     def __init__(self, session: Any):
         self.session = session
         self.comms: dict[str, Any] = {}
-        self.asks: dict[str, Callable[[dict[str, Any]], Any]] = {
+        own: dict[str, Callable[[dict[str, Any]], Any]] = {
             "state": lambda message: self.state(),
             "catalogue": lambda message: catalogue(),
             "on": self._on,
             "off": self._off,
             "reset": self._reset,
             "clear_cache": self._clear_cache,
-            **{name: self._about_a_report(name) for name in CONTROLS},
         }
+        # all others are answered by controls.py, which is imported when the first is asked
+        self.asks = {name: own.get(name) or self._about_a_report(name) for name in QUESTIONS}
 
     def install(self) -> None:
         manager = self._manager()

@@ -14,7 +14,7 @@ from typing import Any, Callable
 from ..compiler import config
 from .precision import AUTOCAST
 
-__all__ = ["AskError", "SWITCHES", "checked", "number_of"]
+__all__ = ["AskError", "QUESTIONS", "SWITCHES", "checked", "number_of"]
 
 SWITCHES = ("disable_fusion", "emulate_precision", "pattern_matcher")  # on or off
 _PAIRS = ("force_fuse", "force_split")
@@ -150,7 +150,7 @@ def _line(name: str, value: Any) -> str:
 
 # Question -> its fields. A field with a default need not be there; the others must.
 _NEEDED = object()
-_QUESTIONS: dict[str, dict[str, tuple[Rule, Any]]] = {
+QUESTIONS: dict[str, dict[str, tuple[Rule, Any]]] = {
     "state": {},
     "catalogue": {},
     "on": {"line": (_line, "")},
@@ -182,9 +182,9 @@ def checked(message: Any, known: Any) -> dict[str, Any]:
     if type(message) is not dict:
         raise _refuse("a question", "an object such as {'id': 1, 'ask': 'state'}", message)
     ask = message.get("ask")
-    if type(ask) is not str or ask not in _QUESTIONS or ask not in known:
+    if type(ask) is not str or ask not in QUESTIONS or ask not in known:
         raise AskError(f"unknown question {ascii(ask)[:80]}; known: {', '.join(known)}")
-    fields = _QUESTIONS[ask]
+    fields = QUESTIONS[ask]
     for key in message:
         if key not in fields and key not in ("id", "ask", "report"):
             raise AskError(f"{ask} has no field {ascii(key)[:80]}; it has {', '.join(fields) or 'none'}")

@@ -121,6 +121,11 @@ def test_controls_of_a_report(real) -> None:
     assert "with a dimension 5" in comm.ask("sweep", report=report, call="run", argument=0, dim=5, sizes=[4])["error"]
     assert "not in the kernel" in comm.ask("retime", report="gone")["error"]
 
+    values = comm.ask("values", report=report, graph=0)["ok"]["values"]
+    assert values and all(not v["nan"] for v in values)
+    accesses = comm.ask("memory", report=report, graph=0)["ok"]["accesses"]
+    assert accesses and {a["how"] for a in accesses} == {"proved"}
+
 
 def test_a_cells_top_level_runs_again_and_its_names_are_put_back(real) -> None:
     shell, session, comm = real

@@ -9,7 +9,7 @@ import pytest
 from tcompile.compiler import config
 from tcompile.kernel_magics.controls import CONTROLS
 from tcompile.kernel_magics.live import Live
-from tcompile.kernel_magics.questions import _QUESTIONS, AskError, checked
+from tcompile.kernel_magics.questions import QUESTIONS, AskError, checked
 
 JUNK: list[Any] = [None, True, 0, -1, 10**30, float("nan"), float("inf"), -1.5, "", "x" * 5000, "\0", "\ud800", [], [[]], [None], {}, {"a": 1}, {"shape": 3},
                    {"__class__": {}}, b"x", object()]  # fmt: skip
@@ -23,12 +23,12 @@ GOOD: list[dict[str, Any]] = [
 
 
 def test_every_question_has_its_fields_declared() -> None:
-    assert set(CONTROLS) | set(Live(SimpleNamespace(shell=None)).asks) == set(_QUESTIONS)
+    assert set(Live(SimpleNamespace(shell=None)).asks) == set(QUESTIONS) > set(CONTROLS)
 
 
 @pytest.mark.parametrize("message", GOOD, ids=lambda m: m["ask"])
 def test_what_views_ask(message: dict[str, Any]) -> None:
-    out = checked({"id": 7, "report": "r", **message}, _QUESTIONS)
+    out = checked({"id": 7, "report": "r", **message}, QUESTIONS)
     assert out["report"] == "r" and all(out[k] == v for k, v in message.items())
 
 
@@ -38,7 +38,7 @@ def test_fields_of_any_other_type_are_refused_in_words(message: dict[str, Any]) 
     for field in [k for k in message if k != "ask"] + ["new", "report"]:
         for junk in JUNK:
             try:
-                out = checked({**message, field: junk}, _QUESTIONS)
+                out = checked({**message, field: junk}, QUESTIONS)
             except AskError as e:
                 assert str(e).isprintable() and len(str(e)) < 400
             else:
@@ -61,7 +61,7 @@ def test_fields_of_any_other_type_are_refused_in_words(message: dict[str, Any]) 
 )
 def test_what_is_no_question(message: Any) -> None:
     with pytest.raises(AskError):
-        checked(message, _QUESTIONS)
+        checked(message, QUESTIONS)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_what_is_no_question(message: Any) -> None:
 def test_options_that_are_not_offered(name: str) -> None:
     value = config.OPTIONS[name].default if name in config.OPTIONS else "eager"
     with pytest.raises(AskError, match="what can be tried is mode, autocast, disable_fusion"):
-        checked({"ask": "try", "settings": {name: value}}, _QUESTIONS)
+        checked({"ask": "try", "settings": {name: value}}, QUESTIONS)
     with pytest.raises(AskError, match="mode="):
-        checked({"ask": "on", "line": f"{name}={value}"}, _QUESTIONS)
+        checked({"ask": "on", "line": f"{name}={value}"}, QUESTIONS)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_options_that_are_not_offered(name: str) -> None:
 )
 def test_lines_that_are_not_a_mode(line: Any) -> None:
     with pytest.raises(AskError):
-        checked({"ask": "on", "line": line}, _QUESTIONS)
+        checked({"ask": "on", "line": line}, QUESTIONS)
 
 
 @pytest.fixture
