@@ -91,7 +91,7 @@ def values(report: Any, message: dict[str, Any]) -> dict[str, Any]:
 
 def memory(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Every read and write of a graph's kernels against its buffer, and which buffers share memory."""
-    from ..compiler.report.memory_checks import accesses_of, shared_memory
+    from ..compiler.report.facts.memory_checks import accesses_of, shared_memory
 
     plans = [ref() for ref, graph in _again(report).builder.schedules if graph == message["graph"]]
     plan = next((p for p in reversed(plans) if p is not None), None)

@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": {"symbolic", "native", "ops", "lowering", "fusion", "codegen", "stages"},
     "stages": {"config", "graph", "rewrite", "runtime"},
     "backends": {"symbolic", "capture", "graph", "autograd", "runtime", "report", "config", "stages"},
-    "report": {"guards", "graph", "lowering", "fusion", "config", "stages", "reproduce"},
+    "report": {"symbolic", "guards", "graph", "lowering", "fusion", "config", "stages", "reproduce"},
     "reproduce": {"symbolic", "graph", "runtime", "config"},
     "minifier": {"reproduce", "stages", "api"},
     "logs": {"report"},

@@ -4,7 +4,7 @@ import tcompile
 import torch
 import torch.nn.functional as F
 from tcompile.compiler.report.builder import record
-from tcompile.compiler.report.memory_checks import accesses_of, shared_memory
+from tcompile.compiler.report.facts.memory_checks import accesses_of, shared_memory
 
 
 def plan_of(fn, *args):
@@ -42,3 +42,12 @@ def test_an_index_that_leaves_its_buffer_is_seen():
     object.__setattr__(store, "index", store.index + 3)
     (row,) = [r for r in accesses_of(plan) if r["way"] == "writes"]
     assert row["how"] == "outside" and row["range"] == [3, 66] and row["elements"] == 64
+
+
+def test_remainders_of_an_axis_have_a_range_and_masked_edges_are_told():
+    def g(x):
+        return torch.roll(x, 3, 0).flatten()[: 64 * 4].view(64, 4).t().reshape(8, 32) + 1
+
+    _, plan = plan_of(g, torch.randn(70, 4))
+    rows = accesses_of(plan)
+    assert rows and not [r for r in rows if r["how"] in ("unknown", "outside")], rows

@@ -519,14 +519,16 @@ export class GraphView {
       const { values } = await host.ask('values', { report: this.model.report.id, graph: this.state.graph }, say);
       this.values = new Map((values as Values[]).map(v => [v.node, v]));
       const marked = (values as Values[]).filter(v => v.mark);
+      const operations = this.nodes.filter(n => !['input', 'parameter', 'output'].includes(n.op)).length;
+      const more = values.length < operations ? ` ${t('As many as fit, of {0} operations.', count(operations))}` : '';
       this.canvas.mark(new Map(marked.map(v => [v.node, v.mark])));
       return [
         h(
           'p',
           null,
           marked.length
-            ? t('{0} of {1} values are marked; the first is where to look:', marked.length, values.length)
-            : t('{0} values: none is NaN, infinite or near overflow.', values.length)
+            ? `${t('{0} of {1} values are marked; the first is where to look:', marked.length, values.length)}${more}`
+            : t('{0} values: none is NaN, infinite or near overflow.', values.length) + more
         ),
         h(
           'p.tc-links',

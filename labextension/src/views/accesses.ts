@@ -7,7 +7,7 @@ import { ViewContext } from './view';
 import { question } from './controls';
 import { t, words } from '../texts';
 
-/** One row of compiler/report/memory_checks.py. */
+/** One row of compiler/report/facts/memory_checks.py. */
 interface Access {
   kernel: string;
   way: string;

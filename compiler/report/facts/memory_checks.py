@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any, Iterator
 
-from ..errors import VerifyError
-from ..fusion.domain import size_hint
-from ..fusion.schedule import Alloc, Extern, Launch, Schedule, View
-from ..lowering.ir import Buffer
-from ..lowering.verify_loops import check_bounds, index_range, span, unmasked, verify_values
+from ...fusion.domain import size_hint
+from ...fusion.schedule import Alloc, Extern, Launch, Schedule, View
+from ...lowering.ir import Buffer
+from ...lowering.verify_loops import index_range, span, unmasked, verify_values
+from ...symbolic.simplify import bounds
 
 __all__ = ["accesses_of", "shared_memory"]
 
@@ -69,13 +69,15 @@ def _verdict(k: Any, b: Buffer, index: Any, sizes: dict[str, int], always: bool)
         return "by values", None
     at = index.subs({n: k.hints.get(n, 64) for n in index.symbol_names() if n not in sizes})
     reach = index_range(at, sizes)
+    if reach is None and 0 not in sizes.values():  # remainders and quotients of axes, one by one: never too narrow
+        lo, hi = bounds(at, {name: (0, n) for name, n in sizes.items()})
+        reach = (lo, hi) if lo is not None and hi is not None else None
+        if reach is not None and not 0 <= lo <= hi < span(b, k.hints):
+            return ("masked" if not always else "unknown"), reach
     if reach is None:
         return ("masked" if not always else "unknown"), None
-    try:
-        check_bounds(k.name, b, index, sizes, k.hints, span(b, k.hints))
-    except VerifyError:
-        return ("outside" if always else "masked"), reach
-    return "proved", reach
+    inside = 0 <= reach[0] and reach[1] < span(b, k.hints)
+    return "proved" if inside else "outside" if always else "masked", reach
 
 
 def shared_memory(schedule: Schedule) -> list[dict[str, str]]:
