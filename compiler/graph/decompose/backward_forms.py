@@ -180,6 +180,28 @@ def layer_norm_backward(
     return dx, dw, db
 
 
+@decomposition(aten._fused_rms_norm_backward.default)
+def rms_norm_backward(
+    b: Builder, g: Node, x: Node, normalized_shape: Any, rstd: Node, weight: Node | None, mask: Any
+) -> Any:
+    if has_no_elements(x):
+        return NotImplemented
+    n, k = len(shape_of(x)), len(normalized_shape)
+    inner, outer = list(range(n - k, n)), list(range(n - k))
+    u, v = upcast(b, g), upcast(b, x)
+    up = dtype_of(v)
+    rstd = b.cast(rstd, up)
+    xhat = b.mul(v, rstd)
+    dx = dw = None
+    if mask[0]:
+        gw = u if weight is None else b.mul(u, b.cast(weight, up))
+        along = b.div(_sum(b, b.mul(gw, xhat), inner, True), numel([shape_of(x)[d] for d in inner]))
+        dx = b.cast(b.mul(b.sub(gw, b.mul(xhat, along)), rstd), dtype_of(x))
+    if mask[1] and weight is not None:
+        dw = b.cast(_sum(b, b.mul(u, xhat), outer), dtype_of(weight))
+    return dx, dw
+
+
 @decomposition(aten.native_batch_norm_backward.default)
 def batch_norm_backward(
     b: Builder,

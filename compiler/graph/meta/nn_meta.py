@@ -310,6 +310,16 @@ def fused_rms_norm(x: TensorMeta, normalized_shape: Sequence[IntLike], weight: A
     return (new(x.shape, x.dtype, x.device), new((*x.shape[: x.ndim - n], *[1] * n), opmath(x.dtype), x.device))
 
 
+@rule("_fused_rms_norm_backward")
+def fused_rms_norm_backward(
+    g: TensorMeta, x: TensorMeta, shape: Any, rstd: TensorMeta, w: TensorMeta | None, mask: Sequence[bool]
+) -> tuple:
+    return (
+        new(x.shape, x.dtype, x.device) if mask[0] else None,
+        new(w.shape, w.dtype, w.device) if mask[1] and w is not None else None,
+    )
+
+
 @rule("native_layer_norm_backward")
 def native_layer_norm_backward(
     g: TensorMeta, x: TensorMeta, shape: Any, mean: Any, rstd: Any, w: Any, b: Any, mask: Sequence[bool]
