@@ -18,6 +18,7 @@ import weakref
 from typing import Any
 
 import torch.nn as nn
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.nn.modules import module as _nn
 
 from .engine import Engine
@@ -74,8 +75,9 @@ class CompiledCalls:
             or _nn._global_forward_pre_hooks
             or _nn._global_backward_hooks
             or _nn._global_backward_pre_hooks
-            or type(m).__call__ is not _CALL[0]
+            or type(m).__call__ not in (_CALL[0], nn.Module.__call__)
             or _NAMES_OF_CALL(nn.Module) != _CALL
+            and not is_fx_symbolic_tracing()  # (torch exchanges a call to see the modules of who traces: not this one)
         ):
             return self.whole(m, *args, **kwargs)
         return self.forward(m, *args, **kwargs)

@@ -43,7 +43,7 @@ class Form:
             op = _shared[op]
         return op.namespace not in ("aten", "prims", "tcompile_kernels")
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:  # (an operator's parameter may be called `self`)
         """The operator, with a look at the versions of what it writes."""
         given = {**dict(zip(self.names, args)), **kwargs}
         before = {k: given[k]._version for k in self.written if not given[k].is_inference()}

@@ -56,10 +56,11 @@ def joint_values(f: Callable, *args: torch.Tensor) -> tuple[list, list, list[tor
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_inference_equals_eager(cin, cout, dtype) -> None:
     def f(x, first, w):
-        y = F.conv2d(F.relu(F.conv2d(x, first)), w, padding=1, groups=2)
+        y = F.conv2d(F.relu(F.conv2d(x, first, padding=1)), w, padding=1, groups=2)
         return (y * y.sigmoid()).mean((2, 3)), F.relu(y)
 
-    x, first = torch.randn(2, 16, 9, 8, dtype=dtype), torch.randn(2 * cin, 16, 1, 1, dtype=dtype) * 0.1
+    # (one tap would leave the library the order of the image, and images in groups follow that)
+    x, first = torch.randn(2, 16, 9, 8, dtype=dtype), torch.randn(2 * cin, 16, 3, 3, dtype=dtype) * 0.04
     g = check_as_gpu(f, x, first, torch.randn(2 * cout, cin, 3, 3, dtype=dtype) * 0.1, rtol=4e-2, atol=4e-2)
     widths = [
         tuple(s.args[1].shape[:2]) for s in g.schedule.steps if getattr(s, "op", None) is aten.convolution.default

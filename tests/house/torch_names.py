@@ -477,7 +477,8 @@ ROWS = (
     Row(
         "torch.ops.aten",
         "_native_batch_norm_legit.default _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional.default "
-        "_native_batch_norm_legit_no_training.default _fused_rms_norm.default(input, normalized_shape, weight, eps)",
+        "_native_batch_norm_legit_no_training.default _fused_rms_norm.default(input, normalized_shape, weight, eps) "
+        "_fused_rms_norm_backward.default(grad_out, input, normalized_shape, rstd, weight, output_mask)",
         "norms",
     ),
     Row("torch.ops.aten", "_conj.default _neg_view.default", "conjugates inside the formulas of gradients"),

@@ -19,6 +19,7 @@ from tcompile.compiler.runtime.gpu import compile as gpu  # noqa: E402
 from tcompile.compiler.runtime.gpu.compile import Job, compile_all  # noqa: E402
 from tcompile.compiler.runtime.gpu.rejected import in_other_ways  # noqa: E402
 from tcompile.compiler.runtime.gpu.tune import candidates  # noqa: E402
+from tcompile.compiler.runtime.gpu.workers import Worker  # noqa: E402
 
 from .test_compiled import CUDA, PROGRAMS, compile_fn, generate_triton  # noqa: E402
 
@@ -32,7 +33,7 @@ def kernel():
 def refuses(monkeypatch):
     """refuses(n): the first n kernels that a worker is asked for are rejected."""
     asked: list[dict] = []
-    ask = gpu.Worker.ask
+    ask = Worker.ask
 
     def install(n):
         def answer(self, job):
@@ -40,7 +41,7 @@ def refuses(monkeypatch):
             return {"error": 'PassManager::run failed\n"""'} if len(asked) <= n else ask(self, job)
 
         monkeypatch.setattr(gpu, "_loaded", {})
-        monkeypatch.setattr(gpu.Worker, "ask", answer)
+        monkeypatch.setattr(Worker, "ask", answer)
         return asked
 
     return install
