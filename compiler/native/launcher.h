@@ -58,6 +58,10 @@ typedef struct {
 } TorchApi;
 HIDDEN extern TorchApi tc_torch_api;
 
+/* Memory for one call, at least `bytes`, which is set to what there is; NULL with MemoryError set. And back again. */
+HIDDEN char *tc_take_scratch(int64_t *bytes);
+HIDDEN void tc_leave_scratch(char *data, int64_t bytes);
+
 HIDDEN AtenTensor tc_launcher_tensor(PyObject *o);     /* in a Python tensor; NULL with an exception set */
 HIDDEN int tc_launcher_ready(void);
 HIDDEN PyObject *tc_launcher_wrap(AtenTensor t);       /* a new Python tensor of `t`, which it deletes */

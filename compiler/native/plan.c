@@ -510,8 +510,8 @@ static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t
     char *scratch = NULL;
     int64_t scratch_bytes = p->scratch_value >= 0 ? f.value[p->scratch_value] : 0;
     if (scratch_bytes > 0 && p->device < 0) {
-        if (posix_memalign((void **)&scratch, 64, (size_t)scratch_bytes))
-            return PyErr_NoMemory();
+        if (!(scratch = tc_take_scratch(&scratch_bytes)))
+            return NULL;
     } else if (scratch_bytes > 0) {
         if (UNLIKELY(tc_cuda_block(scratch_bytes, p->device, &block.tensor, &block.object, &block.data)))
             return NULL;
@@ -553,8 +553,8 @@ static PyObject *run_program(ProgramObject *p, PyObject *const *args, Py_ssize_t
     else
         tc_plan_forget(f.kept, p->n_slots);
     release(&block);
-    if (p->device < 0)
-        free(scratch);
+    if (scratch && p->device < 0)
+        tc_leave_scratch(scratch, scratch_bytes);
     tc_trace_end(TRACE_PLAN, (PyObject *)p, 0, began);
     return result;
 }
