@@ -8,19 +8,26 @@ import sys
 
 __all__ = ["is_found"]
 
-_known: dict[str, tuple[tuple, bool]] = {}  # name -> (what the answer was found under, the answer)
+_known: dict[str, tuple[tuple, bool | None]] = {}  # name -> (what the answer was found under, the answer)
 
 
-def is_found(name: str) -> bool:
-    """Whether `find_spec(name)` gives a spec. It is looked up anew where a folder of sys.path has changed, as the
-    finders of importlib do it. Raises what find_spec raises."""
+def is_found(name: str) -> bool | None:
+    """Whether `find_spec(name)` gives a spec; None where it raises, as of a module without one: no guard holds then. It
+    is looked up anew where a folder of sys.path has changed, as the finders of importlib do it."""
     if name in sys.modules:
-        return importlib.util.find_spec(name) is not None  # (it asks the module)
+        return _asked(name)  # (it asks the module)
     under = (*sys.path, *map(_changed, sys.path), *map(id, sys.meta_path))
     known = _known.get(name)
     if known is None or known[0] != under:
-        known = _known[name] = (under, importlib.util.find_spec(name) is not None)
+        known = _known[name] = (under, _asked(name))
     return known[1]
+
+
+def _asked(name: str) -> bool | None:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:
+        return None
 
 
 def _changed(folder: str) -> int:

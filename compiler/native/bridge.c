@@ -4,8 +4,8 @@
    GradForward is the `forward` of the Function's class: it runs the compiled forward graph and gives torch what is to
    be saved. GradCall is what the entry calls: it applies the Function and puts the results in order. What does not
    require grad does not go through torch at all: the forward leaves it with the call that is going on in this thread.
-   Where the results are of several independent parts (compiler/autograd/independent_parts.py), the call runs the graph and applies
-   the Function of each part, whose GradForward finds the results there. */
+   Where the results are of several independent parts (compiler/autograd/independent_parts.py), the call runs the graph
+   and applies the Function of each part, whose GradForward finds the results there. */
 #include "native.h"
 
 enum { GIVE_RESULT, GIVE_DIFF, GIVE_INPUT };           /* as in compiler/autograd/bridge.py */
@@ -325,7 +325,8 @@ static int run_for_parts(CallObject *c, Call *call)
     return call->results ? 0 : -1;
 }
 
-/* Result i, a new reference: what is given for it, or a view of that. Results are one object where their recipes are. */
+/* Result i, a new reference: what is given for it, or a view of that. Results are one object where their recipes
+   are. */
 static PyObject *result_of(CallObject *c, int i, PyObject *given, PyObject *out)
 {
     PyObject *view = PyTuple_GET_ITEM(c->views, i);
@@ -361,7 +362,9 @@ static PyObject *call_call(PyObject *self, PyObject *const *args, size_t nargsf,
     out = PyTuple_New(c->n_results);
     for (int i = 0; out && i < c->n_results; i++) {
         int kind = c->recipe[2 * i], at = c->recipe[2 * i + 1];
-        PyObject *given = kind == GIVE_DIFF ? diff[at] : kind == GIVE_INPUT ? args[at] : PyTuple_GET_ITEM(call.results, at);
+        PyObject *given = kind == GIVE_DIFF    ? diff[at]
+                          : kind == GIVE_INPUT ? args[at]
+                                               : PyTuple_GET_ITEM(call.results, at);
         PyObject *item = result_of(c, i, given, out);
         if (item)
             PyTuple_SET_ITEM(out, i, item);

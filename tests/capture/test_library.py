@@ -785,21 +785,3 @@ def test_the_cache_of_patterns_is_not_relied_on():
         re.purge()
         re.compile("something else")
     assert len(run.captures) == 1 and not run.breaks and not run.skips
-
-
-def test_whether_a_package_is_found_is_asked_again(tmp_path, monkeypatch):
-    import importlib.util
-
-    def fn(x):
-        known = importlib.util.find_spec("json") is not None
-        return x * (2 if known and importlib.util.find_spec("tcompile_some_package") is not None else 3)
-
-    monkeypatch.syspath_prepend(str(tmp_path))
-    run = Runner()
-    same(run(fn, X), X * 3)
-    same(run(fn, X), X * 3)
-    assert len(run.captures) == 1 and not run.breaks
-    (tmp_path / "tcompile_some_package.py").write_text("")
-    same(run(fn, X), X * 2)
-    (tmp_path / "tcompile_some_package.py").unlink()
-    same(run(fn, X), X * 3)

@@ -41,7 +41,7 @@ from ...symbolic.expr import Expr
 from ..plan_parts import DTYPE_CODES
 from .counters import Counters
 from .graph_sets import GraphSets
-from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, place_of, span
+from .held import Held, Pool, Step, can_hold, common_pool, held_bytes, most_bytes, over, own_copy, place_of, span
 
 __all__ = ["CudaGraphs", "why_not_captured"]
 
@@ -447,7 +447,7 @@ class CudaGraphs:
         """
         copied: list[tuple[int, torch.Tensor]] = []
         for i in sorted(g.moving):
-            fed[i] = _own_copy(inputs[i])
+            fed[i] = own_copy(inputs[i])
             copied.append((i, fed[i]))
         sizes = {i: span(t) * t.element_size() for i, t in copied}
         rows = tuple((i, fed[i].data_ptr(), sizes.get(i, -1)) for i in self.tensors)
@@ -602,15 +602,6 @@ def _own_draws(s: Schedule) -> int:
     """How often kernels of ours draw random numbers, where torch's kernels do not."""
     draws = [x for x in s.steps if isinstance(x, Extern) and philox.draws(x.op, x.args, x.kwargs)]
     return sum(len(x.args[1]) for x in draws) if all(x.op is philox.STATE for x in draws) else 0
-
-
-def _own_copy(t: torch.Tensor) -> torch.Tensor:
-    """Memory of the same layout, gaps included, with the tensor's contents."""
-    n = span(t)
-    flat = torch.empty(n, dtype=t.dtype, device=t.device)
-    with torch.no_grad():
-        flat.copy_(t.detach().as_strided((n,), (1,), t.storage_offset()))
-    return flat.as_strided(t.shape, t.stride())
 
 
 def _with_views(out: tuple, inputs: tuple, views: Sequence[tuple], n: int) -> tuple:

@@ -28,7 +28,7 @@ import torch
 
 from ...native import native
 
-__all__ = ["Pool", "Held", "Step", "common_pool", "over", "held_bytes", "most_bytes"]
+__all__ = ["Pool", "Held", "Step", "common_pool", "over", "own_copy", "held_bytes", "most_bytes"]
 
 SHARE = 4  # one part in so many of a device's memory, at most, holds what forwards keep
 
@@ -75,6 +75,15 @@ def over(t: torch.Tensor, pool: Any) -> torch.Tensor:
 def span(t: torch.Tensor) -> int:
     """Elements from the first to the last that the strides reach."""
     return 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride())) if t.numel() else 0
+
+
+def own_copy(t: torch.Tensor) -> torch.Tensor:
+    """Memory of the same layout, gaps included, with the tensor's contents."""
+    n = span(t)
+    flat = torch.empty(n, dtype=t.dtype, device=t.device)
+    with torch.no_grad():
+        flat.copy_(t.detach().as_strided((n,), (1,), t.storage_offset()))
+    return flat.as_strided(t.shape, t.stride())
 
 
 def place_of(t: torch.Tensor) -> tuple:
