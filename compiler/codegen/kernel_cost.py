@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..lowering.ir import Kernel, walk, numel
+from ..lowering.ir import Kernel, loads, numel, symbols_of, walk
 from ..lowering.product_groups import in_groups
 from ..symbolic.expr import as_expr
 
@@ -21,27 +21,14 @@ def _gathered(kernel: Kernel) -> dict[str, list[tuple]]:
         return {}
     for stage in kernel.stages:
         axes = (*kernel.outer, *stage.axes)
-        for v in walk(stage.roots()):
-            if v.op != "load":
-                continue
+        for v in loads(stage.roots()):
             buffer, index = v.attr
             if not v.args:  # at positions that the axes give
                 whole.add(buffer.name)
                 continue
-            names = index.symbol_names() | symbols_behind(v.args)
+            names = index.symbol_names() | symbols_of(v.args)
             reads.setdefault(buffer.name, []).append(tuple(a for a in axes if a.symbol.symbol_names() & names))
     return {name: rows for name, rows in reads.items() if name not in whole}
-
-
-def symbols_behind(values: Any) -> set[str]:
-    """Symbols that values depend on, by what they load and where they stand."""
-    out: set[str] = set()
-    for v in walk(values):
-        if v.op == "load":
-            out |= v.attr[1].symbol_names()
-        elif v.op == "index":
-            out |= v.attr.symbol_names()
-    return out
 
 
 def kernel_cost(kernel: Kernel) -> tuple[int, int]:

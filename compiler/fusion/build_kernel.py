@@ -151,10 +151,7 @@ class _Stages:
             else:
                 s = max((stage[a.id] for a in v.args), default=0)
                 i = any(inner[a.id] for a in v.args)
-                if v.op == "load":
-                    i = i or bool(v.attr[1].symbol_names() & self.red_names)
-                elif v.op == "index":
-                    i = i or bool(v.attr.symbol_names() & self.red_names)
+                i = i or bool(v.symbols & self.red_names)
             stage[v.id], inner[v.id] = s, i
             self._keep.append(v)
 
@@ -293,11 +290,7 @@ def _reasons(group: Group) -> list[str]:
 
 def _all_indices(values: Sequence[Value], others: Iterable[Expr]) -> list[Expr]:
     out = dict.fromkeys(others)
-    for v in walk(values):
-        if v.op == "load":
-            out[v.attr[1]] = None
-        elif v.op == "index":
-            out[v.attr] = None
+    out.update((e, None) for v in walk(values) if (e := v.position) is not None)
     return list(out)
 
 

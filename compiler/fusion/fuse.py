@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..lowering.ir import Buffer, LoopNest, walk
+from ..lowering.ir import Buffer, LoopNest, has_op
 from ..lowering.lowered import LoweredGraph
 from .tiled.contractions import contractions
 from .build_kernel import build_kernel
@@ -90,7 +90,7 @@ def _sources_first(steps: list[Any]) -> list[Any]:
     could share a kernel it would keep them apart."""
 
     def source(s: Any) -> bool:
-        return isinstance(s, LoopNest) and s.mode == "set" and not any(v.op == "load" for v in walk([s.value]))
+        return isinstance(s, LoopNest) and s.mode == "set" and not has_op([s.value], "load")
 
     written: dict[Buffer, int] = {}
     for s in steps:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Iterator, Sequence
 
 from ..base.figures import plural
-from ..lowering.ir import Axis, Buffer, LoopNest, walk
+from ..lowering.ir import Axis, Buffer, LoopNest, loaded, loads
 from ..lowering.lowered import Extern, LoweredStep
 from ..lowering.rewrite import is_affine, positions, tidy
 from ..symbolic.expr import Expr, mul_all
@@ -151,7 +151,7 @@ class _Grouping:
     def run(self, steps: Sequence[LoweredStep]) -> tuple[list[Group], list[tuple[str, str, str]]]:
         for s in steps:
             if isinstance(s, LoopNest):
-                self.loaded[id(s)] = {v.attr[0] for v in walk([s.value]) if v.op == "load"}
+                self.loaded[id(s)] = loaded([s.value])
                 for b in self.loaded[id(s)]:
                     self.readers_of.setdefault(b, []).append(s)
         for s in steps:
@@ -417,7 +417,7 @@ class _Grouping:
         each = numel_hint([a.size for a in nest.domain], self.hints) > numel_hint(
             [f.size for f in g.factors if not f.reduced], self.hints
         )
-        return each and any(sum(v.op == "load" for v in walk([n.value])) >= COSTLY_LOADS for n in g.nests)
+        return each and any(len(loads([n.value])) >= COSTLY_LOADS for n in g.nests)
 
     def spaces(self, g: Group, nest: LoopNest) -> Iterator[tuple[str, list[Factor]]]:
         """(level, refined factors) under which the nest may run in the group."""
@@ -561,7 +561,7 @@ class _Grouping:
 
 
 def _loads(nest: LoopNest) -> list[tuple[Buffer, Expr]]:
-    return [(v.attr[0], v.attr[1]) for v in walk([nest.value]) if v.op == "load"]
+    return [(v.attr[0], v.attr[1]) for v in loads([nest.value])]
 
 
 def _sizes(nest: LoopNest) -> tuple:

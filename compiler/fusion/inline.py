@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Sequence
 
-from ..lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
+from ..lowering.ir import Axis, Buffer, LoopNest, Value, has_op, load, loads, walk
 from ..lowering.lowered import LoweredStep, View
 from ..lowering.rewrite import Rewriter, is_affine, positions, value_at
 from ..ops.raising import may_raise
@@ -52,11 +52,10 @@ def find_uses(steps: Sequence[LoweredStep], needed: Sequence[Buffer]) -> dict[Bu
 
     for s in steps:
         if isinstance(s, LoopNest):
-            for v in walk([s.value]):
-                if v.op == "load":
-                    of(v.attr[0]).loads.append((s, v.attr[1]))
-                    if s.product:
-                        of(v.attr[0]).needed = True  # it would be computed again for every element of the result
+            for v in loads([s.value]):
+                of(v.attr[0]).loads.append((s, v.attr[1]))
+                if s.product:
+                    of(v.attr[0]).needed = True  # it would be computed again for every element of the result
         else:
             for b in buffers_read(s):
                 of(b).needed = True
@@ -134,10 +133,7 @@ def _round(
             out.append(s)
             continue
         if s.on_gpu and (
-            s.product
-            or tiles
-            and s.reduce_op is None
-            and any(v.op == "load" and v.attr[0] in tiles for v in walk([s.value]))
+            s.product or tiles and s.reduce_op is None and any(v.attr[0] in tiles for v in loads([s.value]))
         ):
             tiles.add(s.buffer)
         u = uses.get(s.buffer)
@@ -165,8 +161,7 @@ def _narrows(p: LoopNest) -> bool:
     """Whether a nest converts what it reads to fewer bits. Behind a product of tiles it joins the product's kernel, and
     what a kernel of its reader's reads is the narrow result; computed again there, it would be the wide one."""
     return p.value.op == "cast" and any(
-        v.op == "load" and v.dtype.is_floating_point and v.dtype.itemsize > p.value.dtype.itemsize
-        for v in walk([p.value])
+        v.dtype.is_floating_point and v.dtype.itemsize > p.value.dtype.itemsize for v in loads([p.value])
     )
 
 
@@ -178,7 +173,7 @@ def _wished(p: LoopNest, u: Uses, forced: ForcedFusion, cost: Costs, hints: dict
 
 def _checks(s: LoopNest) -> bool:
     """Whether computing the nest may fail: it checks indices."""
-    return any(v.op == "check_index" for v in walk([s.value]))
+    return has_op([s.value], "check_index")
 
 
 def _reads_all(p: LoopNest, reader: LoopNest, e: Expr) -> bool:
@@ -232,8 +227,8 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     if any(v.op in ("philox", "keep_word") for v in values) and not all(e is p.index for _, e in u.loads):
         return False  # (neighbours share their words, as they lie)
     rows = {a.id for v in values if v.op == "load" and v.args and reads_rows(v) for a in walk(v.args)}
-    loads = sum(1 for v in values if v.op == "load" and v.id not in rows)
-    if c <= CHEAP and (loads <= 1 or _one_of_size(p, values, hints)):
+    reads = sum(1 for v in values if v.op == "load" and v.id not in rows)
+    if c <= CHEAP and (reads <= 1 or _one_of_size(p, values, hints)):
         return True
     own = numel_hint([a.size for a in p.axes], hints)
     readers = {id(n): n for n, _ in u.loads}
@@ -249,7 +244,7 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
         and sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values()) <= GPU_TIMES * own
     ):
         return True
-    if loads == 0:
+    if reads == 0:
         return c <= CHEAP_INDEX
     if len(values) > MOVED:
         return False
@@ -261,7 +256,7 @@ def _worth(p: LoopNest, u: Uses, cost: Costs, hints: dict[str, int]) -> bool:
     # Broadcast along inner axes (statistics of channels), it is computed once per run of those, outside of the inner
     # loop.
     again = sum(c * _evaluations(n, e, hints) for n, e in u.loads)
-    return loads <= 8 and 2 * again <= sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values())
+    return reads <= 8 and 2 * again <= sum(numel_hint([a.size for a in n.domain], hints) for n in readers.values())
 
 
 def _as_made(p: LoopNest, u: Uses, hints: dict[str, int]) -> bool:
@@ -404,7 +399,7 @@ def _without_dead(steps: list[LoweredStep], needed: Sequence[Buffer]) -> list[Lo
         if isinstance(s, LoopNest):
             if s.buffer not in live and not does_more(s):
                 continue
-            live.update(v.attr[0] for v in walk([s.value]) if v.op == "load")
+            live.update(v.attr[0] for v in loads([s.value]))
             if s.onto:
                 live.add(s.buffer)
         elif hasattr(s, "base"):

@@ -13,7 +13,7 @@ from typing import Container, Mapping, Sequence
 
 import torch
 
-from ..lowering.ir import Buffer, LoopNest, walk
+from ..lowering.ir import Buffer, LoopNest, has_op, loads
 from ..lowering.lowered import Extern, LoweredStep, View
 from .domain import size_hint
 from .inline import buffers_read
@@ -27,7 +27,7 @@ SMALL = 64  # elements
 
 def buffers_loaded(n: LoopNest) -> list[Buffer]:
     """What has to be there before a nest runs: what it loads, and what it writes over."""
-    return [v.attr[0] for v in walk([n.value]) if v.op == "load"] + [n.buffer] * n.onto
+    return [v.attr[0] for v in loads([n.value])] + [n.buffer] * n.onto
 
 
 def _small(n: LoopNest) -> bool:
@@ -42,7 +42,7 @@ def _draws_words(n: LoopNest) -> bool:
     """Whether a nest makes the bits of a dropout: a kernel of its own, which as a call would stand between two
     nests.
     """
-    return n.buffer.dtype is torch.int32 and any(v.op == "keep_word" for v in walk([n.value]))
+    return n.buffer.dtype is torch.int32 and has_op([n.value], "keep_word")
 
 
 def _is_first(n: LoopNest, reads: list[Buffer], made: Container[Buffer]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Iterable, Sequence
 
 import torch
 
-from ..lowering.ir import Buffer, LoopNest, walk
+from ..lowering.ir import Buffer, LoopNest, loaded
 from ..lowering.lowered import Extern, LoweredStep, View
 from ..lowering.ref import contiguous_strides
 from ..lowering.rewrite import positions, tidy
@@ -39,9 +39,7 @@ def without_casts(
     for k, s in enumerate(steps):
         for b in [b for b in s.outputs if b is not None] if isinstance(s, Extern) else [s.buffer]:
             made.setdefault(b, []).append(k)
-        for b in (
-            {v.attr[0] for v in walk([s.value]) if v.op == "load"} if isinstance(s, LoopNest) else set(buffers_read(s))
-        ):
+        for b in loaded([s.value]) if isinstance(s, LoopNest) else set(buffers_read(s)):
             read.setdefault(b, []).append(k)
     needed, written = set(needed), set(written)
     new: dict[int, list[LoweredStep]] = {}

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 
 import torch
 
-from .ir import Axis, Value, walk
+from .ir import Axis, Value, loads, symbols_of
 from .ref import Ref, contiguous_strides, dim_symbol, is_one, same, shape_of, strided
 
 
@@ -60,13 +60,7 @@ def narrowed(value: Value, shape: tuple) -> tuple:
     """The shape with 1 for each dimension that `value` does not vary over: what repeats itself is kept once."""
     if len(shape) < 2 or not all(type(s) is int for s in shape) or math.prod(shape) < 2:
         return shape
-    names: set[str] = set()
-    for v in walk([value]):
-        if v.op == "load":
-            names |= v.attr[1].symbol_names()
-        elif v.op == "index":
-            names |= v.attr.symbol_names()
-    n = len(shape)
+    names, n = symbols_of([value]), len(shape)
     return tuple(s if dim_symbol(n, d).name in names else 1 for d, s in enumerate(shape))
 
 
@@ -120,8 +114,8 @@ def order_of_loads(value: Value, shape: Sequence[Any]) -> list[int]:
     n = len(shape)
     best: list[int] | None = None
     best_seen = -1
-    for v in walk([value]):
-        if v.op != "load" or v.args:
+    for v in loads([value]):
+        if v.args:
             continue
         cs = [v.attr[1].coeff(f"j{n - 1 - d}") for d in range(n)]
         seen = sum(

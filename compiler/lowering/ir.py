@@ -96,6 +96,11 @@ __all__ = [
     "put",
     "put_symbol",
     "walk",
+    "loads",
+    "loaded",
+    "symbols_of",
+    "has_op",
+    "is_const",
     "clear",
 ]
 
@@ -155,8 +160,23 @@ class Value:
     value reaches, without itself, once somebody has walked over it."""
 
     __slots__ = ("op", "dtype", "args", "attr", "id", "origin", "below", "__weakref__")
+    op: str
+    dtype: torch.dtype
+    args: tuple["Value", ...]
+    attr: Any
+    id: int
     _count = 0
     making_for = ""  # origin of the values that are made now
+
+    @property
+    def position(self) -> Expr | None:
+        """Where a load reads, or what an index stands for; None of any other."""
+        return self.attr[1] if self.op == "load" else self.attr if self.op == "index" else None
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names in its own position, without those of its operands."""
+        return frozenset() if (e := self.position) is None else e.symbol_names()
 
     def __repr__(self) -> str:
         a = ", ".join([repr(self.attr)] * (self.attr is not None) + [f"%{x.id}" for x in self.args])
@@ -421,6 +441,9 @@ class Stage:
             *(s.value for s in self.stores),
         ]
 
+    def values(self) -> list[Value]:
+        return walk(self.roots())
+
 
 class Template(Protocol):
     """What a kernel computes as a whole, tile by tile, before its stages (templates.py)."""
@@ -543,3 +566,25 @@ def _walk(roots: list[Value], known: Container[int]) -> list[Value]:
         stack += (v, None)
         stack += v.args[::-1]
     return out
+
+
+# ---- what is asked of expressions
+def loads(roots: Iterable[Value]) -> list[Value]:
+    return [v for v in walk(roots) if v.op == "load"]
+
+
+def loaded(roots: Iterable[Value]) -> set[Buffer]:
+    return {v.attr[0] for v in loads(roots)}
+
+
+def symbols_of(roots: Iterable[Value]) -> set[str]:
+    """Names of the axes and sizes that values depend on, by what they load and where they stand."""
+    return {name for v in walk(roots) for name in v.symbols}
+
+
+def has_op(roots: Iterable[Value], op: str) -> bool:
+    return any(v.op == op for v in walk(roots))
+
+
+def is_const(v: Value, number: float) -> bool:
+    return v.op == "const" and v.attr == number

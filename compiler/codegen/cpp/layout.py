@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, indirect_values, walk, numel
+from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, indirect_values, loads, numel, symbols_of
 from ...lowering.rewrite import Rewriter
-from ..kernel_cost import symbols_behind
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, maybe_int, minimum, symbol
 from .dtypes import ctype, storage_size
 from .runs import run_directions
@@ -115,18 +114,8 @@ class Layout:
     copies: int = 1  # vectors that go through the statements side by side (long dependent chains)
 
 
-def _values(stage: Stage) -> list[Value]:
-    return walk(stage.roots())
-
-
 def _indices(stage: Stage) -> list[Expr]:
-    out = [s.index for s in stage.stores]
-    for v in _values(stage):
-        if v.op == "load":
-            out.append(v.attr[1])
-        elif v.op == "index":
-            out.append(v.attr)
-    return out
+    return [s.index for s in stage.stores] + [e for v in stage.values() if (e := v.position) is not None]
 
 
 # ---- merging axes
@@ -222,8 +211,8 @@ def _axis_cost(name: str, size: int, places: list[Place], lanes: int) -> float:
 
 
 def _places(stage: Stage) -> list[Place]:
-    loads = [Place(v.attr[1], frozenset(symbols_behind(v.args)), False) for v in _values(stage) if v.op == "load"]
-    return [Place(s.index, frozenset(symbols_behind(s.positions)), True) for s in stage.stores] + loads
+    reads = [Place(v.attr[1], frozenset(symbols_of(v.args)), False) for v in loads(stage.roots())]
+    return [Place(s.index, frozenset(symbols_of(s.positions)), True) for s in stage.stores] + reads
 
 
 def _lane_by_lane(stage: Stage, along: Axis | None) -> int:
@@ -240,7 +229,7 @@ def _register_bytes(kernel: Kernel, vectors: list[Axis | None] | None = None, mo
     is a scalar then."""
     widest = 1
     for k, stage in enumerate(kernel.stages):
-        values = _values(stage)
+        values = stage.values()
         axis = vectors[k] if vectors is not None else None
         if vectors is None:
             names = {a.symbol.name for a in (*kernel.outer, *stage.axes)}
@@ -265,11 +254,9 @@ def _varying(values: list[Value], names: set[str], known: bool, outer: bool) -> 
     `known` yet, all that is read or computed may. `outer`: whether locals and accumulators are one a lane."""
 
     def differs(v: Value) -> bool:
-        if v.op == "load":
-            return not known or bool(v.attr[1].symbol_names() & names) or outer and v.attr[0].scope == "local"
-        if v.op == "index":
-            return bool(v.attr.symbol_names() & names)
-        return v.op == "acc" and outer
+        if v.op == "load" and (not known or outer and v.attr[0].scope == "local"):
+            return True
+        return bool(v.symbols & names) or v.op == "acc" and outer
 
     varying: set[int] = set()
     for v in values:
@@ -342,7 +329,7 @@ def _adds_to_shared(kernel: Kernel) -> bool:
 
 def _side_by_side(kernel: Kernel, vector: Axis | None) -> int:
     """How many vectors go through a pointwise kernel together: several where its statements are many."""
-    n_values = sum(len(_values(st)) for st in kernel.stages)
+    n_values = sum(len(st.values()) for st in kernel.stages)
     if n_values <= 96 or not all(_cheap(st) and not _lane_by_lane(st, vector) for st in kernel.stages):
         return 1
     return 8 if n_values > 400 else 4
@@ -425,7 +412,7 @@ def _inner_axis(stage: Stage, lanes: int, hints: dict) -> Axis:
 
 def _stage_cost(stage: Stage, lanes: int) -> float:
     cost = 2.0 * len(stage.accs) + len(stage.stores)
-    return cost + sum(value_cost(v, lanes) for v in _values(stage))
+    return cost + sum(value_cost(v, lanes) for v in stage.values())
 
 
 def value_cost(v: Value, lanes: int) -> float:
@@ -434,12 +421,12 @@ def value_cost(v: Value, lanes: int) -> float:
 
 
 def _stage_bytes(stage: Stage) -> int:
-    n = sum(storage_size(ctype(v.dtype)) for v in _values(stage) if v.op == "load" and v.attr[0].scope == "global")
+    n = sum(storage_size(ctype(v.dtype)) for v in loads(stage.roots()) if v.attr[0].scope == "global")
     return n + sum(storage_size(ctype(s.buffer.dtype)) for s in stage.stores if s.buffer.scope == "global")
 
 
 def _cheap(stage: Stage) -> bool:
-    return all(_COST.get(v.op, 1) <= 4 and v.op not in _LANE_BY_LANE for v in _values(stage))
+    return all(_COST.get(v.op, 1) <= 4 and v.op not in _LANE_BY_LANE for v in stage.values())
 
 
 def _plan_blocks(kernel: Kernel, layout: Layout, hints: dict, choices: Choices, has_inner: bool) -> None:
@@ -542,10 +529,10 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
         return
     if any(s.index.coeff(v.symbol.name) is not ONE for s in kernel.stages[0].stores):
         return
-    values = _values(kernel.stages[0])
+    values = kernel.stages[0].values()
     if any(x.op == "masked" for x in values):  # (what is read under a condition is not read in whole rows)
         return
-    loads = [
+    strided = [
         x
         for x in values
         if x.op == "load"
@@ -556,12 +543,12 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
     ]
     best = max(
         (a for a in kernel.outer if a is not v),
-        key=lambda a: sum(x.attr[1].coeff(a.symbol.name) is ONE for x in loads),
+        key=lambda a: sum(x.attr[1].coeff(a.symbol.name) is ONE for x in strided),
         default=None,
     )
     if best is None or size_hint(best.size, hints) < layout.lanes or size_hint(v.size, hints) < layout.lanes:
         return
-    tiled = tuple(x for x in loads if x.attr[1].coeff(best.symbol.name) is ONE)
+    tiled = tuple(x for x in strided if x.attr[1].coeff(best.symbol.name) is ONE)
     if 1 <= len(tiled) <= 4:
         layout.tile, layout.tiled = best, tiled
 

@@ -106,8 +106,4 @@ class _Shortener(Rewriter):
 
 
 def _varies_with(x: Value, names: frozenset[str]) -> bool:
-    return any(
-        v.op in ("acc", "load", "index")
-        and (v.op == "acc" or (v.attr[1] if v.op == "load" else v.attr).symbol_names() & names)
-        for v in walk([x])
-    )
+    return any(v.op == "acc" or v.symbols & names for v in walk([x]))

@@ -16,7 +16,7 @@ from typing import Callable, Iterable, Mapping
 
 import torch
 
-from ...lowering.ir import Buffer, Store, Value, const, indirect_values, walk
+from ...lowering.ir import Buffer, Store, Value, const, has_op, indirect_values
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, mul_all, symbol
 from ..guarded import Guard, GuardedValues
 from .dtypes import CType, ctype, literal
@@ -207,9 +207,8 @@ class StageValues(GuardedValues):
         level = max(above[: len(v.args)], default=LEVEL_TOP)
         if v.op == "turn":
             level = LEVEL_PIECE
-        elif v.op in ("load", "index"):
-            e = v.attr[1] if v.op == "load" else v.attr
-            level = max([level, *(self.axis_level.get(n, LEVEL_TOP) for n in e.symbol_names())])
+        elif v.position is not None:
+            level = max([level, *(self.axis_level.get(n, LEVEL_TOP) for n in v.symbols)])
             if v.op == "load" and v.attr[0].scope == "local":
                 level = max(level, self.axis_level.get("", LEVEL_ITEM))
         elif v.op == "acc":
@@ -556,7 +555,7 @@ class StageValues(GuardedValues):
         value = stored(store.value)
         where = self.locate(buffer, e)
         # The buffer may be an input, which stays as it is where a position does not lie in it.
-        checked = self.scope.checks and any(v.op == "check_index" for v in walk(store.positions))
+        checked = self.scope.checks and has_op(store.positions, "check_index")
         condition = "if (!failed) " if checked else ""
         if not in_vector_loop:
             x = self._as_stored(self.operand(value), ct)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...lowering.ir import Stage, walk, numel
+from ...lowering.ir import Stage, has_op, loads, numel
 from ...symbolic.expr import integer
 from .values import Names
 
@@ -16,7 +16,7 @@ __all__ = ["print_horizontal"]
 
 
 def _draws(stage: Stage) -> bool:
-    return any(x.op == "keep_word" for x in walk(stage.roots()))
+    return has_op(stage.roots(), "keep_word")
 
 
 def print_horizontal(printer: Any) -> tuple[Any, str]:
@@ -45,9 +45,7 @@ def print_horizontal(printer: Any) -> tuple[Any, str]:
         v.emit(p._roots(stage))
         for s in stage.stores:
             v.store(s.buffer, s.index, s.value, s.mode, frozenset("x"))
-        buffers = dict.fromkeys(
-            [x.attr[0].name for x in walk(stage.roots()) if x.op == "load"] + [s.buffer.name for s in stage.stores]
-        )
+        buffers = dict.fromkeys([x.attr[0].name for x in loads(stage.roots())] + [s.buffer.name for s in stage.stores])
         head = f"{p.name}_{n}(%s, {', '.join(buffers)}, XBLOCK%s)"
         functions += "\n".join(
             [

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Iterable
 
-from ...lowering.ir import Axis, Kernel, Stage, Value, indirect_values, walk, numel
+from ...lowering.ir import Axis, Kernel, Value, has_op, loads, numel
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr
 from .dtypes import ttype
 
@@ -119,14 +119,6 @@ class Layout:
         return out
 
 
-def stage_values(stage: Stage) -> list[Value]:
-    known = indirect_values()
-    roots = [a.value for a in stage.accs] + [s.value for s in stage.stores]
-    for s in stage.stores:
-        roots += [known[n] for n in sorted(s.index.symbol_names()) if n in known]
-    return walk(roots)
-
-
 def at_hints(e: Any, hints: dict[str, int]) -> int:
     e = as_expr(e)
     return int(e.eval({n: hints.get(n, 64) for n in e.symbol_names()}))
@@ -163,7 +155,7 @@ def _accesses(kernel: Kernel) -> list[tuple[Expr, int]]:
     out = []
     for st in kernel.stages:
         out += [(s.index, ttype(s.buffer.dtype).size) for s in st.stores]
-        out += [(v.attr[1], ttype(v.dtype).size) for v in stage_values(st) if v.op == "load"]
+        out += [(v.attr[1], ttype(v.dtype).size) for v in loads(st.roots())]
     return out
 
 
@@ -333,7 +325,7 @@ def _fits(on: _Rows) -> bool:
 
 def _whole_rows(lay: Layout, on: _Rows) -> None:
     lay.rblock = on.rows
-    crowded = _row_loads(on.kernel) > 8  # many rows are live at once: fewer elements of each to a thread
+    crowded = len(_row_loads(on.kernel)) > 8  # many rows are live at once: fewer elements of each to a thread
     want = 4096 if on.x_fast else 1024 if crowded else 2048
     xblock = _floor_pow2(max(1, want // on.rows))
     if on.x_fast:
@@ -349,9 +341,9 @@ def _whole_rows(lay: Layout, on: _Rows) -> None:
 
 def _columns(lay: Layout, on: _Rows) -> None:
     """Results lie side by side: a block of them goes down the rows."""
-    small, loads, looped = on.x * on.r < 1 << 23, _row_loads(on.kernel), lay.kind == "looped"
-    lay.xblock = min(32 if small else 128 if lay.kind == "split" and loads > 3 else 64, pow2(on.x))
-    lay.rblock = min(64 if lay.kind == "split" and loads == 1 and not small else 32, on.rows)
+    small, rows, looped = on.x * on.r < 1 << 23, len(_row_loads(on.kernel)), lay.kind == "looped"
+    lay.xblock = min(32 if small else 128 if lay.kind == "split" and rows > 3 else 64, pow2(on.x))
+    lay.rblock = min(64 if lay.kind == "split" and rows == 1 and not small else 32, on.rows)
     lay.warps = 4 if small else 8
     while looped and lay.xblock > 16 and -(-on.x // lay.xblock) < 2 * on.target.processors:
         lay.xblock //= 2
@@ -421,8 +413,8 @@ def _live_rows(kernel: Kernel) -> int:
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
     seen: dict[int, int] = {}
     for st in kernel.stages:
-        for v in stage_values(st):
-            if v.op == "load" and v.attr[1].symbol_names() & names:
+        for v in loads(st.roots()):
+            if v.symbols & names:
                 seen[v.id] = seen.get(v.id, 0) + 1
     return max(1, sum(1 for n in seen.values() if n > 1))
 
@@ -431,7 +423,7 @@ def draws(kernel: Kernel) -> bool:
     """Whether random numbers are made inside: of eight neighbours at a time, which then stay in the registers of one
     thread.
     """
-    return any(v.op == "philox" for st in kernel.stages for v in stage_values(st))
+    return any(has_op(st.roots(), "philox") for st in kernel.stages)
 
 
 def _reads_bits(kernel: Kernel) -> bool:
@@ -444,12 +436,10 @@ def _stores_rows(kernel: Kernel) -> bool:
     return any(s.index.symbol_names() & {a.symbol.name for a in st.axes} for st in kernel.stages for s in st.stores)
 
 
-def _row_loads(kernel: Kernel) -> int:
-    """Different rows that a kernel reads from memory."""
+def _row_loads(kernel: Kernel) -> dict[int, Value]:
+    """The different rows that a kernel reads from memory."""
     names = {a.symbol.name for s in kernel.stages for a in s.axes}
-    return len(
-        {v.id for st in kernel.stages for v in stage_values(st) if v.op == "load" and v.attr[1].symbol_names() & names}
-    )
+    return {v.id: v for st in kernel.stages for v in loads(st.roots()) if v.symbols & names}
 
 
 def _shared_rows(kernel: Kernel) -> int:
@@ -459,29 +449,12 @@ def _shared_rows(kernel: Kernel) -> int:
     if _stores_rows(kernel):
         return 0
     outer = {a.symbol.name for a in kernel.outer}
-    names = {a.symbol.name for s in kernel.stages for a in s.axes}
-    return len(
-        {
-            v.id
-            for st in kernel.stages
-            for v in stage_values(st)
-            if v.op == "load" and v.attr[1].symbol_names() & names and not v.attr[1].symbol_names() & outer
-        }
-    )
+    return sum(not v.symbols & outer for v in _row_loads(kernel).values())
 
 
 def _row_bytes(kernel: Kernel) -> int:
     """Bytes of the widest element that a kernel reads along its rows."""
-    names = {a.symbol.name for s in kernel.stages for a in s.axes}
-    return max(
-        (
-            ttype(v.dtype).size
-            for st in kernel.stages
-            for v in stage_values(st)
-            if v.op == "load" and v.attr[1].symbol_names() & names
-        ),
-        default=8,
-    )
+    return max((ttype(v.dtype).size for v in _row_loads(kernel).values()), default=8)
 
 
 def _along_x(kernel: Kernel, reduced: tuple[Axis, ...]) -> bool:

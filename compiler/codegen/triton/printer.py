@@ -23,9 +23,11 @@ from ...lowering.ir import (
     cast,
     indirect_values,
     load,
+    loaded,
+    loads,
     make,
-    walk,
     numel,
+    walk,
 )
 from ...lowering.print_loops import names_of
 from ...lowering.rewrite import Rewriter
@@ -152,9 +154,7 @@ def with_stored_values(kernel: Kernel) -> Kernel:
                 or not (s.value.dtype.is_floating_point and s.buffer.dtype.is_floating_point)
             ):
                 continue
-            reads = {
-                x.attr: x.dtype.itemsize for x in walk([s.value]) if x.op == "load" and x.attr[1].symbol_names() & rows
-            }
+            reads = {x.attr: x.dtype.itemsize for x in loads([s.value]) if x.attr[1].symbol_names() & rows}
             if (
                 len(reads) > 1
                 and sum(reads.values()) > s.buffer.dtype.itemsize
@@ -722,7 +722,7 @@ def is_online_softmax(first: Stage, second: Stage) -> bool:
 
 
 def _buffers_read(stage: Stage) -> set[Buffer]:
-    return {v.attr[0] for v in walk([a.value for a in stage.accs] + [s.value for s in stage.stores]) if v.op == "load"}
+    return loaded([a.value for a in stage.accs] + [s.value for s in stage.stores])
 
 
 def _typed(identity: str, x: Operand) -> str:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...lowering.product_groups import Ends, in_groups
-from ...lowering.ir import Axis, Kernel, Store, Value, walk, numel
+from ...lowering.ir import Axis, Kernel, Store, Value, has_op, loads, numel, symbols_of, walk
 from ...lowering.rewrite import Rewriter, tidy
 from ...symbolic.expr import ONE, Expr, as_expr, ceildiv, integer, symbol
 from ..sums import sum_of_products
 from .dtypes import ttype
 from .grouped import Groups, flat, most_tiles, print_bounds, print_tile
-from .layout import Choices, Layout, at_hints, pow2, stage_values
+from .layout import Choices, Layout, at_hints, pow2
 from .prims import Operand
 from .values import Names, Values
 
@@ -67,19 +67,14 @@ def find_product(kernel: Kernel) -> Product | None:
     first, acc = sums
     v = acc.value
     a, b = (x.args[0] if x.op == "cast" and x.dtype == torch.float32 and x.attr != "round" else x for x in v.args)
-    if (
-        a.dtype != b.dtype
-        or a.dtype not in DTYPES
-        or kernel.checks
-        and any(x.op == "check_index" for x in walk([a, b]))
-    ):
+    if a.dtype != b.dtype or a.dtype not in DTYPES or kernel.checks and has_op([a, b], "check_index"):
         return None
     found = in_groups(a) or in_groups(b)
     if found is not None:
         a, b = (x if (inside := in_groups(x)) is None else inside[0] for x in (a, b))
     of: dict[str, list[Axis]] = {"a": [], "b": [], "ab": []}
     summed = found[3].symbol_names() if found is not None and found[3] is not None else set()
-    over = {"a": _axes_of(a) | summed, "b": _axes_of(b) | summed}
+    over = {"a": symbols_of([a]) | summed, "b": symbols_of([b]) | summed}
     if any(x.symbol.name not in over["a"] or x.symbol.name not in over["b"] for x in first.axes):
         return None
     for axis in kernel.outer:
@@ -112,22 +107,6 @@ def _grouped(p: Product, ends: Ends, place: Expr, which: Expr | None) -> Product
 def _last(stores: list[Store], axes: list[Axis]) -> bool:
     """Whether neighbours along one of the axes are stored side by side."""
     return any(s.index.coeff(a.symbol.name) is ONE for s in stores for a in axes)
-
-
-def _axes_of(v: Value) -> set[str]:
-    """Names of the symbols that a value depends on."""
-    out: set[str] = set()
-    todo, seen = [v], {v.id}
-    while todo:
-        x = todo.pop()
-        e = x.attr[1] if x.op == "load" else x.attr if x.op == "index" else None
-        if e is not None:
-            out |= e.symbol_names()
-        for y in x.args:
-            if y.id not in seen:
-                seen.add(y.id)
-                todo.append(y)
-    return out
 
 
 # ---- tiles
@@ -180,11 +159,7 @@ def _reads_tiles(kernel: Kernel, p: Product) -> bool:
     tiles.
     """
     rows, columns = ({a.symbol.name for a in axes} for axes in (p.rows, p.columns))
-    return any(
-        v.op == "load" and v.attr[1].symbol_names() & rows and v.attr[1].symbol_names() & columns
-        for st in kernel.stages[1:]
-        for v in stage_values(st)
-    )
+    return any(v.symbols & rows and v.symbols & columns for st in kernel.stages[1:] for v in loads(st.roots()))
 
 
 def _ceildiv(n: int, m: int) -> int:
@@ -363,8 +338,7 @@ def _group(p: Product) -> int:
     """How many elements of the sum, one after the other, share a scale; 0: there are no such groups."""
     sizes = {
         int(a.args[1].value)
-        for v in walk([p.b])
-        if v.op == "load"
+        for v in loads([p.b])
         for _, atoms in v.attr[1].terms()
         for a in atoms
         if a.op == "floordiv" and a.args[0] is p.k[0].symbol and a.args[1].is_const and a.args[1].value >= 2 * LEAST
@@ -380,8 +354,7 @@ def _alternating(p: Product) -> int:
     k = p.k[0]
     found: set[Expr] = set()
     for v in walk([p.b]):
-        e = v.attr[1] if v.op == "load" else v.attr if v.op == "index" else None
-        if e is not None:
+        if (e := v.position) is not None:
             found |= {
                 atom.args[1]
                 for _, atoms in e.terms()

@@ -12,7 +12,7 @@ from typing import Any, Iterable
 
 import torch
 
-from ...lowering.ir import Acc, Stage, walk, numel
+from ...lowering.ir import Acc, Stage, loads, numel, walk
 from ...symbolic.expr import Expr, ceildiv, integer
 from .dtypes import ttype
 from .prims import Operand
@@ -119,7 +119,7 @@ class _Split:
             not stage.axes
             and not stage.accs
             and set(self.reads(stage)) <= self.parts.keys()
-            and not any(v.op == "load" and id(v.attr[0]) in between for v in walk(self.p._roots(stage)))
+            and not any(id(v.attr[0]) in between for v in loads(self.p._roots(stage)))
         )
 
     # ---- launches

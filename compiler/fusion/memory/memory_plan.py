@@ -13,7 +13,7 @@ from typing import Any, Sequence
 
 import torch
 
-from ...lowering.ir import Buffer, Kernel, Value, walk
+from ...lowering.ir import Buffer, Kernel, Value, loads, walk
 from ...lowering.lowered import Extern, LoweredGraph, View
 from ...ops.raising import KEEP_BYTES, may_raise
 from ...symbolic.expr import Expr, as_expr, integer
@@ -300,7 +300,7 @@ def same_index(kernel: Kernel, i: int, o: int, on_gpu: bool = False) -> bool:
     before other stages (codegen/triton/split.py): of its inputs' memory no other stage may read.
     """
     x, y = kernel.inputs[i], kernel.outputs[o]
-    if kernel.template is not None and any(v.op == "load" and v.attr[0] is x for v in walk(kernel.template.roots())):
+    if kernel.template is not None and any(v.attr[0] is x for v in loads(kernel.template.roots())):
         return False  # (other programs read it as well)
     only = _only_store(kernel, y)
     if only is None:

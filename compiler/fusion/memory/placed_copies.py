@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Iterable, Mapping, Sequence
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, load, loaded, loads, walk
 from ...lowering.lowered import LoweredStep
 from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
@@ -34,10 +34,10 @@ def without_copies(steps: Sequence[LoweredStep], needed: Iterable[Buffer]) -> li
             fixed.update([s.buffer] if hasattr(s, "base") else [b for b in s.outputs if b is not None])
             continue
         made.setdefault(s.buffer, []).append(k)
-        for b in {v.attr[0] for v in walk([s.value]) if v.op == "load"}:
+        for b in loaded([s.value]):
             read.setdefault(b, []).append(k)
         if s.alone or s.product:
-            fixed.update(v.attr[0] for v in walk([s.value]) if v.op == "load")
+            fixed.update(v.attr[0] for v in loads([s.value]))
             fixed.add(s.buffer)
     gone: set[int] = set()
     for k, s in enumerate(out):
@@ -90,16 +90,14 @@ def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | No
     out: dict[int, LoopNest] = {}
     for k, nest in nests.items():
         at = there(nest.index, nest) if nest.buffer is source else nest.index
-        loads = {
-            v.attr[1]: there(v.attr[1], nest) for v in walk([nest.value]) if v.op == "load" and v.attr[0] is source
-        }
-        if at is None or any(x is None for x in loads.values()):
+        reads = {v.attr[1]: there(v.attr[1], nest) for v in loads([nest.value]) if v.attr[0] is source}
+        if at is None or any(x is None for x in reads.values()):
             return None
 
-        def on_load(b: Buffer, x: Expr, loads: dict = loads) -> Value | None:
-            return load(copy.buffer, loads[x]) if b is source else None
+        def on_load(b: Buffer, x: Expr, reads: dict = reads) -> Value | None:
+            return load(copy.buffer, reads[x]) if b is source else None
 
-        value = Rewriter(on_load=on_load)(nest.value) if loads else nest.value
+        value = Rewriter(on_load=on_load)(nest.value) if reads else nest.value
         origins = tuple(dict.fromkeys((*nest.origins, *copy.origins))) if nest.buffer is source else nest.origins
         out[k] = replace(
             nest, buffer=copy.buffer if nest.buffer is source else nest.buffer, index=at, value=value, origins=origins
@@ -129,12 +127,9 @@ def split_axes(nest: LoopNest) -> LoopNest:
     """The nest with axes split where its indices divide them, if no division is left then."""
     if nest.reduce_op not in _ANY_ORDER or nest.alone or nest.product:
         return nest
-    indices = [
-        nest.index,
-        *(v.attr if v.op == "index" else v.attr[1] for v in walk([nest.value]) if v.op in ("load", "index")),
-    ]
+    indices = [nest.index, *(e for v in walk([nest.value]) if (e := v.position) is not None)]
     hard = [e for e in indices if not is_affine(e)]
-    if not hard or any(v.op == "load" and v.args for v in walk([nest.value])):
+    if not hard or any(v.args for v in loads([nest.value])):
         return nest
     cuts: dict[str, set[int]] = {}
     if not all(_cuts(e, cuts) for e in hard):

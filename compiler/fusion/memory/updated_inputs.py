@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...lowering.ir import Buffer, LoopNest, walk
+from ...lowering.ir import Buffer, LoopNest, has_op, loaded
 from ...lowering.lowered import Extern, LoweredGraph, LoweredStep, View
 from ...ops.raising import KEEP_BYTES, may_raise
 from ..domain import size_hint
@@ -67,7 +67,7 @@ class _Uses:
             if isinstance(s, LoopNest):
                 self.writers.setdefault(s.buffer, []).append(s)
                 self.last_write[s.buffer] = at
-                read = {v.attr[0] for v in walk([s.value]) if v.op == "load"}
+                read = loaded([s.value])
             else:
                 read = {*buffers_read(s)}
                 if isinstance(s, Extern) and any(b is not None and may_alias(s, k) for k, b in enumerate(s.outputs)):
@@ -97,5 +97,5 @@ def _may_fail(s: LoweredStep) -> bool:
     assertion on a GPU.
     """
     if isinstance(s, LoopNest):
-        return not s.on_gpu and any(v.op == "check_index" for v in walk([s.value]))
+        return not s.on_gpu and has_op([s.value], "check_index")
     return isinstance(s, Extern) and may_raise(str(s.op))

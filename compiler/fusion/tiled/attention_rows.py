@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...lowering.ir import Buffer, LoopNest, Value, load, walk
+from ...lowering.ir import Buffer, LoopNest, Value, load, loads
 from ...lowering.lowered import View
 from ...lowering.rewrite import Rewriter, tidy
 from ...symbolic.expr import Expr, as_expr
@@ -93,12 +93,12 @@ def _reductions(finder: Finder, product: Buffer) -> list[LoopNest]:
 
 def _follows(nest: LoopNest, b: Buffer, known: dict[Buffer, RowResult], ranges: dict[str, tuple]) -> RowResult | None:
     """An element-wise nest that reads `b`, where it reads what is known of the same row alone."""
-    loads = [v for v in walk([nest.value]) if v.op == "load"]
-    e = next((v.attr[1] for v in loads if v.attr[0] is b), None)
-    if e is None or any(v.args or v.attr[0] not in known for v in loads):
+    reads = loads([nest.value])
+    e = next((v.attr[1] for v in reads if v.attr[0] is b), None)
+    if e is None or any(v.args or v.attr[0] not in known for v in reads):
         return None
     m = inverse(nest.domain, e, known[b].index, ranges)
-    if m is None or any(tidy(v.attr[1].subs(m), ranges) is not known[v.attr[0]].index for v in loads):
+    if m is None or any(tidy(v.attr[1].subs(m), ranges) is not known[v.attr[0]].index for v in reads):
         return None
     value = Rewriter(lambda e: tidy(e.subs(m), ranges), lambda x, _: known[x].value)(nest.value)
     return RowResult(nest, tidy(nest.index.subs(m), ranges), value)

@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Stage, Value, acc, cast, load, round_to, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Stage, Value, acc, cast, load, loads, round_to, walk
 from ...lowering.lowered import Extern, LoweredStep, View
 from ...lowering.rewrite import Rewriter, mapped, tidy, with_operands
 from ...lowering.templates import Contraction, InnerProduct, Softmax, WeightedSum
@@ -161,7 +161,7 @@ def _built(finder: Finder, kind: Kind, bundle: Bundle, results: set[Buffer | Non
         out = found.step.outputs[0]
         assert out is not None
         buffer, at, value, bundle.place, followers = finder.followers(found, out, found.ranges(), name)
-        if any(v.op == "load" and _memory(finder, v.attr[0]) in results for v in walk([value])):
+        if any(_memory(finder, v.attr[0]) in results for v in loads([value])):
             # what follows two chains would be in both, and each wait for the other
             buffer, at, followers = out, tidy(found.index, found.ranges()), []
             value = round_to(acc(name, torch.float32), out.dtype)
@@ -243,7 +243,7 @@ def _numbers_of_rows(
     """
     assert found.numbers is not None
     rows = row_results(finder, found.numbers, found.ranges())
-    reads = tuple(dict.fromkeys(v.attr[0] for v in walk(values) if v.op == "load"))
+    reads = tuple(dict.fromkeys(v.attr[0] for v in loads(values)))
     tried = Template(found.step.op, reads, {}, results, reason="attention")
     dead = {id(s) for s in finder.superfluous([*gone, *(r.nest for r in rows.values())], tried)}
     return [

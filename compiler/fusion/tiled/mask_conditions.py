@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 import torch
 
-from ...lowering.ir import Value, cast, const, make, prim
+from ...lowering.ir import Value, cast, const, is_const, make, prim
 from ...lowering.rewrite import mapped
 
 __all__ = ["normal_form", "negated"]
@@ -41,10 +41,6 @@ def negated(c: Value) -> Value:
     if c.op in ("logical_and", "logical_or"):  # (what holds of tiles is read off terms that all hold)
         return prim("logical_or" if c.op == "logical_and" else "logical_and", *map(negated, c.args))
     return c.args[0] if c.op == "logical_not" and c.args[0].dtype == torch.bool else prim("logical_not", c)
-
-
-def _is(v: Value, number: float) -> bool:
-    return v.op == "const" and v.attr == number
 
 
 def _condition(v: Value, keep: Callable[[float], bool]) -> Value | None:
@@ -115,7 +111,7 @@ def _sum(v: Value, args: tuple[Value, ...]) -> Value | None:
     for x, y in (args, args[::-1]):
         if _masks(y):
             seen, number, low = y.args
-            return _choice(seen, x if _is(number, 0) else _rewritten(v, (x, number)), low)
+            return _choice(seen, x if is_const(number, 0) else _rewritten(v, (x, number)), low)
     return None
 
 
@@ -129,7 +125,7 @@ def _scaled(v: Value, args: tuple[Value, ...]) -> Value | None:
 
 
 def _masks(v: Value) -> bool:
-    return v.op == "where" and _is(v.args[2], -math.inf)
+    return v.op == "where" and is_const(v.args[2], -math.inf)
 
 
 # operator -> what it becomes, None where it stays; those of conditions alone come first
@@ -165,8 +161,8 @@ def _converted(x: Value, dtype: torch.dtype, attr: Any = None) -> Value:
 
 def _choice(c: Value, a: Value, b: Value) -> Value:
     """where(c, a, b) with -inf last, or 0."""
-    if _is(a, -math.inf) or _is(a, 0) and b.op != "const":
+    if is_const(a, -math.inf) or is_const(a, 0) and b.op != "const":
         c, a, b = negated(c), b, a
-    if _is(b, -math.inf) and a.op == "where" and _is(a.args[2], -math.inf):
+    if is_const(b, -math.inf) and a.op == "where" and is_const(a.args[2], -math.inf):
         return prim("where", prim("logical_and", c, a.args[0]), a.args[1], b)
     return prim("where", c, a, b)

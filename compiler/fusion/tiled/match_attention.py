@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, cast, const, index, load, prim, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, cast, const, has_op, index, load, loads, prim, walk
 from ...lowering.lowered import Extern, View
 from ...lowering.ref import contiguous_strides, is_one
 from ...lowering.rewrite import Rewriter, tidy
@@ -78,7 +78,7 @@ def _fits(finder: Finder, found: Match, always: bool) -> bool:
         and all(x.dtype in DTYPES for x in (q, k, v))
         and (q.dtype != torch.float32 or always or 2.0 * math.prod(sizes) * sum(widths) <= FEW_FLOPS_IN_FULL)
         and sizes[-1] >= LEAST_KEYS
-        and not any(x.op == "check_index" for x in walk(values))
+        and not has_op(values, "check_index")
     )
 
 
@@ -93,9 +93,7 @@ def _second_product(finder: Finder, s: Extern) -> Match:
     ranges = {a.symbol.name: (0, a.size) for a in nest.domain}
     x, empty, weight = _softmax(finder, nest, ranges)
     score = finder.scores(x, ranges)
-    for first in dict.fromkeys(
-        w for w in walk([score]) if w.op == "load" and not w.args and makes_scores(finder.made.get(w.attr[0]))
-    ):
+    for first in dict.fromkeys(w for w in loads([score]) if not w.args and makes_scores(finder.made.get(w.attr[0]))):
         try:
             return _between(finder, nest, score, first, s, empty, weight)
         except NoMatch:

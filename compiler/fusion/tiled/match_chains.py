@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, load, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, has_op, load, loads, walk
 from ...lowering.lowered import Extern, View
 from ...lowering.rewrite import Rewriter, tidy
 from ...ops.tile_sizes import DTYPES, WIDEST, fills
@@ -113,7 +113,7 @@ def _meets_narrow(finder: Finder, b: Buffer) -> bool:
         if any(_made_narrow(finder, x) for x in here):
             return True
         nests = [finder.maker(x) for x in here if finder.leads(x)]
-        here = {v.attr[0] for n in nests if n is not None for v in walk([n.value]) if v.op == "load"} - seen
+        here = {v.attr[0] for n in nests if n is not None for v in loads([n.value])} - seen
         seen |= here
     return False
 
@@ -171,4 +171,4 @@ def _fits(finder: Finder, chain: Match) -> bool:
         size_hint(chain.keys.size, hints),
         numel_hint([a.size for a in chain.batch], hints),
     )
-    return fills(batch, rows, keys) and not any(x.op == "check_index" for x in walk([factor]))
+    return fills(batch, rows, keys) and not has_op([factor], "check_index")

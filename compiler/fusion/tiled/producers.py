@@ -7,7 +7,7 @@ from typing import Any, Callable, Protocol, Sequence
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, load, make, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, has_op, load, loads, make, walk
 from ...lowering.lowered import Extern, LoweredStep, View
 from ...lowering.ref import is_one
 from ...lowering.rewrite import Rewriter, is_affine, positions, tidy, value_at
@@ -174,7 +174,7 @@ class Finder:
             and s.reduce_op is None
             and not s.alone
             and not s.product
-            and not any(x.op == "check_index" for x in walk([s.value]))
+            and not has_op([s.value], "check_index")
         ):
             return s
         return None
@@ -230,7 +230,7 @@ class Finder:
             elif isinstance(s, Extern):
                 known = makes_scores(s)
             elif isinstance(s, LoopNest) and s.reduce_op is None and not s.alone and depth < LONGEST:
-                known = any(self.leads(v.attr[0], depth + 1) for v in walk([s.value]) if v.op == "load")
+                known = any(self.leads(v.attr[0], depth + 1) for v in loads([s.value]))
             else:
                 known = False
             self._leads[b] = known
@@ -308,10 +308,8 @@ class Finder:
         reads = [v for v in values if v.op == "load"]
         along: dict[int, set[str]] = {}  # of each value: "r" where it differs from key to key, "m" from row to row
         for v in values:
-            names = (v.attr[1] if v.op == "load" else v.attr).symbol_names() if v.op in ("load", "index") else ()
-            along[v.id] = {n[0] for n in names if n == KEY.name or n.startswith("m")}.union(
-                *(along[x.id] for x in v.args)
-            )
+            own = {n[0] for n in v.symbols if n == KEY.name or n.startswith("m")}
+            along[v.id] = own.union(*(along[x.id] for x in v.args))
         if not reads or not along[new.id]:  # (none: once for a program)
             return len(values) <= INDEX_ONLY
         if any(v.op in _COSTLY for v in values):
@@ -323,9 +321,7 @@ class Finder:
 
     def _joins(self, b: Buffer, new: Value) -> bool:
         """Whether what the result meets is computed where it does."""
-        return (
-            len(self.readers.get(b, ())) == 1 and b not in self.needed and sum(v.op == "load" for v in walk([new])) <= 2
-        )
+        return len(self.readers.get(b, ())) == 1 and b not in self.needed and len(loads([new])) <= 2
 
     def followers(
         self, parts: Result, out: Buffer, ranges: dict[str, tuple], made: str = "mixed"
@@ -347,7 +343,7 @@ class Finder:
                 or self.producer(load(nest.buffer, nest.index)) is None
             ):
                 break
-            reads = {v for v in walk([nest.value]) if v.op == "load"}
+            reads = {v for v in loads([nest.value])}
             mine = [v for v in reads if v.attr[0] is buffer]
             if len(mine) != 1 or mine[0].args or len(reads) > 3 or mul_all([a.size for a in nest.domain]) is not total:
                 break
@@ -366,7 +362,7 @@ def made_by(s: LoweredStep) -> list[Buffer]:
 
 def read_by(s: LoweredStep) -> list[Buffer]:
     return list(
-        dict.fromkeys(v.attr[0] for v in walk([s.value]) if v.op == "load")
+        dict.fromkeys(v.attr[0] for v in loads([s.value]))
         if isinstance(s, LoopNest)
         else dict.fromkeys(buffers_read(s))
     )

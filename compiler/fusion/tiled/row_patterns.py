@@ -12,7 +12,7 @@ from typing import Union
 
 import torch
 
-from ...lowering.ir import Value, acc, const, prim, walk
+from ...lowering.ir import Value, acc, const, is_const, prim, symbols_of
 from .producers import Finder, NoMatch
 
 __all__ = ["NUMBERS", "number_of_row", "softmax_of"]
@@ -116,13 +116,7 @@ def _is_of_row(finder: Finder, found: dict[str, Value], ranges: dict[str, tuple]
     """Whether a shift is the same for all keys that are summed."""
     if "shift" not in found:
         return True
-    return _axes(finder.peeled(found["shift"], ranges)) <= _axes(finder.peeled(found["sum"], ranges))
-
-
-def _axes(v: Value) -> set[str]:
-    """The axes that a value is another along."""
-    read = [x.attr[1] if x.op == "load" else x.attr for x in walk([v]) if x.op in ("load", "index")]
-    return {name for e in read for name in e.symbol_names()}
+    return symbols_of([finder.peeled(found["shift"], ranges)]) <= symbols_of([finder.peeled(found["sum"], ranges)])
 
 
 def _match(
@@ -151,4 +145,4 @@ def _match(
             for p, x in zip(args, v.args, strict=True):
                 known = _match(finder, p, x, ranges, known) if known is not None else None
             return known
-    return found if v.op == "const" and v.attr == pattern else None
+    return found if is_const(v, pattern) else None

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 import torch
 
 from ...symbolic.expr import Expr, as_expr
-from ..ir import Buffer, LoopNest, Value, cast, const, index, prim, walk
+from ..ir import Buffer, LoopNest, Value, cast, const, has_op, index, prim, walk
 from ..context import Lowering
 from ..rule_table import NoRule, rule
 from ..buffer_strides import memory_order, strides_of
@@ -157,7 +157,7 @@ def _before_it_is_stored(lo: Lowering, x: Ref) -> Ref:
             or nest.product
             or nest.alone
             or any(nest.index.coeff(a.symbol.name) is None for a in nest.axes)
-            or any(v.op == "check_index" for v in walk([nest.value]))
+            or has_op([nest.value], "check_index")
         ):
             return None
         nonlocal room

@@ -3,11 +3,11 @@ memory. What verifiers check of the loop IR (lowering/verify_loops.py) can be se
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterator
 
 from ...fusion.domain import size_hint
 from ...fusion.schedule import Alloc, Extern, Launch, Schedule, View
-from ...lowering.ir import Buffer, walk
+from ...lowering.ir import Buffer, loads
 from ...lowering.verify_loops import index_range, span, unmasked
 from ...symbolic.simplify import bounds
 
@@ -48,22 +48,17 @@ def _of_kernel(k: Any) -> Iterator[tuple[str, Buffer, Any, str, tuple[int, int] 
         sizes = {**outer, **{a.symbol.name: size_hint(a.size, k.hints) for a in stage.axes}}
         roots = stage.roots()
         strict = unmasked(roots)
-        loads = [("reads", *v.attr, v.id in strict) for v in _loads(roots)]
-        stores = [("writes", s.buffer, s.index, True) for s in stage.stores]
-        for way, b, index, always in (*loads, *stores):
+        reads = [("reads", *v.attr, v.id in strict) for v in loads(roots)]
+        writes = [("writes", s.buffer, s.index, True) for s in stage.stores]
+        for way, b, index, always in (*reads, *writes):
             key = (way, b.name, str(index))
             if key not in seen:
                 seen.add(key)
                 yield way, b, index, *_verdict(k, b, index, sizes, always)
     if k.template is not None:
-        for b, index in dict.fromkeys(v.attr[:2] for v in _loads(k.template.roots())):
+        for b, index in dict.fromkeys(v.attr[:2] for v in loads(k.template.roots())):
             if ("reads", b.name, str(index)) not in seen:
                 yield "reads", b, index, "tiled", None
-
-
-def _loads(roots: Any) -> list[Any]:
-    values: Iterable[Any] = walk(list(roots))
-    return [v for v in values if v.op == "load"]
 
 
 def _verdict(k: Any, b: Buffer, index: Any, sizes: dict[str, int], always: bool) -> tuple[str, tuple[int, int] | None]:

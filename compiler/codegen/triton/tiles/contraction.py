@@ -13,9 +13,9 @@ from typing import Iterable
 
 import torch
 
-from ....lowering.ir import Axis, Kernel, Stage, Value, walk
+from ....lowering.ir import Axis, Kernel, Stage, Value, has_op, symbols_of, walk
 from ....lowering.templates import Contraction, InnerProduct, WeightedSum
-from ....symbolic.expr import ZERO, symbol
+from ....symbolic.expr import symbol
 from .plans import held
 from ..dtypes import ttype
 from ..layout import GpuTarget, Layout
@@ -76,17 +76,8 @@ class ContractionPrinter(RowTiles):
 
     def _of_tile(self, v: Value) -> bool:
         """Whether a value is another for each row and key."""
-        values = walk([v])
-        over = {
-            n
-            for x in values
-            for n in (x.attr[1] if x.op == "load" else x.attr if x.op == "index" else ZERO).symbol_names()
-        }
-        return (
-            any(x.op == "acc" for x in values)
-            or self.t.keys.symbol.name in over
-            and any(a.symbol.name in over for a in self.t.rows)
-        )
+        over = symbols_of([v])
+        return has_op([v], "acc") or self.t.keys.symbol.name in over and any(a.symbol.name in over for a in self.t.rows)
 
     # ---- tiles of operands
     def _columns(self, axes: Iterable[Axis], letter: str = "d", across: str = "[None, :]") -> list[str]:

@@ -76,7 +76,7 @@ def looked_through(conditions: Iterable[Value], t: Any) -> list[Value]:
     def is_cheap(c: Value) -> bool:
         over: set[str] = set()
         for v in walk([c]):
-            names = (v.attr[1] if v.op == "load" else v.attr if v.op == "index" else ZERO).symbol_names()
+            names = v.symbols
             if (
                 v.op in _DEAR
                 or v.args

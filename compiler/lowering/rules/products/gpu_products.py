@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ....symbolic.expr import Expr, as_expr
-from ...ir import Buffer, LoopNest, Value, const, index, make, prim, walk
+from ...ir import Buffer, LoopNest, Value, const, index, loads, make, prim, walk
 from ...context import Lowering
 from ...promote import operand
 from ...ref import Ref, dim_symbol, is_one, numel, ranges_of, ref_of_buffer, remap, same, strided
@@ -149,7 +149,7 @@ def _computed(lo: Lowering, b: Ref) -> Ref:
     made = _made(lo)
     ranges = ranges_of(b.shape)
     value = b.value
-    while any(v.op == "load" and v.attr[0] in made for v in walk([value])):
+    while any(v.attr[0] in made for v in loads([value])):
         value = Rewriter(on_load=lambda buffer, e: _piece_at(made[buffer], e, ranges) if buffer in made else None)(
             value
         )
@@ -238,7 +238,7 @@ def _bytes_behind(lo: Lowering, b: Ref) -> float:
     """The bytes that a matrix is computed from, element by element, for each of its own; a value for each column (a
     scale) does not count.
     """
-    if all(v.attr[0].kind in ("input", "constant") for v in walk([b.value]) if v.op == "load"):
+    if all(v.attr[0].kind in ("input", "constant") for v in loads([b.value])):
         return 1.0  # (a weight as it is)
     made = _made(lo)
     leaves: dict[Buffer, int] = {}
