@@ -15,22 +15,11 @@ __all__ = ["Preload"]
 
 _AFTER_REPLY = 0.05  # seconds
 # What a first compilation imports by itself, beside the stages of the pipeline.
-_MODULES = (
-    "compiler.frontend.hook",
-    "compiler.autograd.bridge",
-    "compiler.codegen.triton.print_kernel",
-    "compiler.graph.aten_interpreter",
-    "compiler.guards.probe",
-    "compiler.guards.watch_probe",
-    "compiler.lowering.promote",
-    "compiler.lowering.rules",
-    "compiler.native.build",
-    "compiler.report.builder",
-    "compiler.report.environment",
-    "kernel_magics.again",
-    "kernel_magics.render.html",
-    "kernel_magics.render.svg",
-    "kernel_magics.where",
+_MODULES = tuple(
+    """compiler.frontend.hook compiler.autograd.bridge compiler.codegen.triton.print_kernel
+    compiler.graph.aten_interpreter compiler.guards.probe compiler.guards.watch_probe compiler.lowering.promote
+    compiler.lowering.rules compiler.native.build compiler.report.builder compiler.report.environment
+    kernel_magics.again kernel_magics.render.html kernel_magics.render.svg kernel_magics.where""".split()
 )
 
 

@@ -21,16 +21,7 @@ _OURS = tuple({_PACKAGE, os.path.realpath(os.path.dirname(_PACKAGE)) + os.sep})
 
 # Files of tcompile whose functions call the user's code; what others call (importlib, subprocess, torch.fx) is
 # compilation.
-_DISPATCH = (
-    "engine.py",
-    "hook.py",
-    "frame_hook.py",
-    "dispatch.py",
-    "cell.py",
-    "session.py",
-    "module_wrapper.py",
-    "api.py",
-)
+_DISPATCH = tuple("engine.py hook.py frame_hook.py dispatch.py cell.py session.py module_wrapper.py api.py".split())
 
 
 def _is_ours(code: CodeType) -> bool:

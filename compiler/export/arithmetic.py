@@ -50,36 +50,8 @@ _POWERS = frozenset(("pow", "ipow", "rpow"))
 _SHIFTS = frozenset(("lshift", "ilshift", "rlshift"))
 _PRODUCTS = frozenset(("mul", "imul", "rmul", "multiply"))
 _SUMS = frozenset(
-    (
-        "add",
-        "iadd",
-        "radd",
-        "sub",
-        "isub",
-        "rsub",
-        "neg",
-        "pos",
-        "abs",
-        "invert",
-        "invert_",
-        "rshift",
-        "irshift",
-        "and",
-        "or",
-        "xor",
-        "iand",
-        "ior",
-        "ixor",
-        "floordiv",
-        "ifloordiv",
-        "rfloordiv",
-        "mod",
-        "imod",
-        "rmod",
-        "truediv",
-        "itruediv",
-        "rtruediv",
-    )
+    """add iadd radd sub isub rsub neg pos abs invert invert_ rshift irshift and or xor iand ior ixor floordiv ifloordiv
+    rfloordiv mod imod rmod truediv itruediv rtruediv""".split()
 )
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "not", "contains", "index"))
 _SELECTING = frozenset(("max", "min", "median", "nanmedian"))  # give values and indices where they are told a dimension

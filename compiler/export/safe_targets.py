@@ -29,61 +29,14 @@ __all__ = [
 ]
 
 _OPERATORS = frozenset(
-    (
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "floordiv",
-        "mod",
-        "pow",
-        "matmul",
-        "and_",
-        "or_",
-        "xor",
-        "lshift",
-        "rshift",
-        "neg",
-        "pos",
-        "invert",
-        "abs",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "getitem",
-        "setitem",
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "ifloordiv",
-        "imod",
-        "ipow",
-        "imatmul",
-        "iand",
-        "ior",
-        "ixor",
-        "ilshift",
-        "irshift",
-        "not_",
-        "index",
-        "contains",
-    )
+    """add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos invert abs eq ne lt le gt ge
+    getitem setitem iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift not_ index
+    contains""".split()
 )
 _PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag", "shape", "data"))
 _STATE = frozenset(
-    (
-        "_set_grad_enabled",
-        "set_autocast_enabled",
-        "set_autocast_dtype",
-        "set_autocast_cache_enabled",
-        "autocast_increment_nesting",
-        "autocast_decrement_nesting",
-        "clear_autocast_cache",
-    )
+    """_set_grad_enabled set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled autocast_increment_nesting
+    autocast_decrement_nesting clear_autocast_cache""".split()
 )
 # Where functions on tensors live. Python functions of these modules are torch's composites; nothing there reads files
 # or code.

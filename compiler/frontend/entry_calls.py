@@ -20,33 +20,9 @@ __all__ = ["EntryCall", "GraphCall", "CallState", "PLAIN_REST", "may_have_effect
 
 PLAIN_REST = "what follows a break runs as plain Python"  # why_not of code that no entry was made for
 
-_PURE = (
-    "LOAD_",
-    "STORE_FAST",
-    "RETURN_",
-    "POP_",
-    "PUSH_NULL",
-    "COPY",
-    "SWAP",
-    "COMPARE_",
-    "CONTAINS_",
-    "IS_OP",
-    "JUMP_",
-    "BUILD_",
-    "UNPACK_",
-    "UNARY_",
-    "BINARY_",
-    "TO_BOOL",
-    "FORMAT_",
-    "CONVERT_",
-    "LIST_",
-    "RESUME",
-    "NOP",
-    "CACHE",
-    "EXTENDED_ARG",
-    "MAKE_CELL",
-    "NOT_TAKEN",
-    "RERAISE",
+_PURE = tuple(
+    """LOAD_ STORE_FAST RETURN_ POP_ PUSH_NULL COPY SWAP COMPARE_ CONTAINS_ IS_OP JUMP_ BUILD_ UNPACK_ UNARY_ BINARY_
+    TO_BOOL FORMAT_ CONVERT_ LIST_ RESUME NOP CACHE EXTENDED_ARG MAKE_CELL NOT_TAKEN RERAISE""".split()
 )
 
 

@@ -22,17 +22,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
 _OWN = ("<tcompile", "<eval_with_key>")  # entries, host plans and captured graphs: the compiler's own output
 _SET_UP = frozenset(
-    (
-        "__init__",
-        "__new__",
-        "__init_subclass__",
-        "__setattr__",
-        "__delattr__",
-        "__getattr__",
-        "__repr__",
-        "__str__",
-        "__del__",
-    )
+    """__init__ __new__ __init_subclass__ __setattr__ __delattr__ __getattr__ __repr__ __str__ __del__""".split()
 )
 _LOOK = 16  # elements of a container that are looked at
 

@@ -34,17 +34,7 @@ _MAKES = frozenset(
     set_num_threads get_num_threads set_printoptions set_float32_matmul_precision use_deterministic_algorithms load save
     """.split()
 )  # functions of torch that make tensors from plain values, or set something
-_PLACES = (
-    "nn.init",
-    "utils",
-    "random",
-    "serialization",
-    "hub",
-    "cuda",
-    "backends",
-    "version",
-    "distributed",
-)
+_PLACES = tuple("nn.init utils random serialization hub cuda backends version distributed".split())
 _COMPUTES = frozenset("sum max min abs pow round sorted divmod eval exec map filter all any __build_class__".split())
 _METHODS = frozenset(
     """

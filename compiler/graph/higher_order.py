@@ -276,45 +276,9 @@ class CondCall(HigherOrderCall):
 
 
 _MAY_FAIL = frozenset(
-    (
-        "embedding",
-        "index_select",
-        "gather",
-        "take",
-        "take_along_dim",
-        "index_add",
-        "index_copy",
-        "scatter",
-        "scatter_add",
-        "cholesky",
-        "inv",
-        "inverse",
-        "solve",
-        "one_hot",
-        "embedding_bag",
-        "nll_loss",
-        "cross_entropy",
-        "multinomial",
-        "bernoulli",
-        "dropout",
-        "rrelu",
-        "alpha_dropout",
-        "feature_dropout",
-        "lstsq",
-        "eigh",
-        "eig",
-        "svd",
-        "qr",
-        "lu",
-        "bincount",
-        "getitem",
-        "index_put",
-        "floor_divide",
-        "remainder",
-        "fmod",
-        "mod",
-        "floordiv",
-    )
+    """embedding index_select gather take take_along_dim index_add index_copy scatter scatter_add cholesky inv inverse
+    solve one_hot embedding_bag nll_loss cross_entropy multinomial bernoulli dropout rrelu alpha_dropout feature_dropout
+    lstsq eigh eig svd qr lu bincount getitem index_put floor_divide remainder fmod mod floordiv""".split()
 )
 _RANDOM = ("rand", "normal", "poisson", "exponential", "uniform", "random", "log_normal", "cauchy", "geometric")
 

@@ -45,46 +45,15 @@ from .weak import Weak, bare_code, reference, weakly
 
 __all__ = ["Guard", "TensorSpec", "FunctionSpec", "GuardFailure", "KINDS", "STATE_FIELDS"]
 
-KINDS = (
-    "ID",
-    "TYPE",
-    "EQUALS",
-    "LEN",
-    "DICT_KEYS",
-    "LACKS",
-    "HASATTR",
-    "TENSOR",
-    "INT_SYMBOL",
-    "FLOAT",
-    "PREDICATE",
-    "ALIAS",
-    "NO_ALIAS",
-    "NO_OVERLAP",
-    "STATE",
-    "CODE",
-    "FUNCTION",
-    "CLASS",
-    "WEAK_ID",
+KINDS = tuple(
+    """ID TYPE EQUALS LEN DICT_KEYS LACKS HASATTR TENSOR INT_SYMBOL FLOAT PREDICATE ALIAS NO_ALIAS NO_OVERLAP STATE CODE
+    FUNCTION CLASS WEAK_ID""".split()
 )
 
 # What STATE guards may hold; `compiler/guards/state.py` reads the present values.
-STATE_FIELDS = (
-    "grad_mode",
-    "inference_mode",
-    "autocast",
-    "deterministic",
-    "default_dtype",
-    "default_device",
-    "torch_function",
-    "functorch",
-    "tracing",
-    "num_threads",
-    "matmul_precision",
-    "anomaly",
-    "saved_tensor_hooks",
-    "decimal",
-    "break_errors",
-    "abstract_classes",
+STATE_FIELDS = tuple(
+    """grad_mode inference_mode autocast deterministic default_dtype default_device torch_function functorch tracing
+    num_threads matmul_precision anomaly saved_tensor_hooks decimal break_errors abstract_classes""".split()
 )
 
 

@@ -58,16 +58,9 @@ __all__ = [
 
 # What any capture may have relied on. Not among them: matmul_precision (190 ns to read), which matters to code that
 # computes matrix products by itself, not where torch's kernels are called; num_threads; anomaly.
-DEFAULT_FIELDS = (
-    "grad_mode",
-    "inference_mode",
-    "autocast",
-    "deterministic",
-    "default_dtype",
-    "default_device",
-    "torch_function",
-    "functorch",
-    "tracing",
+DEFAULT_FIELDS = tuple(
+    """grad_mode inference_mode autocast deterministic default_dtype default_device torch_function functorch
+    tracing""".split()
 )
 
 FOUND = "importlib.util.find_spec:"  # a field, with the module's name behind it

@@ -68,16 +68,8 @@ FLOAT8 = frozenset((torch.float8_e4m3fn, torch.float8_e5m2))  # a GPU's kernels 
 OUT_VARIANTS = frozenset(("mm", "bmm", "addmm", "baddbmm"))
 # Operators that allocate for themselves and whose results are known to share no memory with anything.
 FRESH = frozenset(
-    (
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention",
-        "convolution",
-        "native_dropout",
-        "dropout_attention",
-        "dropout_attention_backward",
-        "_grouped_mm",
-    )
+    """_scaled_dot_product_cudnn_attention _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
+    convolution native_dropout dropout_attention dropout_attention_backward _grouped_mm""".split()
 )
 
 # Where operators take a mask that is added to scores: attention, whose kernels take operands of any strides between

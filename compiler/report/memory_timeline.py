@@ -15,51 +15,12 @@ __all__ = ["at_least", "eager_live", "plan_live", "runs_backward", "thinned"]
 
 _POINTS = 160  # of a curve that is kept
 
-_VIEWS = {
-    "view",
-    "view_as",
-    "reshape",
-    "reshape_as",
-    "transpose",
-    "swapaxes",
-    "t",
-    "T",
-    "mT",
-    "permute",
-    "movedim",
-    "expand",
-    "expand_as",
-    "unsqueeze",
-    "squeeze",
-    "select",
-    "slice",
-    "narrow",
-    "chunk",
-    "split",
-    "unbind",
-    "unflatten",
-    "flatten",
-    "diagonal",
-    "detach",
-    "contiguous",
-    "getitem",
-    "__getitem__",
-    "alias",
-    "as_strided",
-    "view_as_real",
-    "view_as_complex",
-    "real",
-    "imag",
-    "to",
-    "requires_grad_",
-    "broadcast_to",
-    "swapdims",
-    "unfold",
-    "tensor_split",
-    "hsplit",
-    "vsplit",
-    "ravel",
-}
+_VIEWS = set(
+    """view view_as reshape reshape_as transpose swapaxes t T mT permute movedim expand expand_as unsqueeze squeeze
+    select slice narrow chunk split unbind unflatten flatten diagonal detach contiguous getitem __getitem__ alias
+    as_strided view_as_real view_as_complex real imag to requires_grad_ broadcast_to swapdims unfold tensor_split hsplit
+    vsplit ravel""".split()
+)
 _MAYBE_COPIES = {
     "reshape",
     "reshape_as",

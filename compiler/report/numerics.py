@@ -29,18 +29,7 @@ _MOST_NODES = 400
 _MOST_BYTES = 1 << 30  # of values that are looked at, all at once
 _DRAWN = "these are random numbers: what follows is computed from the same ones"
 _FOLLOWS = "it follows from random numbers that are too large to be kept"
-_RANDOM = (
-    "rand",
-    "dropout",
-    "bernoulli",
-    "normal",
-    "multinomial",
-    "philox",
-    "keep_bits",
-    "uniform",
-    "exponential",
-    "poisson",
-)
+_RANDOM = tuple("rand dropout bernoulli normal multinomial philox keep_bits uniform exponential poisson".split())
 
 
 def check_graph(aten: AtenGraph, inputs: Sequence[Any], opts: Options, number: int | None = None) -> list[NumericError]:

@@ -39,101 +39,17 @@ _TAKES_TENSORS = frozenset(
 
 # Translated with another meaning, or with results that are another choice among equals.
 _DIFFERENT = frozenset(
-    (
-        "argsort",
-        "argpartition",
-        "partition",
-        "eig",
-        "eigh",
-        "eigvals",
-        "eigvalsh",
-        "svd",
-        "qr",
-        "lstsq",
-        "unique",
-        "nonzero",
-        "argwhere",
-        "flatnonzero",
-        "extract",
-        "compress",
-        "where1",
-        "tolist",
-        "item",
-        "bincount",
-        "histogram",
-        "histogram2d",
-        "histogramdd",
-        "resize",
-        "fill",
-        "put",
-        "copyto",
-        "putmask",
-        "place",
-        "put_along_axis",
-        "fill_diagonal",
-        "array_equal",
-        "array_equiv",
-        "allclose",
-        "vander",
-        "corrcoef",
-        "cov",
-        "result_type",
-        "promote_types",
-        "can_cast",
-        "issubdtype",
-        "finfo",
-        "iinfo",
-        "dtype",
-        "save",
-        "ix_",
-        "r_",
-        "c_",
-        "s_",
-        "mgrid",
-        "ogrid",
-        "index_exp",
-        "isclose",
-        "empty_like",
-        "view",
-        "base",
-        "flags",
-        "iscomplexobj",
-        "isrealobj",
-        "isscalar",
-        "unwrap",
-        "gradient",
-        "round_",
-        "ldexp",
-        "frexp",
-        "modf",
-        "divmod",
-        "__divmod__",
-        "__rdivmod__",
-        "mode",
-        "broadcast_shapes",
-        "shape",
-        "ndim",
-        "size",
-        "flat",
-        "sort",
-    )
+    """argsort argpartition partition eig eigh eigvals eigvalsh svd qr lstsq unique nonzero argwhere flatnonzero extract
+    compress where1 tolist item bincount histogram histogram2d histogramdd resize fill put copyto putmask place
+    put_along_axis fill_diagonal array_equal array_equiv allclose vander corrcoef cov result_type promote_types can_cast
+    issubdtype finfo iinfo dtype save ix_ r_ c_ s_ mgrid ogrid index_exp isclose empty_like view base flags iscomplexobj
+    isrealobj isscalar unwrap gradient round_ ldexp frexp modf divmod __divmod__ __rdivmod__ mode broadcast_shapes shape
+    ndim size flat sort""".split()
 )
 _ALSO = frozenset(("sort",))  # a function, while the method sorts in place
 _INTEGER_DIVISION = frozenset(
-    (
-        "floor_divide",
-        "remainder",
-        "mod",
-        "fmod",
-        "__floordiv__",
-        "__rfloordiv__",
-        "__mod__",
-        "__rmod__",
-        "__ifloordiv__",
-        "__imod__",
-        "gcd",
-        "lcm",
-    )
+    """floor_divide remainder mod fmod __floordiv__ __rfloordiv__ __mod__ __rmod__ __ifloordiv__ __imod__ gcd
+    lcm""".split()
 )
 _POWERS = frozenset(("power", "float_power", "__pow__", "__rpow__", "__ipow__"))
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
@@ -273,59 +189,10 @@ def _wrap_constant(m: Machine, shown: str, value: Any) -> Any:
 
 
 _OF_CONSTANTS = frozenset(
-    (
-        "array",
-        "asarray",
-        "arange",
-        "zeros",
-        "ones",
-        "full",
-        "eye",
-        "identity",
-        "linspace",
-        "logspace",
-        "geomspace",
-        "tri",
-        "hanning",
-        "hamming",
-        "blackman",
-        "kaiser",
-        "bartlett",
-        "tile",
-        "repeat",
-        "prod",
-        "sum",
-        "cumsum",
-        "concatenate",
-        "stack",
-        "meshgrid",
-        "indices",
-        "isscalar",
-        "promote_types",
-        "result_type",
-        "issubdtype",
-        "can_cast",
-        "broadcast_shapes",
-        "prod",
-        "max",
-        "min",
-        "argsort",
-        "argmax",
-        "argmin",
-        "isclose",
-        "allclose",
-        "array_equal",
-        "cumprod",
-        "diff",
-        "dot",
-        "outer",
-        "transpose",
-        "ravel",
-        "reshape",
-        "sqrt",
-        "round",
-        "around",
-    )
+    """array asarray arange zeros ones full eye identity linspace logspace geomspace tri hanning hamming blackman kaiser
+    bartlett tile repeat prod sum cumsum concatenate stack meshgrid indices isscalar promote_types result_type
+    issubdtype can_cast broadcast_shapes prod max min argsort argmax argmin isclose allclose array_equal cumprod diff
+    dot outer transpose ravel reshape sqrt round around""".split()
 )
 
 

@@ -18,42 +18,10 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-_NAMES = (
-    "sqrt",
-    "cbrt",
-    "square",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sin",
-    "cos",
-    "tan",
-    "tanh",
-    "arctan",
-    "arctan2",
-    "ceil",
-    "floor",
-    "trunc",
-    "rint",
-    "absolute",
-    "negative",
-    "sign",
-    "power",
-    "maximum",
-    "minimum",
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "floor_divide",
-    "remainder",
-    "isnan",
-    "isinf",
-    "isfinite",
+_NAMES = tuple(
+    """sqrt cbrt square exp exp2 expm1 log log2 log10 log1p sin cos tan tanh arctan arctan2 ceil floor trunc rint
+    absolute negative sign power maximum minimum add subtract multiply divide floor_divide remainder isnan isinf
+    isfinite""".split()
 )
 
 

@@ -19,21 +19,8 @@ __all__ = ["CAUSES", "Cause", "ALLOWED_BY_FULLGRAPH", "make_graph_break"]
 # which object Python chose by values of tensors, what an iterator from outside gives, a setting of torch, a first
 # import, a collective that a cell's own lines reach, and an exception that leaves the function.
 ALLOWED_BY_FULLGRAPH = frozenset(
-    (
-        "tensor_hook",
-        "storage",
-        "tensor_data",
-        "parameter",
-        "inference_mode",
-        "module_construction",
-        "address",
-        "choice",
-        "iterator",
-        "setting",
-        "import",
-        "collective",
-        "exception",
-    )
+    """tensor_hook storage tensor_data parameter inference_mode module_construction address choice iterator setting
+    import collective exception""".split()
 )
 
 

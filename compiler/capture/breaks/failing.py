@@ -25,20 +25,9 @@ from ...graph.captured import CapturedGraph
 
 __all__ = ["Keeping", "keeping", "keep", "give_back", "changes_modes", "undone", "run_natively", "call_original"]
 
-_RANDOM = (
-    "rand",
-    "dropout",
-    "bernoulli",
-    "normal",
-    "multinomial",
-    "uniform",
-    "exponential",
-    "poisson",
-    "rrelu",
-    "cauchy",
-    "geometric_",
-    "log_normal",
-    "random",
+_RANDOM = tuple(
+    """rand dropout bernoulli normal multinomial uniform exponential poisson rrelu cauchy geometric_ log_normal
+    random""".split()
 )
 _IN_PLACE = frozenset(
     f

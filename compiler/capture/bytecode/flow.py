@@ -159,19 +159,8 @@ def _forward(bytecode: Bytecode) -> tuple[list, list[int], list[int]]:
 
 
 _SLOT_USES = frozenset(
-    [
-        "LOAD_FAST",
-        "LOAD_FAST_CHECK",
-        "LOAD_FAST_AND_CLEAR",
-        "DELETE_FAST",
-        "LOAD_CLOSURE",
-        "LOAD_DEREF",
-        "STORE_DEREF",
-        "DELETE_DEREF",
-        "LOAD_CLASSDEREF",
-        "LOAD_FROM_DICT_OR_DEREF",
-        "MAKE_CELL",
-    ]
+    """LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR DELETE_FAST LOAD_CLOSURE LOAD_DEREF STORE_DEREF DELETE_DEREF
+    LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF MAKE_CELL""".split()
 )
 # a frame that mentions these may read its own locals by name, so all of them are kept (attributes: `model.eval()` is
 # none of them)

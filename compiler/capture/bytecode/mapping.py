@@ -48,18 +48,8 @@ COMPARE_MASK = {
 _CONVERSIONS = (None, "str", "repr", "ascii")
 
 _NAMES = frozenset(
-    [
-        "LOAD_NAME",
-        "STORE_NAME",
-        "DELETE_NAME",
-        "STORE_GLOBAL",
-        "DELETE_GLOBAL",
-        "STORE_ATTR",
-        "DELETE_ATTR",
-        "IMPORT_NAME",
-        "IMPORT_FROM",
-        "LOAD_FROM_DICT_OR_GLOBALS",
-    ]
+    """LOAD_NAME STORE_NAME DELETE_NAME STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM
+    LOAD_FROM_DICT_OR_GLOBALS""".split()
 )
 _COUNTED = frozenset(
     [  # a plain integer operand, the same in every version
@@ -92,23 +82,8 @@ _COUNTED = frozenset(
     ]
 )
 _SPECIAL = frozenset(
-    [
-        "LOAD_CONST",
-        "LOAD_GLOBAL",
-        "LOAD_ATTR",
-        "LOAD_METHOD",
-        "LOAD_SUPER_ATTR",
-        "BINARY_OP",
-        "COMPARE_OP",
-        "IS_OP",
-        "CONTAINS_OP",
-        "CALL",
-        "CALL_INTRINSIC_1",
-        "CALL_INTRINSIC_2",
-        "MAKE_FUNCTION",
-        "FORMAT_VALUE",
-        "CONVERT_VALUE",
-    ]
+    """LOAD_CONST LOAD_GLOBAL LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR BINARY_OP COMPARE_OP IS_OP CONTAINS_OP CALL
+    CALL_INTRINSIC_1 CALL_INTRINSIC_2 MAKE_FUNCTION FORMAT_VALUE CONVERT_VALUE""".split()
 )
 _BARE = frozenset(op for op in OPS if op not in JUMPS | SLOT_OPS | _NAMES | _COUNTED | _SPECIAL)  # no operand
 

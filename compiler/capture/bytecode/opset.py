@@ -261,40 +261,16 @@ _op("END_ASYNC_FOR", "it exc --", "exc is StopAsyncIteration: drop both; else ra
 _op("ASYNC_GEN_WRAP", "v -- w", "wrap what an async generator yields")
 
 JUMPS = frozenset(
-    [
-        "JUMP",
-        "JUMP_NO_INTERRUPT",
-        "POP_JUMP_IF_TRUE",
-        "POP_JUMP_IF_FALSE",
-        "POP_JUMP_IF_NONE",
-        "POP_JUMP_IF_NOT_NONE",
-        "FOR_ITER",
-        "SEND",
-        "SEND_POP",
-    ]
+    """JUMP JUMP_NO_INTERRUPT POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE FOR_ITER SEND
+    SEND_POP""".split()
 )
 CONDITIONAL_JUMPS = JUMPS - {"JUMP", "JUMP_NO_INTERRUPT"}
 TERMINATORS = frozenset(
     ["JUMP", "JUMP_NO_INTERRUPT", "RETURN_VALUE", "RAISE_VARARGS", "RERAISE"]
 )  # the next instruction is not a successor
 NEVER_RAISES = frozenset(
-    [
-        "NOP",
-        "POP_TOP",
-        "LOAD_CONST",
-        "STORE_FAST",
-        "COPY",
-        "SWAP",
-        "PUSH_NULL",
-        "JUMP",
-        "LOAD_FAST_AND_CLEAR",
-        "LOAD_CLOSURE",
-        "MAKE_CELL",
-        "POP_EXCEPT",
-        "PUSH_EXC_INFO",
-        "POP_JUMP_IF_NONE",
-        "POP_JUMP_IF_NOT_NONE",
-    ]
+    """NOP POP_TOP LOAD_CONST STORE_FAST COPY SWAP PUSH_NULL JUMP LOAD_FAST_AND_CLEAR LOAD_CLOSURE MAKE_CELL POP_EXCEPT
+    PUSH_EXC_INFO POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE""".split()
 )
 # Moves values between the stack and names, and ends the frame: never tensor work, whatever the values are.
 MOVES = NEVER_RAISES | frozenset(
@@ -304,38 +280,12 @@ MOVES = NEVER_RAISES | frozenset(
     """.split()
 )
 SLOT_OPS = frozenset(
-    [
-        "LOAD_FAST",
-        "LOAD_FAST_CHECK",
-        "LOAD_FAST_AND_CLEAR",
-        "STORE_FAST",
-        "DELETE_FAST",
-        "MAKE_CELL",
-        "LOAD_CLOSURE",
-        "LOAD_DEREF",
-        "STORE_DEREF",
-        "DELETE_DEREF",
-        "LOAD_CLASSDEREF",
-        "LOAD_FROM_DICT_OR_DEREF",
-    ]
+    """LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR STORE_FAST DELETE_FAST MAKE_CELL LOAD_CLOSURE LOAD_DEREF
+    STORE_DEREF DELETE_DEREF LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF""".split()
 )
 NAME_OPS = frozenset(
-    [
-        "LOAD_GLOBAL",
-        "STORE_GLOBAL",
-        "DELETE_GLOBAL",
-        "LOAD_NAME",
-        "STORE_NAME",
-        "DELETE_NAME",
-        "LOAD_FROM_DICT_OR_GLOBALS",
-        "LOAD_ATTR",
-        "LOAD_METHOD",
-        "LOAD_SUPER_ATTR",
-        "STORE_ATTR",
-        "DELETE_ATTR",
-        "IMPORT_NAME",
-        "IMPORT_FROM",
-    ]
+    """LOAD_GLOBAL STORE_GLOBAL DELETE_GLOBAL LOAD_NAME STORE_NAME DELETE_NAME LOAD_FROM_DICT_OR_GLOBALS LOAD_ATTR
+    LOAD_METHOD LOAD_SUPER_ATTR STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM""".split()
 )
 
 

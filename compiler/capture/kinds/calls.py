@@ -74,28 +74,9 @@ _RECURSIVE_REPRS = frozenset(
 _LEGACY_TYPE = type(torch.FloatTensor)
 _OPS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 # functions of torch that only answer begin so
-_QUERY_PREFIXES = (
-    "_get_",
-    "get_",
-    "is_",
-    "_is_",
-    "_has",
-    "has_",
-    "_len_",
-    "are_",
-    "_are_",
-    "__set_forward",
-    "promote_types",
-    "can_cast",
-    "result_type",
-    "_jit_",
-    "_cuda_is",
-    "_cuda_getDevice",
-    "_log_api_usage_once",
-    "_dispatch",
-    "_show_config",
-    "_mps_is",
-    "_parse_to",
+_QUERY_PREFIXES = tuple(
+    """_get_ get_ is_ _is_ _has has_ _len_ are_ _are_ __set_forward promote_types can_cast result_type _jit_ _cuda_is
+    _cuda_getDevice _log_api_usage_once _dispatch _show_config _mps_is _parse_to""".split()
 )
 
 

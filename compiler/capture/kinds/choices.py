@@ -41,24 +41,7 @@ _EXACT = frozenset(
     )
 )
 _ATTRIBUTES = frozenset(
-    (
-        "shape",
-        "dtype",
-        "device",
-        "ndim",
-        "is_cuda",
-        "is_cpu",
-        "layout",
-        "itemsize",
-        "nbytes",
-        "requires_grad",
-        "T",
-        "mT",
-        "H",
-        "mH",
-        "real",
-        "imag",
-    )
+    """shape dtype device ndim is_cuda is_cpu layout itemsize nbytes requires_grad T mT H mH real imag""".split()
 )
 _OF_MEMORY = frozenset(
     ("storage_offset", "is_inference", "is_shared", "is_pinned", "is_set_to", "__hash__", "requires_grad_")

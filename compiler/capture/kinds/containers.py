@@ -495,143 +495,44 @@ def as_mapping(m: Machine, value: Any) -> dict:
 
 # --- methods
 _READS: dict[type, set[str]] = {
-    list: {
-        "copy",
-        "index",
-        "count",
-        "__len__",
-        "__getitem__",
-        "__contains__",
-        "__iter__",
-        "__eq__",
-        "__add__",
-        "__mul__",
-        "__reversed__",
-        "__ne__",
-    },
-    tuple: {
-        "index",
-        "count",
-        "__len__",
-        "__getitem__",
-        "__contains__",
-        "__iter__",
-        "__eq__",
-        "__add__",
-        "__mul__",
-        "__ne__",
-        "__hash__",
-    },
-    dict: {
-        "get",
-        "keys",
-        "values",
-        "items",
-        "copy",
-        "__len__",
-        "__getitem__",
-        "__contains__",
-        "__iter__",
-        "__eq__",
-        "__or__",
-        "__ne__",
-        "__reversed__",
-    },
-    collections.deque: {
-        "copy",
-        "index",
-        "count",
-        "__len__",
-        "__getitem__",
-        "__contains__",
-        "__iter__",
-        "__eq__",
-        "__add__",
-        "__mul__",
-        "__reversed__",
-        "__ne__",
-    },
-    set: {
-        "copy",
-        "union",
-        "intersection",
-        "difference",
-        "issubset",
-        "issuperset",
-        "isdisjoint",
-        "symmetric_difference",
-        "__len__",
-        "__contains__",
-        "__iter__",
-        "__eq__",
-        "__or__",
-        "__and__",
-        "__sub__",
-    },
+    list: set(
+        """copy index count __len__ __getitem__ __contains__ __iter__ __eq__ __add__ __mul__ __reversed__
+        __ne__""".split()
+    ),
+    tuple: set("index count __len__ __getitem__ __contains__ __iter__ __eq__ __add__ __mul__ __ne__ __hash__".split()),
+    dict: set(
+        """get keys values items copy __len__ __getitem__ __contains__ __iter__ __eq__ __or__ __ne__
+        __reversed__""".split()
+    ),
+    collections.deque: set(
+        """copy index count __len__ __getitem__ __contains__ __iter__ __eq__ __add__ __mul__ __reversed__
+        __ne__""".split()
+    ),
+    set: set(
+        """copy union intersection difference issubset issuperset isdisjoint symmetric_difference __len__ __contains__
+        __iter__ __eq__ __or__ __and__ __sub__""".split()
+    ),
 }
 _READS[collections.OrderedDict] = _READS[dict]
 _READS[frozenset] = _READS[set]
 _WRITES: dict[type, set[str]] = {
-    list: {
-        "append",
-        "extend",
-        "insert",
-        "pop",
-        "remove",
-        "clear",
-        "sort",
-        "reverse",
-        "__setitem__",
-        "__delitem__",
-        "__iadd__",
-        "__imul__",
-    },
-    collections.deque: {
-        "append",
-        "appendleft",
-        "extend",
-        "extendleft",
-        "insert",
-        "pop",
-        "popleft",
-        "remove",
-        "clear",
-        "reverse",
-        "rotate",
-        "__setitem__",
-        "__delitem__",
-        "__iadd__",
-    },
+    list: set("append extend insert pop remove clear sort reverse __setitem__ __delitem__ __iadd__ __imul__".split()),
+    collections.deque: set(
+        """append appendleft extend extendleft insert pop popleft remove clear reverse rotate __setitem__ __delitem__
+        __iadd__""".split()
+    ),
     dict: {"__setitem__", "__delitem__", "pop", "popitem", "update", "clear", "setdefault", "__ior__"},
-    set: {
-        "add",
-        "discard",
-        "remove",
-        "pop",
-        "clear",
-        "update",
-        "__ior__",
-        "__iand__",
-        "__isub__",
-        "__ixor__",
-        "difference_update",
-        "intersection_update",
-        "symmetric_difference_update",
-    },
+    set: set(
+        """add discard remove pop clear update __ior__ __iand__ __isub__ __ixor__ difference_update intersection_update
+        symmetric_difference_update""".split()
+    ),
 }
 _WRITES[collections.OrderedDict] = _WRITES[dict] | {"move_to_end"}
 
 
 _STRUCTURAL = frozenset(
-    (
-        "__dict__",
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_backward_hooks",
-        "_backward_pre_hooks",
-        "__annotations__",
-        "__kwdefaults__",
-    )
+    """__dict__ _forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks __annotations__
+    __kwdefaults__""".split()
 )
 
 

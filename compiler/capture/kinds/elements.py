@@ -101,48 +101,12 @@ def settle_keys(m: Machine, keys: Iterable, present: Iterable = ()) -> None:
 
 
 _PURE_CALLS = frozenset(
-    (
-        "hash",
-        "isinstance",
-        "type",
-        "tuple",
-        "frozenset",
-        "len",
-        "str",
-        "repr",
-        "getattr",
-        "sorted",
-        "super",
-        "NotImplemented",
-        "id",
-        "int",
-        "__eq__",
-        "__hash__",
-        "lower",
-        "upper",
-        "casefold",
-        "items",
-        "search",
-        "keys",
-        "values",
-        "__class__",
-    )
+    """hash isinstance type tuple frozenset len str repr getattr sorted super NotImplemented id int __eq__ __hash__
+    lower upper casefold items search keys values __class__""".split()
 )
 _WRITES = frozenset(
-    (
-        "STORE_ATTR",
-        "STORE_SUBSCR",
-        "STORE_GLOBAL",
-        "STORE_DEREF",
-        "STORE_NAME",
-        "DELETE_ATTR",
-        "DELETE_SUBSCR",
-        "DELETE_GLOBAL",
-        "IMPORT_NAME",
-        "YIELD_VALUE",
-        "MAKE_FUNCTION",
-        "LOAD_DEREF",
-    )
+    """STORE_ATTR STORE_SUBSCR STORE_GLOBAL STORE_DEREF STORE_NAME DELETE_ATTR DELETE_SUBSCR DELETE_GLOBAL IMPORT_NAME
+    YIELD_VALUE MAKE_FUNCTION LOAD_DEREF""".split()
 )
 
 

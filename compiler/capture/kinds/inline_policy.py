@@ -24,18 +24,9 @@ __all__ = [
 _STDLIB = frozenset(sys.stdlib_module_names)
 
 # Composite Python functions of torch that run as they are on TraceTensors and make one node each.
-_LEAF_MODULES = (
-    "torch.nn.functional",
-    "torch.functional",
-    "torch._tensor",
-    "torch.special",
-    "torch.linalg",
-    "torch.fft",
-    "torch._refs",
-    "torch.autograd.functional",
-    "torch._VF",
-    "torch.nn.attention.bias",
-    "torch.signal.windows",
+_LEAF_MODULES = tuple(
+    """torch.nn.functional torch.functional torch._tensor torch.special torch.linalg torch.fft torch._refs
+    torch.autograd.functional torch._VF torch.nn.attention.bias torch.signal.windows""".split()
 )
 _NEVER_LEAF = frozenset(
     (

@@ -29,26 +29,8 @@ __all__ = ["refuse_finalizer", "refuse_reference", "release", "released_by"]
 _REMEDY = "release what it holds in a with statement, or do this outside of the compiled region"
 _DEPTH, _LOOK = 3, 64  # how deep and how far containers are looked into
 _RELEASING = frozenset(
-    (
-        "pop",
-        "popitem",
-        "popleft",
-        "clear",
-        "remove",
-        "discard",
-        "update",
-        "__ior__",
-        "__iand__",
-        "__isub__",
-        "__ixor__",
-        "difference_update",
-        "intersection_update",
-        "symmetric_difference_update",
-        "append",
-        "appendleft",
-        "extend",
-        "__init__",
-    )
+    """pop popitem popleft clear remove discard update __ior__ __iand__ __isub__ __ixor__ difference_update
+    intersection_update symmetric_difference_update append appendleft extend __init__""".split()
 )
 
 

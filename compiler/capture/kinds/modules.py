@@ -31,14 +31,9 @@ _GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
 )
-_TABLES = (
-    "_forward_pre_hooks",
-    "_forward_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
+_TABLES = tuple(
+    """_forward_pre_hooks _forward_hooks _backward_hooks _backward_pre_hooks _forward_pre_hooks_with_kwargs
+    _forward_hooks_with_kwargs _forward_hooks_always_called""".split()
 )
 _nn = torch.nn.modules.module
 _wrapped_call = torch.nn.Module.__call__

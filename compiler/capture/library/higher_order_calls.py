@@ -364,39 +364,8 @@ def associative_scan_(
 
 
 _ELEMENTWISE = frozenset(
-    (
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "truediv",
-        "true_divide",
-        "neg",
-        "abs",
-        "exp",
-        "log",
-        "sin",
-        "cos",
-        "tanh",
-        "sigmoid",
-        "sqrt",
-        "maximum",
-        "minimum",
-        "logaddexp",
-        "where",
-        "pow",
-        "reciprocal",
-        "relu",
-        "and_",
-        "or_",
-        "xor",
-        "logical_and",
-        "logical_or",
-        "clone",
-        "square",
-        "rsqrt",
-        "clamp",
-    )
+    """add sub mul div truediv true_divide neg abs exp log sin cos tanh sigmoid sqrt maximum minimum logaddexp where pow
+    reciprocal relu and_ or_ xor logical_and logical_or clone square rsqrt clamp""".split()
 )
 
 

@@ -15,61 +15,12 @@ import torch
 __all__ = ["AS_TENSORS", "number_too_large"]
 
 AS_TENSORS = frozenset(
-    (
-        "add",
-        "sub",
-        "rsub",
-        "mul",
-        "truediv",
-        "div",
-        "divide",
-        "multiply",
-        "subtract",
-        "true_divide",
-        "floordiv",
-        "floor_divide",
-        "mod",
-        "remainder",
-        "fmod",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "maximum",
-        "minimum",
-        "xlogy",
-        "float_power",
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "ifloordiv",
-        "imod",
-    )
+    """add sub rsub mul truediv div divide multiply subtract true_divide floordiv floor_divide mod remainder fmod eq ne
+    lt le gt ge maximum minimum xlogy float_power iadd isub imul itruediv ifloordiv imod""".split()
 )
 _FILL = frozenset(
-    (
-        "full",
-        "full_like",
-        "new_full",
-        "fill",
-        "clamp",
-        "clip",
-        "clamp_min",
-        "clamp_max",
-        "masked_fill",
-        "index_fill",
-        "scatter",
-        "pad",
-        "hardtanh",
-        "threshold",
-        "scalar_tensor",
-        "fill_diagonal",
-        "rsub",
-        "pow",
-    )
+    """full full_like new_full fill clamp clip clamp_min clamp_max masked_fill index_fill scatter pad hardtanh threshold
+    scalar_tensor fill_diagonal rsub pow""".split()
 )
 _NARROW = frozenset(
     (torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.float16)

@@ -29,17 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["generator_states", "restore_generators"]
 
 _PYTHON = ("uniform", "gauss", "normalvariate", "expovariate", "betavariate", "triangular", "lognormvariate")
-_NUMPY = (
-    "random",
-    "random_sample",
-    "rand",
-    "randn",
-    "uniform",
-    "normal",
-    "standard_normal",
-    "randint",
-    "exponential",
-    "permutation",
+_NUMPY = tuple(
+    """random random_sample rand randn uniform normal standard_normal randint exponential permutation""".split()
 )
 
 

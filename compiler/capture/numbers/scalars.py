@@ -80,30 +80,8 @@ _BY_TENSOR = (
     | _COMPARISONS
     | _BOUNDS
     | frozenset(
-        (
-            "where",
-            "clamp_min",
-            "clamp_max",
-            "clamp_min_",
-            "clamp_max_",
-            "pow",
-            "pow_",
-            "lerp",
-            "lerp_",
-            "mod",
-            "floordiv",
-            "remainder",
-            "remainder_",
-            "floor_divide",
-            "floor_divide_",
-            "imod",
-            "ifloordiv",
-            "ipow",
-            "fmod",
-            "fmod_",
-            "xlogy",
-            "copysign",
-        )
+        """where clamp_min clamp_max clamp_min_ clamp_max_ pow pow_ lerp lerp_ mod floordiv remainder remainder_
+        floor_divide floor_divide_ imod ifloordiv ipow fmod fmod_ xlogy copysign""".split()
     )
 )
 _POWERS = frozenset(("pow", "pow_", "ipow"))

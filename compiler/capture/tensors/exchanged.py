@@ -45,92 +45,20 @@ _ORIGINAL: dict[type, dict[str, Any]] = {
     for cls in c.__mro__
 }
 _UNHEARD = frozenset(
-    (
-        "__new__",
-        "__init__",
-        "__del__",
-        "__dict__",
-        "__doc__",
-        "__module__",
-        "__weakref__",
-        "__annotations__",
-        "__slots__",
-        "__class__",
-        "__init_subclass__",
-        "__subclasshook__",
-        "__dir__",
-        "__sizeof__",
-        "__reduce__",
-        "__getstate__",
-        "__qualname__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__repr__",
-        "__orig_bases__",
-        "__parameters__",
-        "__abstractmethods__",
-    )
+    """__new__ __init__ __del__ __dict__ __doc__ __module__ __weakref__ __annotations__ __slots__ __class__
+    __init_subclass__ __subclasshook__ __dir__ __sizeof__ __reduce__ __getstate__ __qualname__ __firstlineno__
+    __static_attributes__ __repr__ __orig_bases__ __parameters__ __abstractmethods__""".split()
 )
-_ABSENT = (
-    "__getattr__",
-    "__missing__",
-    "__divmod__",
-    "__trunc__",
-    "__floor__",
-    "__ceil__",
-    "__round__",
-    "__rdivmod__",
-    "__imatmul__",
-    "__ilshift__",
-    "__irshift__",
-    "__rlshift__",
-    "__rrshift__",
-    "__ror__",
-    "__rand__",
-    "__rxor__",
-    "__rmatmul__",
-    "__enter__",
-    "__exit__",
-    "__call__",
-    "__next__",
-    "__fspath__",
-    "__bytes__",
-    "__instancecheck__",
-    "__length_hint__",
+_ABSENT = tuple(
+    """__getattr__ __missing__ __divmod__ __trunc__ __floor__ __ceil__ __round__ __rdivmod__ __imatmul__ __ilshift__
+    __irshift__ __rlshift__ __rrshift__ __ror__ __rand__ __rxor__ __rmatmul__ __enter__ __exit__ __call__ __next__
+    __fspath__ __bytes__ __instancecheck__ __length_hint__""".split()
 )
 # What capture and guards themselves ask of tensors from outside.
-_METADATA = (
-    "shape",
-    "size",
-    "dim",
-    "stride",
-    "storage_offset",
-    "numel",
-    "dtype",
-    "device",
-    "layout",
-    "requires_grad",
-    "is_leaf",
-    "grad_fn",
-    "data_ptr",
-    "untyped_storage",
-    "is_conj",
-    "is_neg",
-    "is_nested",
-    "is_quantized",
-    "is_inference",
-    "_is_zerotensor",
-    "_version",
-    "itemsize",
-    "nbytes",
-    "element_size",
-    "is_floating_point",
-    "is_complex",
-    "is_contiguous",
-    "grad",
-    "detach",
-    "clone",
-    "copy_",
+_METADATA = tuple(
+    """shape size dim stride storage_offset numel dtype device layout requires_grad is_leaf grad_fn data_ptr
+    untyped_storage is_conj is_neg is_nested is_quantized is_inference _is_zerotensor _version itemsize nbytes
+    element_size is_floating_point is_complex is_contiguous grad detach clone copy_""".split()
 )
 SPECIAL = (
     *_METADATA,

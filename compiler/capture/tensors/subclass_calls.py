@@ -59,45 +59,14 @@ _ASK = _NUMBERS | {
 _PYTHON_METHODS = {f: name for name, f in vars(torch.Tensor).items() if isinstance(f, types.FunctionType)}
 _METHODS_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _LIFE = frozenset(
-    (
-        "__new__",
-        "__init__",
-        "__del__",
-        "__init_subclass__",
-        "__class_getitem__",
-        "__torch_function__",
-        "__torch_dispatch__",
-        "__getattribute__",
-        "__getattr__",
-        "__setattr__",
-        "__delattr__",
-        "__set_name__",
-    )
+    """__new__ __init__ __del__ __init_subclass__ __class_getitem__ __torch_function__ __torch_dispatch__
+    __getattribute__ __getattr__ __setattr__ __delattr__ __set_name__""".split()
 )
 _EMPTY = torch.empty(0)
 # What depends on which object it is, or on its history: the stand-in's plain tensor cannot tell.
 _OF_THE_OBJECT = frozenset(
-    (
-        "grad",
-        "_grad",
-        "is_leaf",
-        "grad_fn",
-        "retains_grad",
-        "_version",
-        "_base",
-        "_backward_hooks",
-        "_cdata",
-        "output_nr",
-        "data_ptr",
-        "requires_grad_",
-        "register_hook",
-        "retain_grad",
-        "backward",
-        "__deepcopy__",
-        "__reduce_ex__",
-        "__repr__",
-        "__format__",
-    )
+    """grad _grad is_leaf grad_fn retains_grad _version _base _backward_hooks _cdata output_nr data_ptr requires_grad_
+    register_hook retain_grad backward __deepcopy__ __reduce_ex__ __repr__ __format__""".split()
 )
 
 _REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}

@@ -24,34 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["get_attribute", "set_attribute"]
 
 _METADATA = frozenset(
-    (
-        "shape",
-        "dtype",
-        "device",
-        "requires_grad",
-        "ndim",
-        "is_cuda",
-        "is_cpu",
-        "is_mps",
-        "is_xpu",
-        "is_meta",
-        "layout",
-        "is_sparse",
-        "is_sparse_csr",
-        "is_quantized",
-        "is_nested",
-        "itemsize",
-        "nbytes",
-        "is_mkldnn",
-        "names",
-        "is_vulkan",
-        "is_ipu",
-        "is_mtia",
-        "is_maia",
-        "is_xla",
-        "output_nr",
-        "retains_grad",
-    )
+    """shape dtype device requires_grad ndim is_cuda is_cpu is_mps is_xpu is_meta layout is_sparse is_sparse_csr
+    is_quantized is_nested itemsize nbytes is_mkldnn names is_vulkan is_ipu is_mtia is_maia is_xla output_nr
+    retains_grad""".split()
 )
 _GRAPH_PROPERTIES = frozenset(("T", "mT", "H", "mH", "real", "imag"))
 

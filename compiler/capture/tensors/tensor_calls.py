@@ -49,34 +49,9 @@ __all__ = [
 
 # Properties of a tensor that its metadata decides.
 METADATA_METHODS = frozenset(
-    (
-        "size",
-        "dim",
-        "ndimension",
-        "numel",
-        "nelement",
-        "stride",
-        "storage_offset",
-        "is_contiguous",
-        "is_floating_point",
-        "is_complex",
-        "is_signed",
-        "element_size",
-        "get_device",
-        "is_same_size",
-        "is_inference",
-        "is_conj",
-        "is_neg",
-        "has_names",
-        "__len__",
-        "dim_order",
-        "is_shared",
-        "is_pinned",
-        "is_set_to",
-        "sparse_dim",
-        "dense_dim",
-        "__hash__",
-    )
+    """size dim ndimension numel nelement stride storage_offset is_contiguous is_floating_point is_complex is_signed
+    element_size get_device is_same_size is_inference is_conj is_neg has_names __len__ dim_order is_shared is_pinned
+    is_set_to sparse_dim dense_dim __hash__""".split()
 )
 _BREAK_METHODS: dict[str, str] = {
     "item": "item",

@@ -81,25 +81,7 @@ def stored(value: Value) -> Value:
     return value
 
 
-_EXACT = frozenset(
-    (
-        "neg",
-        "abs",
-        "relu",
-        "sign",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-        "maximum",
-        "minimum",
-        "fmax",
-        "fmin",
-        "copysign",
-        "where",
-        "masked",
-    )
-)
+_EXACT = frozenset("neg abs relu sign floor ceil trunc round maximum minimum fmax fmin copysign where masked".split())
 
 
 def _fits(v: Value, storage: str) -> bool:

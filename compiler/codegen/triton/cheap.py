@@ -20,31 +20,8 @@ from .prims import Need, Operand, by_power_of_two, materialised
 __all__ = ["needs_precision", "rounded_to", "cheap_expression", "short_form", "short_text", "HELPERS"]
 
 _DISCRETE = frozenset(
-    (
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "floor",
-        "ceil",
-        "round",
-        "trunc",
-        "sign",
-        "div_floor",
-        "div_trunc",
-        "fmod",
-        "remainder",
-        "check_index",
-        "isnan",
-        "isinf",
-        "signbit",
-        "logical_not",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-    )
+    """eq ne lt le gt ge floor ceil round trunc sign div_floor div_trunc fmod remainder check_index isnan isinf signbit
+    logical_not logical_and logical_or logical_xor""".split()
 )
 LOG2E = 1.4426950408889634
 

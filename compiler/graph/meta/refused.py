@@ -31,30 +31,13 @@ def _is_whole(d: torch.dtype) -> bool:
 _REFUSED: dict[str, Callable[[torch.dtype], bool]] = {
     **dict.fromkeys(("round", "relu", "hardtanh", "addmv", "argmax", "argmin", "isin", "linalg_cross"), _is_bool),
     **dict.fromkeys(
-        (
-            "native_layer_norm",
-            "native_group_norm",
-            "linalg_vector_norm",
-            "soft_margin_loss",
-            "binary_cross_entropy",
-            "addcdiv",
-            "dist",
-            "upsample_linear1d",
-            "upsample_trilinear3d",
-        ),
+        """native_layer_norm native_group_norm linalg_vector_norm soft_margin_loss binary_cross_entropy addcdiv dist
+        upsample_linear1d upsample_trilinear3d""".split(),
         _is_whole,
     ),
     **dict.fromkeys(
-        (
-            "upsample_nearest1d",
-            "upsample_nearest2d",
-            "upsample_nearest3d",
-            "_upsample_nearest_exact1d",
-            "_upsample_nearest_exact2d",
-            "_upsample_nearest_exact3d",
-            "upsample_bilinear2d",
-            "upsample_bicubic2d",
-        ),
+        """upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+        _upsample_nearest_exact3d upsample_bilinear2d upsample_bicubic2d""".split(),
         lambda d: _is_whole(d) and d is not torch.uint8,
     ),
     **dict.fromkeys(("isposinf", "isneginf", "deg2rad", "rad2deg", "heaviside"), lambda d: d.is_complex),

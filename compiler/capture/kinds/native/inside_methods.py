@@ -25,21 +25,9 @@ _SEARCHED = ("index", "count", "remove", "__contains__")
 _TAKES_KEY = frozenset(
     ("get", "pop", "setdefault", "__contains__", "__getitem__", "__setitem__", "add", "discard", "remove")
 )
-_TAKES_ITERABLE = (
-    "extend",
-    "__iadd__",
-    "join",
-    "union",
-    "intersection",
-    "difference",
-    "issubset",
-    "issuperset",
-    "isdisjoint",
-    "symmetric_difference",
-    "difference_update",
-    "intersection_update",
-    "extendleft",
-    "update",
+_TAKES_ITERABLE = tuple(
+    """extend __iadd__ join union intersection difference issubset issuperset isdisjoint symmetric_difference
+    difference_update intersection_update extendleft update""".split()
 )
 
 

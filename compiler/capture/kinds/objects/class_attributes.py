@@ -41,23 +41,8 @@ CALLABLE_NATIVE = (
 _HEAP_TYPE = 1 << 9
 _PROPERTIES = (property, functools.cached_property)
 _OF_EVERY_CLASS = frozenset(
-    (
-        "__dict__",
-        "__mro__",
-        "__name__",
-        "__qualname__",
-        "__module__",
-        "__bases__",
-        "__class__",
-        "__doc__",
-        "__subclasses__",
-        "__basicsize__",
-        "__flags__",
-        "__base__",
-        "mro",
-        "__members__",
-        "__annotations__",
-    )
+    """__dict__ __mro__ __name__ __qualname__ __module__ __bases__ __class__ __doc__ __subclasses__ __basicsize__
+    __flags__ __base__ mro __members__ __annotations__""".split()
 )
 _OWN_WORDS = frozenset(("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"))  # what may be set anew
 
