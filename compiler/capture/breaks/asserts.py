@@ -10,7 +10,7 @@ from ..tensors import tensor_calls
 from ..bytecode.opset import CONDITIONAL_JUMPS, JUMPS
 from ..machine.frame import Frame
 from ..machine.machine import Machine
-from ..numbers.read_ranges import learn
+from ..numbers.tensor_reads import learn
 from ..numbers.tensor_reads import check, condition, is_read
 from ...graph.tensor import TraceTensor
 

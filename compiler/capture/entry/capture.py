@@ -26,7 +26,8 @@ from ...graph.torch_modes import TorchModes, autocast_nesting
 from ..kinds import builtin_functions
 from ..machine import handlers_control, handlers_data
 from ..library import library_functions, native_library, number_checks, path_names, torch_marks, triton_launches
-from ..numbers import number_forms, resampling
+from ..numbers import number_forms
+from ..tensors import resampling
 from ..library import (
     autograd_functions,
     context_managers,

@@ -344,7 +344,7 @@ class GraphBuilder:
                 and (isinstance(node.target, Wrap) or node.target is operator.getitem and _of_tuple(node.args[0]))
             ):
                 self.graph.erase_node(node)
-        unused = {n.name for n in self.graph.nodes if n.op == "placeholder" and not n.users}
+        unused = {n.name for n in self.graph.find_nodes(op="placeholder") if not n.users}
         for node in [n for n in self.graph.nodes if n.name in unused]:
             self.graph.erase_node(node)
         kept = [(i, e) for i, e in zip(self.inputs, self.examples) if i.name not in unused]

@@ -22,7 +22,7 @@ from ...guards.weak import reference
 from ..library import polyfills
 from ..machine.generators import InlineGenerator, PythonIterator
 from ..numbers.late_text import LateText, settled
-from ..numbers.open_keys import is_open, settle_keys
+from ..numbers.late_text import is_open, settle_keys
 from .outside_iterators import OutsideIterator, is_native_iterator, outside_iterator
 from ..machine.shadow import Shadow
 from ..machine.signals import Break, Raised

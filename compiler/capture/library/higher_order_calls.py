@@ -147,9 +147,7 @@ def stand_in_result(m: Machine, like: TraceTensor, requires_grad: bool) -> Trace
 def _with_inputs(body: Body, lifted: list) -> torch.fx.GraphModule:
     """The body's graph with one parameter for each of `lifted`, in that order."""
     graph = body.graph.graph
-    mine = dict(
-        zip(body.lifted, [n for n in graph.nodes if n.op == "placeholder"][-len(body.lifted) :] if body.lifted else [])
-    )
+    mine = dict(zip(body.lifted, graph.find_nodes(op="placeholder")[-len(body.lifted) :] if body.lifted else []))
     first = next(iter(graph.nodes))
     placed = []
     for outer in lifted:
@@ -245,7 +243,7 @@ def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **k
 def _with_more_inputs(body: Body, n: int, lifted: list) -> torch.fx.GraphModule:
     """As `_with_inputs`, for a body with `n` parameters of its own before what it lifted."""
     graph = body.graph.graph
-    own = [x for x in graph.nodes if x.op == "placeholder"]
+    own = graph.find_nodes(op="placeholder")
     mine = dict(zip(body.lifted, own[n:]))
     anchor = own[n - 1]
     for outer in lifted:

@@ -9,7 +9,7 @@ import torch
 
 from ..kinds.parameters import interpret
 from ..kinds.callables import python_function
-from ..numbers import read_ranges, tensor_reads
+from ..numbers import tensor_reads
 from ..numbers.tensor_reads import is_read
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def check_is_size(m: Machine, value: Any, *args: Any, **kwargs: Any) -> None:
 
 def _hold(m: Machine, node: tensor_reads.Read) -> None:
     tensor_reads.check(m, tensor_reads.condition(m, node))
-    read_ranges.learn(m, node)
+    tensor_reads.learn(m, node)
 
 
 @python_function(

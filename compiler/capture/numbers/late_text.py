@@ -18,8 +18,21 @@ from ..machine.stack_values import ATOMS, specialize
 if TYPE_CHECKING:
     from ...guards.source import Source
     from ..machine.machine import Machine
+    from ..machine.shadow import Shadow
 
-__all__ = ["LateText", "Made", "Given", "given_late", "made_late", "join_texts", "settled", "hashed", "in_words"]
+__all__ = [
+    "LateText",
+    "Made",
+    "Given",
+    "given_late",
+    "made_late",
+    "join_texts",
+    "settled",
+    "hashed",
+    "in_words",
+    "is_open",
+    "settle_keys",
+]
 
 _NUMBERS = (torch.SymInt, torch.SymFloat)
 _SEQUENCES = (list, tuple, torch.Size)
@@ -202,3 +215,16 @@ def hashed(key: Any) -> Any:
 def in_words(exc: BaseException) -> str:
     """The class of an exception, and what it says if that is known."""
     return type(exc).__name__ + ("" if any(type(a) is LateText for a in exc.args) else f": {exc}")
+
+
+# ---- keys that vary, of a dict that is written to: `log[i] = loss`, `history[f"epoch {i}"] = loss`. The entry makes
+# the key when it runs, and what was written is done then. Who reads the dict fixes the keys first.
+def is_open(key: Any) -> bool:
+    return type(key) in (torch.SymInt, LateText)
+
+
+def settle_keys(shadow: Shadow | None) -> None:
+    """Fix the keys under which a container was written to."""
+    for name, args in shadow.blind if shadow is not None else ():
+        if name == "__setitem__" and is_open(args[0]):
+            args[0] = hashed(args[0])

@@ -18,8 +18,7 @@ from ...symbolic import expr as E
 from ...symbolic.node import SymNode
 from . import tensor_reads
 from .float_node import FloatNode, computed, is_power_of_two
-from .read_ranges import decided
-from .tensor_reads import is_read
+from .tensor_reads import decided, is_read
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -21,8 +21,8 @@ from .exchanged import method_target
 from ..entry.graph_builder import as_trace
 from ..machine.exceptions import calling_code
 from ..machine.signals import Break, Raised
-from ..numbers.scaled_operators import holds_scale, scaled
-from ..numbers.symbolic_index import select_symbols
+from ..numbers.scalars import holds_scale, scaled
+from .symbolic_index import select_symbols
 from .tensor_errors import true_error
 from .tensor_subclasses import answers_calls
 from ..library.operator_warnings import quietly, warn_of_operator

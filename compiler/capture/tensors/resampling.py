@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import size_floats
-from ..tensors import tensor_calls
+from . import tensor_calls
+from ..numbers import size_floats
 from ..kinds.callables import FUNCTIONS, python_function
 from ..kinds.parameters import interpret
 from ...graph.tensor import TraceTensor
