@@ -52,9 +52,7 @@ def variant(
     dependent = set(tangents)  # values that depend on tangents
     absent: set[torch.fx.Node] = set(missing)
     zeros: dict[torch.fx.Node, torch.fx.Node] = {}
-    empty = {
-        n for n in a.graph.nodes if n.op == "get_attr" and not a.constants[n.target].any()
-    }  # constants that are zeros
+    zero_constants = {n for n in a.graph.find_nodes(op="get_attr") if not a.constants[n.target].any()}
 
     def value(n: torch.fx.Node) -> torch.fx.Node:
         """The node in the new graph; zeros where the value is absent but an operator wants one."""
@@ -84,7 +82,7 @@ def variant(
                 dependent.add(n)
             gone = [x for x in operands if x in absent]
             if gone:
-                done = _absent(n, operands, absent, empty)
+                done = _absent(n, operands, absent, zero_constants)
                 if done is True:
                     absent.add(n)
                     continue
@@ -116,7 +114,7 @@ def variant(
         else:
             plan.append(o)
     g.output(tuple(outs))
-    constants = {n.target: a.constants[n.target] for n in g.nodes if n.op == "get_attr"}
+    constants = {n.target: a.constants[n.target] for n in g.find_nodes(op="get_attr")}
     inputs = [x for i, x in enumerate(a.inputs) if i in kept_places]
     return run_passes(AtenGraph(g, inputs, plan, [], a.env, constants, [], a.name), "decomposed", opts)
 

@@ -75,7 +75,7 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
     g.output(tuple(outs))
     outputs = [_moved(o, position) for o in joint.plan[:n_outputs]]
     outputs += [GraphOutput("buffer", k, n.meta["val"]) for k, n in zip(saved_slots, saved)]
-    constants = {n.target: joint.constants[n.target] for n in g.nodes if n.op == "get_attr"}
+    constants = {n.target: joint.constants[n.target] for n in g.find_nodes(op="get_attr")}
     return AtenGraph(
         g,
         joint.inputs[:n_inputs],
@@ -123,18 +123,17 @@ def backward_graph(
         inputs.append(GraphInput(n.name, None, "tensor"))
     for k, mask in mask_of.items():
         new[mask] = unpacked_node(g, new[k], mask)
-    for n in joint.graph.nodes:
-        if n.op == "get_attr":
-            new[n] = g.node_copy(n)
+    for n in joint.graph.find_nodes(op="get_attr"):
+        new[n] = g.node_copy(n)
     for n in joint.graph.nodes:
         if n in readers and n not in new:
             _copy_with_needs(n, g, new, again)
     outs, plan = _gradients(joint, n_outputs, g, new)
-    for n in reversed(list(g.nodes)):
-        if n.op == "get_attr" and not n.users:
+    for n in g.find_nodes(op="get_attr"):
+        if not n.users:
             g.erase_node(n)
     g.output(tuple(outs))
-    constants = {n.target: joint.constants[n.target] for n in g.nodes if n.op == "get_attr"}
+    constants = {n.target: joint.constants[n.target] for n in g.find_nodes(op="get_attr")}
     return AtenGraph(g, inputs, plan, [], joint.env, constants, [], f"{joint.name}_backward")
 
 
@@ -184,7 +183,7 @@ def _gradients(
     joint: AtenGraph, n_outputs: int, g: torch.fx.Graph, new: Nodes
 ) -> tuple[list[torch.fx.Node], list[GraphOutput]]:
     """(backward's results, how each gradient is made of them, or of a tangent or an input as it is)."""
-    place_of = {p: k for k, p in enumerate(x for x in g.nodes if x.op == "placeholder")}
+    place_of = {p: k for k, p in enumerate(g.find_nodes(op="placeholder"))}
     results = joint.results
     slots: dict[int, int] = {}
     outs: list[torch.fx.Node] = []

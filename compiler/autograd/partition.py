@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterable
 import torch
 import torch.fx
 
+from ..ops.closed_set import gives_views
 from ..ops.collectives import communicates
 from ..ops.mask_bits import UNPACK
 from ..graph.aten import AtenGraph, GraphOutput
@@ -126,14 +127,14 @@ def partition(
     needs_tangent = reached_from(tangents)
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
-    backward_nodes = {n for n in joint.graph.nodes if n in needs_tangent and n.op == "call_function"}
+    backward_nodes = {n for n in joint.calls() if n in needs_tangent}
     needed = ancestors([results[s] for s in grad_slots])
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)
     dear = _in_memory_twice(joint, readers) | _residual_sums(joint, needs_tangent) | _dropped(joint, readers)
     given = {results[s] for s in forward_slots}
-    bits = packable(joint.graph, given, _recomputable, is_view, hints, opts)
+    bits = packable(joint.graph, given, _recomputable, gives_views, hints, opts)
     cut = Cut(joint, primals, readers, needs_tangent, needed, written, fragile, dear, bits, given)
     budget = float(opts.get("activation_memory_budget", 1.0)) if opts is not None else 1.0
     saved = within_budget(cut, budget, joint, dear, bits)
@@ -201,7 +202,7 @@ def _random(n: Any) -> bool:
 
 def _owner(n: torch.fx.Node) -> torch.fx.Node:
     """The value whose memory a view looks at."""
-    while n.op == "call_function" and is_view(n.target):
+    while n.op == "call_function" and gives_views(n.target):
         n = n.all_input_nodes[0]
     return n
 
@@ -259,7 +260,7 @@ def _recomputable(n: torch.fx.Node) -> bool:
         torch.Tag.pointwise in t.tags
         and torch.Tag.nondeterministic_seeded not in t.tags
         or t.namespace == "prims"
-        or is_view(t)
+        or gives_views(t)
         or t._schema.name
         in (
             "aten::_to_copy",
@@ -275,17 +276,13 @@ def _recomputable(n: torch.fx.Node) -> bool:
     )
 
 
-def is_view(t: Any) -> bool:
-    return isinstance(t, torch._ops.OpOverload) and any(r.alias_info is not None for r in t._schema.returns)
-
-
 def _is_last(n: torch.fx.Node) -> bool:
     """Whether a value made of gathered parts has memory of its own, and no other such value is made of it."""
 
     def made_of_it(v: torch.fx.Node) -> bool:
-        return any("unshard" in u.meta and (not is_view(u.target) or made_of_it(u)) for u in v.users)
+        return any("unshard" in u.meta and (not gives_views(u.target) or made_of_it(u)) for u in v.users)
 
-    return not is_view(n.target) and not made_of_it(n)
+    return not gives_views(n.target) and not made_of_it(n)
 
 
 def _dense(m: TensorMeta) -> bool:
@@ -395,10 +392,9 @@ def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
 
     return {
         n
-        for n in joint.graph.nodes
-        if n.op == "call_function"
-        and _recomputable(n)
-        and not is_view(n.target)
+        for n in joint.calls()
+        if _recomputable(n)
+        and not gives_views(n.target)
         and n.meta["val"].device.type == "cuda"
         and not of_a_weight(n)
         and not much_padded(n)
@@ -413,8 +409,8 @@ def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
     hints = joint.env.hints if joint.env is not None else {}
     era: dict[torch.fx.Node, int] = {}  # products, reductions and the like on the longest way to a value
     out = set()
-    for n in joint.graph.nodes:
-        if n in needs_tangent or n.op != "call_function":
+    for n in joint.calls():
+        if n in needs_tangent:
             continue
         again = _recomputable(n)
         era[n] = max((era.get(i, 0) for i in n.all_input_nodes), default=0) + (
@@ -495,7 +491,8 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
     def is_turned(n: torch.fx.Node) -> bool:
         """Whether a product reads another order of rows: a copy, which both passes would make."""
         return any(
-            is_view(u.target) and (is_turned(u) or u.target is torch.ops.aten.permute.default and len(u.args[1]) > 2)
+            gives_views(u.target)
+            and (is_turned(u) or u.target is torch.ops.aten.permute.default and len(u.args[1]) > 2)
             for u in n.users
         )
 
@@ -505,7 +502,7 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
             n.meta["val"].device.type == "cuda"
             and "checkpoint" not in n.meta
             and "unshard" not in n.meta
-            and not is_view(n.target)
+            and not gives_views(n.target)
             and n.all_input_nodes
             and _owner(n.all_input_nodes[0]).op != "placeholder"
             and _bytes(n, hints) <= room
@@ -515,7 +512,7 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
             room -= _bytes(n, hints)
             out.add(n)
             m = n.meta["val"]
-            views = [u.meta["val"] for u in n.users if is_view(u.target)]
+            views = [u.meta["val"] for u in n.users if gives_views(u.target)]
             if (
                 m.stride != contiguous_strides(m.shape)
                 and n not in given
@@ -534,7 +531,9 @@ def _calls(n: torch.fx.Node, readers: set, wanted: Callable[[Any], bool]) -> set
     return {
         late
         for u in n.users
-        for late in (_calls(u, readers, wanted) if is_view(u.target) else {u in readers} if wanted(u.target) else ())
+        for late in (
+            _calls(u, readers, wanted) if gives_views(u.target) else {u in readers} if wanted(u.target) else ()
+        )
     }
 
 
@@ -632,7 +631,7 @@ class Cut:
         """Of keeping a result: its bytes, INF for what is never kept itself."""
         cheap = _recomputable(n)
         made_here = cheap and not n.all_input_nodes  # constants are made again rather than kept
-        if not isinstance(n.meta.get("val"), TensorMeta) or is_view(n.target) or made_here:
+        if not isinstance(n.meta.get("val"), TensorMeta) or gives_views(n.target) or made_here:
             return INF
         kept = _kept_bytes(n, self.hints, self.bits)
         weight = kept + 64

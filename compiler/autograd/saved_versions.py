@@ -16,7 +16,7 @@ import torch.fx
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
 from .forward_backward import reached_from
-from .partition import is_view
+from ..ops.closed_set import gives_views
 
 __all__ = ["kept_by_autograd", "read_by_backward", "remember", "refuse_changed", "taken_from"]
 
@@ -40,9 +40,7 @@ def kept_by_autograd(
     formulas do. What is changed in place before backward raises there, whatever this compiler keeps. (Not what is
     computed apart, in a checkpoint or a Function's own backward: of that autograd keeps nothing itself.)
     """
-    after = {
-        n for n in joint.graph.nodes if n.op == "call_function" and n.meta.get("backward") and "apart" not in n.meta
-    }
+    after = {n for n in joint.calls() if n.meta.get("backward") and "apart" not in n.meta}
     met: dict[torch.fx.Node, set[int]] = {
         n: {k} for k, n in enumerate(joint.placeholders[n_inputs : n_inputs + n_tangents])
     }
@@ -85,14 +83,14 @@ def _beside(n: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:
         if isinstance(u.target, torch._ops.OpOverload) and u not in after:
             if u.target._schema.name in _FIRST_KEPT_UNREAD and u.args[0] is n:
                 found += [r for a in u.all_input_nodes if a is not n for r in _readers(a, after)]
-            elif is_view(u.target):
+            elif gives_views(u.target):
                 found += _beside(u, after)
     return found
 
 
 def _readers(n: torch.fx.Node, after: set[torch.fx.Node]) -> list[torch.fx.Node]:
     """Those of `after` that read the value, itself or views of it."""
-    return [r for u in n.users for r in ([u] if u in after else _readers(u, after) if is_view(u.target) else ())]
+    return [r for u in n.users for r in ([u] if u in after else _readers(u, after) if gives_views(u.target) else ())]
 
 
 def remember(which: Sequence[tuple[int, bool]], values: Sequence[Any]) -> list:

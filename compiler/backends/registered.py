@@ -173,7 +173,7 @@ class SymbolicGraph:
             own: fake.shape[d] for i, fake in fakes.items() for d, own in enumerate(self.captured.inputs[i].spec.shape)
         }
         symints = {}
-        for i, node in enumerate(n for n in self.captured.graph_module.graph.nodes if n.op == "placeholder"):
+        for i, node in enumerate(self.captured.graph_module.graph.find_nodes(op="placeholder")):
             if self.captured.inputs[i].kind == "int":
                 size = sizes.get(as_expr(node.meta["val"]))
                 symints[i] = (

@@ -155,7 +155,7 @@ def _captured(program: ExportedProgram, state: dict[str, torch.Tensor]) -> Captu
         if c.kind == "sizes" and not env.decide(as_expr(decode_expr(c.expected))):
             raise ExportError(f"{program.name}: the sizes {program.hints} do not fit its checks")
     tensors = {path_text(c.path): c for c in program.checks if c.kind == "tensor"}
-    inputs, nodes = [], [n for n in program.graph.nodes if n.op == "placeholder"]
+    inputs, nodes = [], program.graph.find_nodes(op="placeholder")
     for node, i in zip(nodes, program.inputs):
         inputs.append(GraphInput(i.name, None, "tensor" if i.kind in ("argument", "state") else "int"))
         node.meta["val"] = _value(program, i, env, state, tensors)
@@ -254,7 +254,7 @@ def _outside(
 
 def _strides(captured: CapturedGraph) -> list[Any]:
     """Of each input that is a tensor, as its graph was compiled for."""
-    values = [n.meta["val"] for n in captured.graph_module.graph.nodes if n.op == "placeholder"]
+    values = [n.meta["val"] for n in captured.graph_module.graph.find_nodes(op="placeholder")]
     return [
         [encode_expr(captured.env.to_expr(x)) for x in v.stride()] if isinstance(v, torch.Tensor) else None
         for v in values

@@ -98,7 +98,7 @@ def unseen_writes(graph: torch.fx.Graph) -> frozenset[int]:
         if n not in seen:
             seen.add(n)
             reached += n.all_input_nodes
-    return frozenset(k for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder") if n in seen)
+    return frozenset(k for k, n in enumerate(graph.find_nodes(op="placeholder")) if n in seen)
 
 
 def _called(target: Any) -> str:

@@ -127,7 +127,7 @@ class AtenGraph:
 
     @property
     def placeholders(self) -> list[torch.fx.Node]:
-        return [n for n in self.graph.nodes if n.op == "placeholder"]
+        return self.graph.find_nodes(op="placeholder")
 
     def calls(self) -> Iterator[torch.fx.Node]:
         return (n for n in self.graph.nodes if n.op == "call_function")

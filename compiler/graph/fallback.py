@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .. import events
-from ..ops.closed_set import CUSTOM, extern_reason
+from ..ops.closed_set import CUSTOM, extern_reason, gives_views
 from ..symbolic.expr import Expr
 from .meta.core import DataDependentError, TensorMeta, fix
 
@@ -131,7 +131,7 @@ def _by_kernel(op: torch._ops.OpOverload, leaves: list, spec: Any) -> Any:
         or devices != {"cpu"}
         or op._schema.is_mutable
         or torch.Tag.nondeterministic_seeded in op.tags
-        or any(r.alias_info is not None for r in op._schema.returns)
+        or gives_views(op)
     ):
         return None
     found = []

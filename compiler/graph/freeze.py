@@ -76,8 +76,8 @@ def fold_batch_norms(a: AtenGraph) -> None:
     results = set(a.results)
     outer, state.env = state.env, a.env
     try:
-        for n in list(a.graph.nodes):
-            if n.op == "call_function" and n.target in _NORMS:
+        for n in list(a.calls()):
+            if n.target in _NORMS:
                 _fold(a, n, frozen, results)
     finally:
         state.env = outer
@@ -152,12 +152,10 @@ def made_of_parameters(a: AtenGraph) -> tuple[set[Node], set[Node]]:
     the graph are neither.
     """
     made: set[Node] = set(_frozen_inputs(a))
-    constant: set[Node] = set()
+    constant: set[Node] = set(a.graph.find_nodes(op="get_attr"))
     results = set(a.results)
-    for n in a.graph.nodes:
-        if n.op == "get_attr":
-            constant.add(n)
-        if n.op != "call_function" or n in results or not _settled(n):
+    for n in a.calls():
+        if n in results or not _settled(n):
             continue
         if all(x in constant for x in n.all_input_nodes):
             constant.add(n)
@@ -171,7 +169,7 @@ def part(a: AtenGraph) -> tuple[AtenGraph, AtenGraph] | None:
     where there is nothing to keep. Both take all inputs of `a`."""
     made, constant = made_of_parameters(a)
     works: set[Node] = set()  # among `made`: more than views
-    for n in (n for n in a.graph.nodes if n in made and n.op == "call_function"):
+    for n in (n for n in a.calls() if n in made):
         if n.target not in _VIEWS and n.target is not operator.getitem or any(x in works for x in n.all_input_nodes):
             works.add(n)
     keep = [

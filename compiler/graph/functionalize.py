@@ -17,6 +17,7 @@ from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, as_expr, eq, le, lt, maybe_int
 from ..symbolic.places import coincide
 from .aten import AtenGraph, GraphOutput, OwnWrite
+from ..ops.closed_set import gives_views
 from ..ops.functional_forms import Form, form_of, functional_form, sharing, spread, spread_names
 from .history import BACKWARD, backward_module
 from .meta import TensorMeta, views_meta
@@ -187,7 +188,7 @@ class Functionalizer:
         """as_strided reads the parent's memory as it is laid out in eager, offset relative to its first element."""
         base = step.parent.meta
         offset = maybe_int(as_expr(step.meta.storage_offset) - as_expr(base.storage_offset))
-        if parent.meta["val"].stride != base.stride or parent.op != "placeholder" and _is_view(parent):
+        if parent.meta["val"].stride != base.stride or gives_views(parent.target):
             parent = self.call(aten.clone.default, (parent,), {}, base.replace(storage_offset=0))
         return self.call(
             aten.as_strided.default, (parent, list(step.meta.shape), list(step.meta.stride), offset), {}, step.meta
@@ -552,7 +553,7 @@ class Functionalizer:
         if step.meta.dtype != pm.dtype:
             raise NotImplementedError(f"a write through {name} of another dtype")
         off = maybe_int(as_expr(step.meta.storage_offset) - as_expr(pm.storage_offset))
-        if parent.meta["val"].stride != pm.stride or _is_view(parent):
+        if parent.meta["val"].stride != pm.stride or gives_views(parent.target):
             parent = self.call(aten.clone.default, (parent,), {}, pm.replace(storage_offset=0))
         return self.call(
             aten.as_strided_scatter.default,
@@ -583,9 +584,6 @@ class Functionalizer:
         mutations = []
         no_overlap = []
         writes = {}
-        for n in self.graph.nodes:
-            if n.op != "placeholder":
-                break
         for a in {id(a.memory): a.memory for a in self.aliases.values()}.values():
             if a.input is not None and a.written:
                 no_overlap.append(a.input)
@@ -628,7 +626,7 @@ class Functionalizer:
     def _laid_out(self, node: torch.fx.Node, meta: TensorMeta, constant: bool) -> torch.fx.Node:
         """A result node in memory of its own with eager's strides."""
         val = node.meta["val"]
-        own = node.op == "call_function" and not _is_view(node)
+        own = node.op == "call_function" and not gives_views(node.target)
         if own and all(map(self._equal, val.stride, meta.stride)):
             return node
         if own and not constant and node.target is aten.clone.default and len(node.users) == 0:
@@ -697,13 +695,6 @@ def _bytes_of(m: TensorMeta) -> tuple[Expr, Expr]:
     for n in m.shape:
         elements = elements * as_expr(n)
     return begin, begin + elements * m.dtype.itemsize
-
-
-def _is_view(n: torch.fx.Node) -> bool:
-    t = n.target
-    if n.op != "call_function" or not isinstance(t, torch._ops.OpOverload):
-        return False
-    return any(r.alias_info is not None for r in t._schema.returns)
 
 
 def _metas(rule: Any, args: list, kwargs: dict) -> Any:

@@ -12,7 +12,7 @@ from ..errors import VerifyError
 from ..symbolic.expr import Expr
 from .aten import AtenGraph
 from .meta.core import TensorMeta
-from ..ops.closed_set import OPSET
+from ..ops.closed_set import OPSET, gives_views
 
 __all__ = ["verify"]
 
@@ -28,7 +28,7 @@ def verify(a: AtenGraph) -> None:
     node.
     """
     seen: set[torch.fx.Node] = set()
-    placeholders = [n for n in a.graph.nodes if n.op == "placeholder"]
+    placeholders = a.graph.find_nodes(op="placeholder")
     if a.inputs and len(placeholders) != len(a.inputs):
         _fail("inputs", f"{len(placeholders)} placeholders for {len(a.inputs)} inputs")
     for n in a.graph.nodes:
@@ -60,7 +60,7 @@ def _check_call(n: torch.fx.Node, val: Any) -> None:
         _fail(n, f"target {t!r} is not an operator of torch")
     if any(x.alias_info is not None and x.alias_info.is_write for x in t._schema.arguments):
         _fail(n, f"{t} writes its arguments")
-    if t not in OPSET and any(r.alias_info is not None for r in t._schema.returns):
+    if t not in OPSET and gives_views(t):
         _fail(n, f"{t} is a view that is not in the closed set")
     for m in val if isinstance(val, tuple) else (val,):
         if isinstance(m, TensorMeta):
@@ -87,9 +87,7 @@ def _check_results(a: AtenGraph) -> None:
             n = r[slot]
             if n.op != "call_function":
                 _fail(n, "is handed out as a fresh tensor but is an input or a constant")
-            if isinstance(n.target, torch._ops.OpOverload) and any(
-                x.alias_info is not None for x in n.target._schema.returns
-            ):
+            if gives_views(n.target):
                 _fail(n, f"is handed out as a fresh tensor but is a view ({n.target})")
             if o.kind == "buffer":
                 m = n.meta["val"]

@@ -82,7 +82,7 @@ class Candidate:
         new: dict[torch.fx.Node, torch.fx.Node] = {}
         needed = _needed(self.graph, [r for r in results if isinstance(r, torch.fx.Node)])
         specs = []
-        for n, spec in zip((n for n in self.graph.nodes if n.op == "placeholder"), self.specs):
+        for n, spec in zip(self.graph.find_nodes(op="placeholder"), self.specs):
             if n in needed:
                 specs.append(spec)
         for n in self.graph.nodes:
@@ -103,7 +103,7 @@ class Candidate:
     def replacing(self, swaps: dict[torch.fx.Node, InputSpec | torch.fx.Node]) -> Candidate:
         """The program where nodes are inputs of these specs, or other nodes in their place."""
         graph, new, specs = torch.fx.Graph(), {}, []
-        kept = dict(zip((n for n in self.graph.nodes if n.op == "placeholder"), self.specs))
+        kept = dict(zip(self.graph.find_nodes(op="placeholder"), self.specs))
         given: list[tuple[torch.fx.Node, InputSpec]] = [*kept.items()]
         given += [(n, s) for n, s in swaps.items() if isinstance(s, InputSpec) and n not in kept]
         for n, spec in given:

@@ -134,7 +134,7 @@ def _captured(
     why: list[str] = []
 
     def keep(module: Any, inputs: list, **_: Any) -> Any:
-        names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        names = [n.name for n in module.graph.find_nodes(op="placeholder")]
         try:
             given = [(n, int(v) if isinstance(v, torch.SymInt) else v) for n, v in zip(names, inputs)]
             graph, specs = captured_part(module, [spec_of(n, v, statistics=True) for n, v in given])

@@ -11,6 +11,7 @@ expected (products, convolutions, sorts, ...); the rest is counted as a fallback
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -26,6 +27,8 @@ __all__ = [
     "LIBRARY",
     "OPSET",
     "is_extern",
+    "contents_of_empty",
+    "gives_views",
     "extern_reason",
     "NO_RULE",
     "takes_any_layout",
@@ -202,6 +205,21 @@ def is_extern(node: torch.fx.Node) -> bool:
     if node.target is aten._to_copy.default:
         return "device" in node.kwargs
     return node.target not in OPSET
+
+
+def contents_of_empty(dtype: torch.dtype) -> float:
+    """What stands in memory without contents. Zeros are as good as anything, and the same each time; deterministic
+    algorithms fill it with NaN or the greatest integer, to be noticed."""
+    if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
+        return 0
+    if dtype.is_floating_point or dtype.is_complex:
+        return math.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
+
+
+def gives_views(op: Any) -> bool:
+    """Whether a result of an operator shares memory with an argument, by its schema."""
+    return isinstance(op, torch._ops.OpOverload) and any(r.alias_info is not None for r in op._schema.returns)
 
 
 def extern_reason(op: Any) -> str:

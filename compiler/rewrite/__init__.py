@@ -170,7 +170,7 @@ _MOST_TOLD = 60
 def _operations(a: AtenGraph) -> dict[str, tuple]:
     """Name -> target, arguments and keywords of each operation, and the results. Whoever changes arguments makes new
     ones."""
-    out: dict[str, tuple] = {n.name: (n.target, n.args, n.kwargs) for n in a.graph.nodes if n.op == "call_function"}
+    out: dict[str, tuple] = {n.name: (n.target, n.args, n.kwargs) for n in a.calls()}
     out["return"] = (None, tuple(a.results), {})
     return out
 

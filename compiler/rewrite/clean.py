@@ -37,7 +37,7 @@ def dead_code(a: AtenGraph) -> None:
     for n in reversed(list(a.graph.nodes)):
         if n.op in ("call_function", "get_attr") and not n.users and not has_effect(n) and not node_may_raise(n):
             a.graph.erase_node(n)
-            if n.op == "get_attr" and not any(m.op == "get_attr" and m.target == n.target for m in a.graph.nodes):
+            if n.op == "get_attr" and not a.graph.find_nodes(op="get_attr", target=n.target):
                 a.constants.pop(n.target, None)
 
 
@@ -91,8 +91,8 @@ def no_ops(a: AtenGraph) -> None:
     """Remove casts to the same dtype, views of the same shape, x*1, x+0 on integers and the like, and casts that undo a
     widening cast."""
     results = set(a.results)
-    for n in list(a.graph.nodes):
-        if n.op != "call_function" or n in results or not n.users:
+    for n in list(a.calls()):
+        if n in results or not n.users:
             continue
         to = _equivalent(n)
         if (
@@ -193,9 +193,7 @@ def _is_number(x: Any, value: int) -> bool:
 
 def view_chains(a: AtenGraph) -> None:
     """view of view is one view; permute of permute is one permute."""
-    for n in list(a.graph.nodes):
-        if n.op != "call_function":
-            continue
+    for n in list(a.calls()):
         x = n.args[0] if n.args and isinstance(n.args[0], Node) else None
         if x is None or x.op != "call_function" or x.target is not n.target:
             continue

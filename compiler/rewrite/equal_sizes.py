@@ -10,6 +10,7 @@ from ..symbolic.env import ShapeEnv
 from ..symbolic.expr import Expr, maybe_int
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
+from .pass_nodes import holds_symbols
 
 __all__ = ["unify_sizes"]
 
@@ -23,19 +24,15 @@ def unify_sizes(a: AtenGraph) -> None:
         if "val" in n.meta:
             n.meta["val"] = _now(n.meta["val"], env)
         if n.op == "call_function":
-            if _mentions(n.args):
+            if holds_symbols(n.args):
                 n.args = _now(n.args, env)
-            if n.kwargs and _mentions(tuple(n.kwargs.values())):
+            if n.kwargs and holds_symbols(tuple(n.kwargs.values())):
                 n.kwargs = {k: _now(v, env) for k, v in n.kwargs.items()}
     for o in a.plan:
         if o.meta is not None:
             o.meta = _now(o.meta, env)
         if o.kind == "int":
             o.value = _now(o.value, env)
-
-
-def _mentions(x: Any) -> bool:
-    return isinstance(x, Expr) or isinstance(x, (list, tuple)) and any(map(_mentions, x))
 
 
 def _now(x: Any, env: ShapeEnv) -> Any:

@@ -33,8 +33,8 @@ def _numbers(a: AtenGraph) -> None:
     """Kept tensors of one number (torch's composite operators make them) as numbers, where element-wise operators read
     them: equal ones then are one."""
     results = set(a.results)
-    for n in list(a.graph.nodes):
-        if n.op != "get_attr" or n.target not in a.constants or n.target.startswith("kept") or n in results:
+    for n in a.graph.find_nodes(op="get_attr"):
+        if n.target not in a.constants or n.target.startswith("kept") or n in results:
             continue
         t = a.constants[n.target]
         if (
@@ -54,7 +54,7 @@ def _numbers(a: AtenGraph) -> None:
         m.meta.update(n.meta)
         n.replace_all_uses_with(m)
         a.graph.erase_node(n)
-        if not any(u.op == "get_attr" and u.target == n.target for u in a.graph.nodes):
+        if not a.graph.find_nodes(op="get_attr", target=n.target):
             a.constants.pop(n.target, None)
 
 
@@ -67,8 +67,8 @@ def _fill_value(x: Any) -> Any:
 
 def _fold_fills(a: AtenGraph) -> None:
     results = set(a.results)
-    for n in list(a.graph.nodes):
-        if n.op != "call_function" or n in results:
+    for n in list(a.calls()):
+        if n in results:
             continue
         val = n.meta.get("val")
         if not isinstance(val, TensorMeta):
@@ -113,14 +113,14 @@ def _fold_fills(a: AtenGraph) -> None:
 def _fold_constants(a: AtenGraph) -> None:
     known: dict[Node, torch.Tensor] = {
         n: a.constants[n.target]
-        for n in a.graph.nodes
-        if n.op == "get_attr" and n.target in a.constants and not n.target.startswith("kept")
+        for n in a.graph.find_nodes(op="get_attr")
+        if n.target in a.constants and not n.target.startswith("kept")
     }
     if not known:
         return
     results = set(a.results)
-    for n in list(a.graph.nodes):
-        if n.op != "call_function" or not isinstance(n.target, torch._ops.OpOverload) or has_effect(n):
+    for n in list(a.calls()):
+        if not isinstance(n.target, torch._ops.OpOverload) or has_effect(n):
             continue
         val = n.meta.get("val")
         inputs = n.all_input_nodes

@@ -22,8 +22,8 @@ Node = torch.fx.Node
 def plain_waits(a: AtenGraph) -> None:
     """What torch gives a program that does not wait is a tensor of a class that waits when it is read. Kernels read
     memory: in a graph it is waited for."""
-    for n in a.graph.nodes:
-        if n.op == "call_function" and gives_waiting(n.target):
+    for n in a.calls():
+        if gives_waiting(n.target):
             n.target = torch.ops._c10d_functional.wait_tensor.default
 
 

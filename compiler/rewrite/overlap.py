@@ -55,7 +55,7 @@ def _move(nodes: list[Node], before: Node) -> None:
 
 
 def _behind(graph: torch.fx.Graph, reductions: list[Node]) -> None:
-    output = next(n for n in reversed(graph.nodes) if n.op == "output")
+    output = graph.output_node()
     made = {r: _made_of(r) for r in reductions}
     followed = {r: next((n for n in reductions if n in made[r]), None) for r in reductions}
     heads = [r for r in reductions if r not in followed.values()]

@@ -20,9 +20,7 @@ Node = torch.fx.Node
 
 def slices_of_scatters(a: AtenGraph) -> None:
     """slice(slice_scatter(x, y, s), t) is slice(x, t) where s and t are disjoint, a part of y where t lies in s."""
-    for n in list(a.graph.nodes):
-        if n.op != "call_function" or n.target is not aten.slice.Tensor:
-            continue
+    for n in a.graph.find_nodes(op="call_function", target=aten.slice.Tensor):
         while True:
             t = _range(n.args, 1)
             x = n.args[0]

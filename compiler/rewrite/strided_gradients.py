@@ -28,8 +28,8 @@ MOST_AXES = 6
 
 def strided_gradients(a: AtenGraph) -> None:
     """index_add(zeros, 0, a regular constant, x) as a sum of shifted parts of x."""
-    for n in list(a.graph.nodes):
-        if n.op != "call_function" or n.target is not aten.index_add.default or n.kwargs:
+    for n in a.graph.find_nodes(op="call_function", target=aten.index_add.default):
+        if n.kwargs:
             continue
         zeros, dim, at, x = n.args[:4]
         size = n.meta["val"].shape

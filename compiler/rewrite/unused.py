@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from ..ops.closed_set import gives_views
 from ..ops.raising import node_may_raise
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta
@@ -27,9 +28,7 @@ def unused_share(a: AtenGraph) -> float:
     live: set[Any] = set()
     all_work = live_work = 0
     results = {n for n in a.results if isinstance(n, torch.fx.Node)}
-    for n in reversed(list(a.graph.nodes)):
-        if n.op != "call_function":
-            continue
+    for n in reversed(list(a.calls())):
         work = _work(n, hints)
         all_work += work
         if n in results or n in live or has_effect(n) or node_may_raise(n):
@@ -42,7 +41,7 @@ def _work(n: Any, hints: dict[str, int]) -> int:
     if not isinstance(n.target, torch._ops.OpOverload):  # takes one of several results
         return 0
     packet = n.target.overloadpacket.__name__
-    if packet.startswith("empty") or any(x.alias_info is not None for x in n.target._schema.returns):
+    if packet.startswith("empty") or gives_views(n.target):
         return 0  # makes no values
     work = _CALL + _numel(n.meta.get("val"), hints)
     if packet in _PRODUCTS and len(n.all_input_nodes) > 1:

@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import torch
 
-from ...symbolic.expr import Expr
+from ...ops.closed_set import contents_of_empty
 from ..meta.core import TensorMeta, is_zero, norm_dim, suggest_format
 from .table import Builder, Node, decomposition, shape_of
 
@@ -42,14 +42,8 @@ for _op, _v in (
 
 
 def _unfilled(op: Any) -> Any:
-    """The memory of `empty` is undefined: zeros are as good as anything, but for what deterministic algorithms fill it
-    with.
-    """
-
     def f(b: Builder, *args: Any, **kwargs: Any) -> Any:
-        if torch.are_deterministic_algorithms_enabled():
-            return NotImplemented
-        return _made(b, op, 0, *args, **kwargs)
+        return _made(b, op, contents_of_empty(b.meta(op, args, kwargs).dtype), *args, **kwargs)
 
     return f
 
@@ -83,8 +77,6 @@ def arange(b: Builder, *args: Any, **kwargs: Any) -> Any:
     op = (aten.arange.default, aten.arange.start, aten.arange.start_step)[len(args) - 1]
     m = b.meta(op, args, kwargs)
     start, end, step = {1: (0, *args, 1), 2: (*args, 1), 3: args}[len(args)]
-    if not all(isinstance(v, (int, Expr)) for v in (start, step)) and not m.dtype.is_floating_point:
-        return NotImplemented
     return b.emit(aten.arange.start_step, start, end, step, val=m, dtype=m.dtype, device=m.device)
 
 

@@ -264,9 +264,14 @@ def sgn(b: Builder, x: Node) -> Any:
     return NotImplemented if dtype_of(x).is_complex else b.emit(aten.sign.default, x)
 
 
-@decomposition(aten.positive.default, aten.conj_physical.default)
+@decomposition(aten.positive.default)
 def positive(b: Builder, x: Node) -> Any:
-    return NotImplemented if dtype_of(x).is_complex else b.emit(aten.clone.default, x)
+    return b.emit(aten.clone.default, x)
+
+
+@decomposition(aten.conj_physical.default)
+def conj_physical(b: Builder, x: Node) -> Any:
+    return NotImplemented if dtype_of(x).is_complex else positive(b, x)
 
 
 @decomposition(aten.nan_to_num.default)

@@ -14,6 +14,7 @@ from typing import Any, Callable
 import torch
 import torch.fx
 
+from ...ops.closed_set import gives_views
 from ...symbolic.expr import Expr
 from ..aten import AtenGraph
 from ..fallback import meta_by_running
@@ -253,14 +254,9 @@ def _keep_layout(r: Node, val: TensorMeta, n: Node) -> Node:
     got = r.meta["val"]
     if got.dtype != val.dtype:
         raise AssertionError(f"decomposition of {n.target} gives {got.dtype}, not {val.dtype}")
-    if got.stride != val.stride and r.op == "call_function" and not _aliases(r) and len(r.users) == 0:
+    if got.stride != val.stride and r.op == "call_function" and not gives_views(r.target) and len(r.users) == 0:
         r.meta["val"] = got.replace(stride=val.stride)
     return r
-
-
-def _aliases(n: Node) -> bool:
-    t = n.target
-    return isinstance(t, torch._ops.OpOverload) and any(x.alias_info is not None for x in t._schema.returns)
 
 
 def _lay_out_results(a: AtenGraph, g: torch.fx.Graph, b: Builder) -> None:
@@ -276,7 +272,7 @@ def _lay_out_results(a: AtenGraph, g: torch.fx.Graph, b: Builder) -> None:
                 continue
             stride = want[i].stride if i in want and want[i] is not None else old[i].meta["val"].stride
             val = r.meta["val"]
-            fresh = r.op == "call_function" and not _aliases(r)
+            fresh = r.op == "call_function" and not gives_views(r.target)
             if fresh and val.stride == stride:
                 continue
             m = TensorMeta(val.shape, tuple(stride), val.dtype, val.device)

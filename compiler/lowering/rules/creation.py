@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...ops.closed_set import contents_of_empty
 from ...symbolic.expr import Expr, as_expr
 from ..ir import cast, const, index, prim
 from ..context import Lowering
@@ -26,27 +27,17 @@ def full(lo: Lowering, node: Any, first: Any, *args: Any, **kw: Any) -> Ref:
     return _filled(lo, args[-1] if "fill_value" not in kw else kw["fill_value"])
 
 
-EMPTY = tuple(
-    """aten.empty.memory_format aten.empty_like.default aten.new_empty.default aten.empty_strided.default
-    aten.new_empty_strided.default aten.empty_permuted.default""".split()
-)  # operators that give memory without contents
+# operators that give memory without contents, laid out in a way of their own (decomposition fills the others)
+EMPTY = ("aten.empty_strided.default", "aten.new_empty_strided.default", "aten.empty_permuted.default")
 
 
 @rule(*EMPTY)
 def empty(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    """Memory without contents counts as zeros: what reads it gets some value, and the same each time. Deterministic
-    algorithms fill it with NaN or the greatest integer, to be noticed."""
-    if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
-        return _filled(lo, 0)
-    dtype = lo.meta().dtype
-    if dtype.is_floating_point:
-        return _filled(lo, float("nan"))
-    return _filled(lo, True if dtype == torch.bool else torch.iinfo(dtype).max)
+    return _filled(lo, contents_of_empty(lo.meta().dtype))
 
 
-@rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
-def arange(lo: Lowering, node: Any, *args: Any, **kw: Any) -> Ref:
-    start, step = (0 if len(args) == 1 else args[0]), (args[2] if len(args) == 3 else 1)
+@rule("aten.arange.start_step")
+def arange(lo: Lowering, node: Any, start: Any, end: Any, step: Any = 1, **kw: Any) -> Ref:
     return _ramp(lo, start, step)
 
 

@@ -87,7 +87,7 @@ def gather(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, **kw: Any) -> Re
     return lo.pointwise(_read(x, ids.shape, m))
 
 
-@rule("aten.index.Tensor", "aten._unsafe_index.Tensor")
+@rule("aten.index.Tensor")
 def index_tensor(lo: Lowering, node: Any, x: Ref, ids: Sequence[Ref | None]) -> Ref:
     used = [(d, i) for d, i in enumerate(ids) if i is not None]
     if any(i.dtype in (torch.bool, torch.uint8) for _, i in used):

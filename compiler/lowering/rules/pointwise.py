@@ -67,7 +67,7 @@ def signed_inf(lo: Lowering, node: Any, x: Ref) -> Ref:
 
 
 # ---- copies and conversions
-@rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.positive.default", any_dtype=True)
+@rule("aten.clone.default", "aten.lift_fresh_copy.default", any_dtype=True)
 def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
     """No copy where the values lie in a temporary with the right strides already: nothing in a functional graph can
     tell.
