@@ -200,31 +200,39 @@ def cmp_to_key(mycmp: Callable) -> Callable:
 
 
 # --- heapq
-def _toward_root(heap: list, start: int, at: int) -> None:
+def _less(a: Any, b: Any) -> bool:
+    return a < b
+
+
+def _greater(a: Any, b: Any) -> bool:
+    return b < a
+
+
+def _toward_root(heap: list, start: int, at: int, before: Callable) -> None:
     item = heap[at]
     while at > start:
         parent = (at - 1) >> 1
         above = heap[parent]
-        if not item < above:
+        if not before(item, above):
             break
         heap[at] = above
         at = parent
     heap[at] = item
 
 
-def _toward_leaf(heap: list, at: int) -> None:
+def _toward_leaf(heap: list, at: int, before: Callable = _less) -> None:
     end, start = len(heap), at
     item = heap[at]
     child = 2 * at + 1
     while child < end:
         right = child + 1
-        if right < end and not heap[child] < heap[right]:
+        if right < end and not before(heap[child], heap[right]):
             child = right
         heap[at] = heap[child]
         at = child
         child = 2 * at + 1
     heap[at] = item
-    _toward_root(heap, start, at)
+    _toward_root(heap, start, at, before)
 
 
 def _check_heap(heap: Any, function: str) -> None:
@@ -244,7 +252,7 @@ def heapify(heap: list) -> None:
 def heappush(heap: list, item: Any) -> None:
     _check_heap(heap, "heappush()")
     heap.append(item)
-    _toward_root(heap, 0, len(heap) - 1)
+    _toward_root(heap, 0, len(heap) - 1, _less)
 
 
 def heappop(heap: list) -> Any:
@@ -278,36 +286,9 @@ def heappushpop(heap: list, item: Any) -> Any:
     return item
 
 
-def _toward_root_max(heap: list, start: int, at: int) -> None:
-    item = heap[at]
-    while at > start:
-        parent = (at - 1) >> 1
-        above = heap[parent]
-        if not above < item:
-            break
-        heap[at] = above
-        at = parent
-    heap[at] = item
-
-
-def _toward_leaf_max(heap: list, at: int) -> None:
-    end, start = len(heap), at
-    item = heap[at]
-    child = 2 * at + 1
-    while child < end:
-        right = child + 1
-        if right < end and not heap[right] < heap[child]:
-            child = right
-        heap[at] = heap[child]
-        at = child
-        child = 2 * at + 1
-    heap[at] = item
-    _toward_root_max(heap, start, at)
-
-
 def heapify_max(heap: list) -> None:
     for i in reversed(range(len(heap) // 2)):
-        _toward_leaf_max(heap, i)
+        _toward_leaf(heap, i, _greater)
 
 
 def heappop_max(heap: list) -> Any:
@@ -316,14 +297,14 @@ def heappop_max(heap: list) -> Any:
         return last
     largest = heap[0]
     heap[0] = last
-    _toward_leaf_max(heap, 0)
+    _toward_leaf(heap, 0, _greater)
     return largest
 
 
 def heapreplace_max(heap: list, item: Any) -> Any:
     largest = heap[0]
     heap[0] = item
-    _toward_leaf_max(heap, 0)
+    _toward_leaf(heap, 0, _greater)
     return largest
 
 

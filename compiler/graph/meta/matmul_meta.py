@@ -198,15 +198,8 @@ def weight_int4pack_mm(x: TensorMeta, w: TensorMeta, group: int, scales: TensorM
     return new((x.shape[0], fold(w.shape[0] * 8)), x.dtype, x.device)
 
 
-@rule("_weight_int4pack_mm_for_cpu")
-def weight_int4pack_mm_for_cpu(x: TensorMeta, w: TensorMeta, group: int, scales: TensorMeta) -> TensorMeta:
-    if x.ndim != 2 or w.ndim != 2:
-        raise RuntimeError(f"expected two matrices, got {x.ndim}D and {w.ndim}D tensors")
-    return new((x.shape[0], w.shape[0]), x.dtype, x.device)
-
-
-@rule("_weight_int8pack_mm")
-def weight_int8pack_mm(x: TensorMeta, w: TensorMeta, scales: TensorMeta) -> TensorMeta:
+@rule("_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm")
+def weight_pack_mm(x: TensorMeta, w: TensorMeta, *scales: Any) -> TensorMeta:
     if x.ndim != 2 or w.ndim != 2:
         raise RuntimeError(f"expected two matrices, got {x.ndim}D and {w.ndim}D tensors")
     return new((x.shape[0], w.shape[0]), x.dtype, x.device)

@@ -94,17 +94,20 @@ def renorm(x: TensorMeta, p: Any, dim: int, maxnorm: Any) -> TensorMeta:
 
 @rule("_cdist_forward")
 def cdist(x: TensorMeta, y: TensorMeta, p: float, mode: int | None) -> TensorMeta:
+    found = _distances(x, y) if p >= 0 and mode in (None, 0, 1, 2) else None
+    return found or _by_running(aten._cdist_forward.default, (x, y, p, mode), {})
+
+
+def _distances(x: TensorMeta, y: TensorMeta) -> TensorMeta | None:
+    """Of each row of x from each of y; None where a kernel is to say what is wrong with them."""
     if (
-        x.ndim < 2
-        or y.ndim < 2
+        min(x.ndim, y.ndim) < 2
         or not same(x.shape[-1], y.shape[-1])
-        or not p >= 0
         or not x.dtype.is_floating_point
         or x.dtype is not y.dtype
         or x.device != y.device
-        or mode not in (None, 0, 1, 2)
     ):
-        return _by_running(aten._cdist_forward.default, (x, y, p, mode), {})
+        return None
     return new((*broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), x.dtype, x.device)
 
 
@@ -113,16 +116,8 @@ def euclidean_dist(x: TensorMeta, y: TensorMeta) -> TensorMeta:
     """What cdist calls where a matrix product gives the distances. (torch's own rule imports torch._dynamo, which
     exchanges functions of torch that programs call.)
     """
-    if (
-        x.ndim < 2
-        or x.ndim != y.ndim
-        or not same(x.shape[-1], y.shape[-1])
-        or not x.dtype.is_floating_point
-        or x.dtype is not y.dtype
-        or x.device != y.device
-    ):
-        return _by_running(aten._euclidean_dist.default, (x, y), {})
-    return new((*broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), x.dtype, x.device)
+    found = _distances(x, y) if x.ndim == y.ndim else None
+    return found or _by_running(aten._euclidean_dist.default, (x, y), {})
 
 
 @rule("histc")

@@ -32,10 +32,17 @@ def position(i: Value, size: Any, message: str, wrap: bool, shape: Sequence[Any]
         r = value_range(i.attr, ranges_of(shape))
         if r is not None and r[0] >= 0 and type(size) is int and r[1] < size:
             return i.attr
-    n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
-    if wrap:
-        i = prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)
-    return indirect_symbol(check_index(i, n, message))
+    n = extent(size)
+    return indirect_symbol(check_index(from_the_end(i, n) if wrap else i, n, message))
+
+
+def extent(size: Any) -> Value:
+    return const(size, torch.int64) if type(size) is int else index(as_expr(size))
+
+
+def from_the_end(i: Value, n: Value) -> Value:
+    """A position among `n` of which negative ones count from the end."""
+    return prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)
 
 
 @rule("aten.embedding.default")

@@ -37,7 +37,7 @@ from ..ref import (
     reshape,
     same,
 )
-from .indexing import refuse_nothing
+from .indexing import extent, from_the_end, refuse_nothing
 from .views import no_shared_memory
 
 __all__ = ["on_cpu", "may_write", "start", "store_at", "checked"]
@@ -114,11 +114,8 @@ def store_at(
 def checked(i: Value, size: Any, message: str, wrap: bool = False) -> Value:
     """A position as a value: wrapped where negative ones count from the end, and checked."""
     refuse_nothing(size)
-    i = cast(i, torch.int64)
-    n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
-    if wrap:
-        i = prim("where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i)
-    return check_index(i, n, message)
+    i, n = cast(i, torch.int64), extent(size)
+    return check_index(from_the_end(i, n) if wrap else i, n, message)
 
 
 def _lifted(x: Any) -> Any:
@@ -382,13 +379,7 @@ def index_fill(lo: Lowering, node: Any, x: Ref, dim: int, ids: Ref, value: Any) 
     may_write(lo, "set", x.dtype)
     b = start(lo, x)
     ids, shape = _lifted(ids), list(b.shape) or [1]
-    i = _lifted(ids).value
-    size = shape[dim % len(shape)]
-    n = const(size, torch.int64) if type(size) is int else index(as_expr(size))
-    i = cast(i, torch.int64)
-    wrapped = prim(
-        "where", prim("lt", i, const(0, torch.int64)), prim("add", i, n), i
-    )  # (negative ones count from the end)
+    wrapped = from_the_end(cast(_lifted(ids).value, torch.int64), extent(shape[dim % len(shape)]))
     _slices(lo, b, dim, Ref(ids.shape, torch.int64, wrapped), value, "set")
     return ref_of_buffer(b)
 

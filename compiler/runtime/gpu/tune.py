@@ -298,8 +298,9 @@ def copy_bandwidth(index: int) -> float:
     return 2 * n / us * 1e6
 
 
-def time_in_turn(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
-    """Median microseconds of each on the device, measured in turn after a first run each."""
+def time_in_turn(calls: Sequence[Callable[[], Any]], rounds: int, launches: int = LAUNCHES) -> list[float]:
+    """Median microseconds of each on the device, measured in turn after a first run each. `launches`: runs one after
+    the other that are timed together."""
     for f in calls:
         f()
     times: list[list[float]] = [[] for _ in calls]
@@ -308,11 +309,11 @@ def time_in_turn(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]
         for f, row in zip(calls, times):
             f()
             begin.record()
-            for _ in range(LAUNCHES):
+            for _ in range(launches):
                 f()
             end.record()
             end.synchronize()
-            row.append(begin.elapsed_time(end) * 1e3 / LAUNCHES)
+            row.append(begin.elapsed_time(end) * 1e3 / launches)
     return [statistics.median(row) for row in times]
 
 
@@ -335,17 +336,7 @@ def time_from_graphs(calls: Sequence[Callable[[], Any]], replayed: bool = True) 
                     counters.graph.capture_end()
             graphs.append(counters.graph)
     torch.cuda.current_stream().wait_stream(side)
-    times: list[list[float]] = [[] for _ in graphs]
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(GRAPH_ROUNDS):
-        for g, row in zip(graphs, times):
-            g.replay()
-            begin.record()
-            g.replay()
-            end.record()
-            end.synchronize()
-            row.append(begin.elapsed_time(end) * 1e3 / REPEATS)
-    return [statistics.median(row) for row in times]
+    return [t / REPEATS for t in time_in_turn([g.replay for g in graphs], GRAPH_ROUNDS, 1)]
 
 
 def arguments(kernel: Kernel, index: int) -> list | None:
