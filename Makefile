@@ -1,5 +1,6 @@
-# make demo | make test: from a fresh checkout, python3 (3.11-3.14) and a C++ compiler to a result; each makes what it needs, once.
-# make help lists the rest. PYTHON=python3.12 chooses the interpreter, VENV=path the environment, TORCH=2.13.0 another torch than constraints.txt's.
+# make demo | make test: from a fresh checkout, python3 (3.11-3.14) and a C++ compiler to a result; each makes what it
+# needs, once. make help lists the rest. PYTHON=python3.12 chooses the interpreter, VENV=path the environment,
+# TORCH=2.13.0 another torch than constraints.txt's.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,37 +16,40 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 STAMPS := $(VENV)/stamps
 
-LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts labextension/src/*/*/*.ts labextension/style/*) \
+LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/src/*/*.ts \
+    labextension/src/*/*/*.ts labextension/style/*) \
                labextension/package.json labextension/tsconfig.json labextension/yarn.lock
 NATIVE_SOURCES := $(wildcard compiler/native/*.c compiler/native/*.cpp compiler/native/*.h compiler/native/build.py)
 
 AREAS := capture graph fusion codegen runtime notebook
-.PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint format optable gradients fuzz sanitize cpython stock-suite transformers timm leak replay bench dashboard wheel wheels labextension docs browser constraints clean distclean
+.PHONY: help setup demo test $(AREAS:%=test-%) test-torch suite lab labs labs-graders labs-instructor gallery lint \
+    format optable gradients fuzz sanitize cpython stock-suite transformers timm leak replay bench dashboard wheel \
+    wheels labextension docs browser constraints clean distclean
 
 help:
 	@echo "make demo     run the quick start notebook and print what it showed"
 	@echo "make test     lint, types and every test; browser tests where a browser can be had"
 	@echo "make test-capture  the tests of one area alone; also test-graph, -fusion, -codegen, -runtime, -notebook"
-	@echo "make test-torch TORCH=2.11.0  the tests with another torch (PYTHON=python3.13: with another Python), in an environment of its own"
+	@echo "make test-torch TORCH=2.11.0  the tests with another torch (PYTHON=python3.13: another Python)"
 	@echo "make lab      open JupyterLab on the quick start"
-	@echo "make labs     every course lab: solutions pass, students' versions fail, hostile submissions end; all notebooks run"
+	@echo "make labs     the course's labs: solutions pass, students' versions fail, hostile ones end"
 	@echo "make labs-graders  the same labs under nbgrader and otter-grader, in an environment of their own"
 	@echo "make gallery  run the notebooks and store them with what they show; THREADS=1 on a busy machine"
 	@echo "make labs-instructor  the instructor's package (solutions, hidden tests) in dist/"
 	@echo "make lint     ruff (rules and format), mypy, Prettier; make format lays the sources out"
 	@echo "make optable  operators of torch's op_db against eager; rewrites the table in tests/ops"
 	@echo "make gradients  their gradients against eager and float64, for GRADIENT_SECONDS=2400 at most"
-	@echo "make fuzz     the four fuzzers for FUZZ_SECONDS=600 in all; what differs from eager is made smaller, in build/fuzz"
-	@echo "make sanitize  the extension and kernels under AddressSanitizer, then PYTHONMALLOC=debug: plans, guards, fuzzers (ARGS=\"tests/native ...\": these alone)"
-	@echo "make cpython  CPython's own tests under the compiler, plain against forced through capture (MODULES=\"test_grammar ...\")"
+	@echo "make fuzz     the four fuzzers for FUZZ_SECONDS=600 in all; what differs is made smaller, in build/fuzz"
+	@echo "make sanitize  the C code under AddressSanitizer and PYTHONMALLOC=debug (ARGS=\"tests/native ...\")"
+	@echo "make cpython  CPython's own tests, plain against captured (MODULES=\"test_grammar ...\")"
 	@echo "make transformers  every model type of transformers, tiny, against eager (MODELS=\"bert bart\": these alone)"
-	@echo "make timm     the smallest model of each of timm's modules, forward and backward against eager (MODELS=\"volo vit\": these alone)"
-	@echo "make stock-suite SOURCE=/path/to/pytorch  stock's own tests with our compile in their place; table in build/stock (SUITES=\"...\", DYNAMIC=1, JOBS=1)"
+	@echo "make timm     the smallest model of each of timm's modules against eager (MODELS=\"volo vit\")"
+	@echo "make stock-suite SOURCE=pytorch  stock's own tests under this compiler (SUITES=\"...\" DYNAMIC=1 JOBS=1)"
 	@echo "make leak     10,000 times compile and drop (LEAK=...), each way: nothing stays"
-	@echo "make replay   kernel text, plans, guards and reports of known programs against a snapshot (SAVE=1 makes it anew)"
+	@echo "make replay   kernel text, plans, guards and reports against a snapshot (SAVE=1 makes it anew)"
 	@echo "make bench    the budgets, measured on this machine; results in tests/benchmarks/results"
-	@echo "make dashboard  models of transformers, timm and torchvision beside eager and stock (NAMES=bert,timm: MODES=inference DEVICE=cpu SIZE=tiny); page in build/dashboard.html"
-	@echo "make docs     write the pages of docs/ that are made from the compiler's tables, run the notebooks, and build the site in build/site"
+	@echo "make dashboard  public models beside eager and stock (NAMES=bert,timm: MODES=inference DEVICE=cpu)"
+	@echo "make docs     write the generated pages of docs/, run the notebooks, build the site in build/site"
 	@echo "make wheel    sdist and wheel in dist/"
 	@echo "make wheels   the sdist, and a manylinux wheel for each Python by cibuildwheel (needs docker), in dist/wheels"
 	@echo "make clean    remove what was built; make distclean also the environment"
@@ -89,7 +93,8 @@ labextension:
 demo: setup
 	@$(PY) tools/run_notebook.py $(NOTEBOOK) --out build/demo
 	@echo
-	@echo "Open it yourself:  make lab     (the executed copy: build/demo/$(notdir $(NOTEBOOK)), as a page: build/demo/$(notdir $(basename $(NOTEBOOK))).html)"
+	@echo "Open it yourself:  make lab     (the executed copy: build/demo/$(notdir $(NOTEBOOK)),"
+	@echo "as a page: build/demo/$(notdir $(basename $(NOTEBOOK))).html)"
 
 lab: setup
 	$(PY) -m jupyterlab $(NOTEBOOK)
@@ -106,7 +111,8 @@ $(STAMPS)/graders: | $(STAMPS)/install
 labs-graders: setup $(STAMPS)/graders
 	TCOMPILE_LABS_GRADERS=$(abspath $(GRADERS)) $(PY) -m pytest tests/labs/test_other_graders.py $(PYTEST_ARGS)
 
-# The notebooks as they are stored: run here, with pictures of their reports. THREADS=1 where other work shares the machine.
+# The notebooks as they are stored: run here, with pictures of their reports. THREADS=1 where other work shares the
+# machine.
 gallery: setup browser
 	$(PY) tools/gallery.py $(if $(THREADS),--threads $(THREADS))
 
@@ -121,13 +127,15 @@ format: setup
 	@$(PRETTIER) --write src scripts style tests
 
 lint: setup
-	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m ruff format --check -q . || status=1; $(PY) -m mypy || status=1; \
+	@status=0; $(PY) -m ruff check . || status=1; $(PY) -m ruff format --check -q . || status=1; \
+	  $(PY) -m mypy || status=1; \
 	 ($(PRETTIER) --check src scripts style tests) || status=1; exit $$status
 
 browser: | $(STAMPS)/packages
 	@$(PY) tools/environment.py browser --install
 
-# A process a core, four at most. A file's tests stay together, as they share what is slow to make, and files stay in order:
+# A process a core, four at most. A file's tests stay together, as they share what is slow to make, and files stay in
+# order:
 # those with a browser are last. WORKERS=0: all in one process.
 WORKERS ?= logical
 PYTEST := $(PY) -m pytest -n $(WORKERS) --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
@@ -148,7 +156,8 @@ AREA_notebook := tests/magics tests/report tests/reproduce
 $(AREAS:%=test-%): test-%: setup
 	$(PYTEST) -m "not slow" $(AREA_$*) $(PYTEST_ARGS)
 
-# In an environment of its own, which stays: .venv-torch-2.11.0, or .venv-torch-2.13.0-python3.13. Lint, types and the browser are `make test`'s.
+# In an environment of its own, which stays: .venv-torch-2.11.0, or .venv-torch-2.13.0-python3.13. Lint, types and the
+# browser are `make test`'s.
 TORCH_VENV = .venv-torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 test-torch:
 	@test -n "$(TORCH)" || { echo "which torch? make test-torch TORCH=2.11.0 (or 2.13.0, 2.14.1, 2.15.0)"; exit 2; }
@@ -167,22 +176,27 @@ gradients: setup
 # Programs, changes and numbers by turns, mostly capture alone; tensors through the whole compiler.
 FUZZ_SECONDS ?= 600
 fuzz: setup
-	@status=0; for part in "programs eager 30" "changes eager 30" "numbers eager 10" "tensors tcompile 20" "programs tcompile 5" "changes tcompile 5"; do set -- $$part; \
-	   $(PY) -m tests.fuzz.bulk $$1 --backend $$2 --seconds $$(($(FUZZ_SECONDS) * $$3 / 100)) || status=1; done; exit $$status
+	@status=0; for part in "programs eager 30" "changes eager 30" "numbers eager 10" \
+	  "tensors tcompile 20" "programs tcompile 5" "changes tcompile 5"; do set -- $$part; \
+	   $(PY) -m tests.fuzz.bulk $$1 --backend $$2 --seconds $$(($(FUZZ_SECONDS) * $$3 / 100)) || status=1; \
+	done; exit $$status
 
 # An hour on two cores; FUZZ_SECONDS=60 for each of three fuzzers, twice.
 sanitize: setup
 	$(PY) tools/sanitize.py build
-	$(if $(filter command environment,$(origin FUZZ_SECONDS)),FUZZ_SECONDS=$(FUZZ_SECONDS)) $(PY) tools/sanitize.py run $(ARGS)
+	$(if $(filter command environment,$(origin FUZZ_SECONDS)),FUZZ_SECONDS=$(FUZZ_SECONDS)) \
+	  $(PY) tools/sanitize.py run $(ARGS)
 
 cpython: setup
 	$(PY) -m tests.oracles.cpython $(MODULES)
 	$(PY) -m tests.oracles.cpython --forced $(MODULES)
 
-# What fails under this compiler is run by stock itself, too. SOURCE: a checkout of PyTorch of the installed version or an older one.
+# What fails under this compiler is run by stock itself, too. SOURCE: a checkout of PyTorch of the installed version or
+# an older one.
 stock-suite: setup
 	@test -n "$(SOURCE)" || { echo "say where PyTorch's source lies: make stock-suite SOURCE=/path/to/pytorch"; exit 2; }
-	$(PY) -m tests.oracles.stock.suite $(SOURCE) --jobs $(if $(filter command line,$(origin JOBS)),$(JOBS),1) $(if $(DYNAMIC),--dynamic) --suites $(SUITES)
+	$(PY) -m tests.oracles.stock.suite $(SOURCE) --jobs $(if $(filter command line,$(origin JOBS)),$(JOBS),1) \
+	  $(if $(DYNAMIC),--dynamic) --suites $(SUITES)
 
 # Every model type of transformers, tiny, forward and backward against eager: a line of JSON each (MODELS="bert bart").
 transformers: setup
@@ -190,7 +204,8 @@ transformers: setup
 
 # The smallest model of each of timm's modules, in inference and training against eager: a line of JSON each.
 timm: setup
-	@$(PY) -c "import timm" || { echo "make timm needs timm, and a torchvision for this torch: $(VENV)/bin/pip install timm torchvision"; exit 2; }
+	@$(PY) -c "import timm" || \
+	  { echo "make timm needs timm, and a torchvision: $(VENV)/bin/pip install timm torchvision"; exit 2; }
 	$(PY) -m tests.oracles.timm_models $(MODELS)
 
 leak: setup
@@ -203,9 +218,11 @@ replay: setup
 bench: setup
 	$(PY) -m tests.benchmarks.run
 
-# Public models beside eager and stock; NAMES="bert,timm:" MODES=inference DEVICE=cpu SIZE=tiny choose. Rows are kept, the page is build/dashboard.html.
+# Public models beside eager and stock; NAMES="bert,timm:" MODES=inference DEVICE=cpu SIZE=tiny choose. Rows are kept,
+# the page is build/dashboard.html.
 dashboard: setup
-	$(PY) -m tests.benchmarks.dashboard $(if $(NAMES),--names "$(NAMES)") $(if $(MODES),--modes "$(MODES)") $(if $(DEVICE),--device $(DEVICE)) $(if $(SIZE),--size $(SIZE))
+	$(PY) -m tests.benchmarks.dashboard $(if $(NAMES),--names "$(NAMES)") $(if $(MODES),--modes "$(MODES)") \
+	  $(if $(DEVICE),--device $(DEVICE)) $(if $(SIZE),--size $(SIZE))
 
 # The generator is installed beside the environment, so that this one's packages stay as they are.
 SITE := $(VENV)/site
@@ -234,7 +251,8 @@ constraints: setup
 	@$(PY) -m pip freeze --exclude-editable | grep -v -i -E '^(triton|nvidia|cuda|setuptools|pip|wheel)' | sed 's/+cpu$$//'
 
 clean:
-	rm -rf build/demo build/site build/site-source build/site-notebooks build/lib build/temp* dist .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/browser/artifacts
+	rm -rf build/demo build/site build/site-source build/site-notebooks build/lib build/temp* dist \
+	  .pytest_cache .hypothesis .mypy_cache .ruff_cache tests/browser/artifacts
 	rm -rf labextension/lib labextension/tsconfig.tsbuildinfo extension/labextension
 	find compiler extension kernel_magics tests -name '__pycache__' -type d -prune -exec rm -rf {} +
 	find compiler -name '*.so' -delete

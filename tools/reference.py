@@ -92,11 +92,11 @@ def operators_page() -> str:
         "",
         "## The closed set",
         "",
-        *_table(("part", "operators"), [(name, _names(t.values())) for name, t in parts]),
+        *_table(("part", "operators"), [(name, row) for name, t in parts for row in _rows(t.values())]),
         "",
         "## Loops by a rule of their own",
         "",
-        _names({str(op).removeprefix("aten.").partition(".")[0] for op in RULES if hasattr(op, "_schema")}),
+        *_table(("operators",), [(row,) for row in _rows(_name(op) for op in RULES if hasattr(op, "_schema"))]),
         "",
         "## Left to torch's kernels, and why",
         "A rule may still take some of their calls: small products on the CPU, attention on a GPU.",
@@ -105,12 +105,18 @@ def operators_page() -> str:
     reasons: dict[str, list[str]] = {}
     for name, why in closed_set.LIBRARY.items():
         reasons.setdefault(why, []).append(name)
-    rows = [(why, _names(names)) for why, names in sorted(reasons.items())]
+    rows = [(why, row) for why, names in sorted(reasons.items()) for row in _rows(names)]
     return "\n".join([*lines, *_table(("reason", "operators"), rows), ""])
 
 
-def _names(names: Iterable[Any]) -> str:
-    return " ".join(f"`{n}`" for n in sorted({str(n) for n in names}))
+def _name(op: Any) -> str:
+    return str(op).removeprefix("aten.").partition(".")[0]
+
+
+def _rows(names: Iterable[Any], most: int = 30) -> list[str]:
+    """Names in order, so many in a row of a table."""
+    each = [f"`{n}`" for n in sorted({str(n) for n in names})]
+    return [" ".join(each[i : i + most]) for i in range(0, len(each), most)]
 
 
 def picture() -> str:

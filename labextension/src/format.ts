@@ -1,4 +1,6 @@
-/** Numbers and names as people read them: a unit with each figure, three significant digits, thin spaces in thousands. */
+/**
+ * Numbers and names as people read them: a unit with each figure, three significant digits, thin spaces in thousands.
+ */
 
 import { GraphNode, Shape, Status } from './schema';
 import { t, tn, words } from './texts';
@@ -106,9 +108,9 @@ const WIDE = 3;
 const UNCLEAR = 10;
 
 /**
- * A comparison in figures and a word, all with as many digits as the interval bears, as in the plain text: `2.9×`, `[2.8–3.0]`, `faster`.
- * What is slower is told by the inverse: `1.4×`, `[1.3–1.5]`, `slower`. A wide interval stands alone: `2.5–8.4×`, ``, `faster`. One that
- * says little is no figure: ``, `2.5–84×`, `faster`.
+ * A comparison in figures and a word, all with as many digits as the interval bears, as in the plain text: `2.9×`,
+ * `[2.8–3.0]`, `faster`. What is slower is told by the inverse: `1.4×`, `[1.3–1.5]`, `slower`. A wide interval stands
+ * alone: `2.5–8.4×`, ``, `faster`. One that says little is no figure: ``, `2.5–84×`, `faster`.
  */
 export function speedup(s: Ratio): [string, string, string] {
   const way = direction(s);

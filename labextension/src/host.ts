@@ -1,8 +1,8 @@
 /**
  * What a report may ask of the place that it is shown in: the kernel's answers, and the cell's text.
  *
- * The views know no JupyterLab. A report's element raises `tcompile-host`; whoever can answer (lab/host.ts, a widget) gives a Host.
- * Without one the controls that need a kernel are not there, and nothing else is missing.
+ * The views know no JupyterLab. A report's element raises `tcompile-host`; whoever can answer (lab/host.ts, a widget)
+ * gives a Host. Without one the controls that need a kernel are not there, and nothing else is missing.
  */
 
 import { Fix } from './schema';

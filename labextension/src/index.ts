@@ -1,6 +1,6 @@
 /**
- * What the labextension adds to JupyterLab besides the renderer (mime.ts): marks in the gutter, a badge on each cell, help on options,
- * the switch in the toolbar, the side panel, commands and settings.
+ * What the labextension adds to JupyterLab besides the renderer (mime.ts): marks in the gutter, a badge on each cell,
+ * help on options, the switch in the toolbar, the side panel, commands and settings.
  */
 
 import { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';

@@ -56,7 +56,9 @@ function heatElement(share: number | undefined): HTMLElement | null {
 /** What no line of the cell is the reason for. */
 const AROUND = ['compiling', 'starved'];
 
-/** A kernel's time goes in equal parts to the lines of the code whose operations it holds, a library call's to its line. */
+/**
+ * A kernel's time goes in equal parts to the lines of the code whose operations it holds, a library call's to its line.
+ */
 export function heatOf(report: Report, here: (file: string) => boolean): Map<number, number> {
   const heat = new Map<number, number>();
   const add = (line: number, time: number) => heat.set(line, (heat.get(line) ?? 0) + time);
@@ -188,7 +190,10 @@ export class Listing {
     }
   }
 
-  /** Once the listing is in the document, bring what is selected into sight, or else the first line that matches to the top. */
+  /**
+   * Once the listing is in the document, bring what is selected into sight, or else the first line that matches to the
+   * top.
+   */
   scrollTo(expression: RegExp): void {
     const at = this.lines.findIndex(line => expression.test(line));
     const row = at > 0 ? this.rows.get((this.options.firstLine ?? 1) + at) : undefined;

@@ -1,4 +1,6 @@
-/** The MIME renderers: a saved report becomes the views, with or without a kernel; before that, the line of progress. */
+/**
+ * The MIME renderers: a saved report becomes the views, with or without a kernel; before that, the line of progress.
+ */
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Widget } from '@lumino/widgets';
@@ -45,7 +47,10 @@ class ReportRenderer extends Widget implements IRenderMime.IRenderer {
   }
 }
 
-/** The line of progress; where nothing is at work any more (a kernel that ended, a notebook that was saved meanwhile), the report as far as it got. */
+/**
+ * The line of progress; where nothing is at work any more (a kernel that ended, a notebook that was saved meanwhile),
+ * the report as far as it got.
+ */
 class ProgressRenderer extends Widget implements IRenderMime.IRenderer {
   private line = new ProgressLine(this.node);
   private model: IRenderMime.IMimeModel | null = null;

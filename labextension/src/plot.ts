@@ -66,7 +66,10 @@ function ticks(values: number[], log: boolean, binary = false): number[] {
   return out;
 }
 
-/** Where a name may stand beside its point, the best first: the plot's own word for it, and the corner of the text seen from the point. */
+/**
+ * Where a name may stand beside its point, the best first: the plot's own word for it, and the corner of the text seen
+ * from the point.
+ */
 const SIDES: [string, number, number][] = [
   ['middle right', 0, -0.5],
   ['bottom right', 0, 0],
@@ -78,7 +81,10 @@ const SIDES: [string, number, number][] = [
   ['top center', -0.5, -1]
 ];
 
-/** For each label of points at pixels (x, y) the side on which it covers least of the other labels and points, within `width` by `height`. */
+/**
+ * For each label of points at pixels (x, y) the side on which it covers least of the other labels and points, within
+ * `width` by `height`.
+ */
 export function labelSides(points: { x: number; y: number; text: string }[], width: number, height: number): number[] {
   const [gap, line, letter] = [7, 13, 6];
   const taken = points.map(p => ({ l: p.x - 5, r: p.x + 5, t: p.y - 5, b: p.y + 5 }));

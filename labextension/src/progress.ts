@@ -1,4 +1,7 @@
-/** The line that lives while a cell compiles and is timed, with a button that stops it. It becomes the report's closed line. */
+/**
+ * The line that lives while a cell compiles and is timed, with a button that stops it. It becomes the report's closed
+ * line.
+ */
 
 import { button, h } from './dom';
 import { hostOf } from './host';
@@ -38,7 +41,10 @@ export class ProgressLine {
       : t('Interrupts the cell, as Ctrl-C does');
   }
 
-  /** To be called when the element is in the document: only then is its kernel to be found. False where nothing is at work any more. */
+  /**
+   * To be called when the element is in the document: only then is its kernel to be found. False where nothing is at
+   * work any more.
+   */
   shown(): boolean {
     const host = hostOf(this.host);
     const works = !!host?.stop && !!host.busy?.();

@@ -1,7 +1,8 @@
 /**
  * The whole report in one element: the closed line, and the tabs behind it.
  *
- * Free of frameworks and of JupyterLab: `renderReport(element, json)` serves the MIME renderer, a widget and a plain page.
+ * Free of frameworks and of JupyterLab: `renderReport(element, json)` serves the MIME renderer, a widget and a plain
+ * page.
  */
 
 import { button, Child, clear, h, prose } from './dom';
@@ -270,7 +271,9 @@ function made(make: () => View): View {
   }
 }
 
-/** Did it compile, was it faster: one line, drawn from figures so that it wraps well, the same words as the plain text. */
+/**
+ * Did it compile, was it faster: one line, drawn from figures so that it wraps well, the same words as the plain text.
+ */
 function closedLine(report: Report, toggle: () => void, controls: string): HTMLElement {
   const { summary, speedups } = report;
   const status = summary.status in STATUS_WORDS ? summary.status : 'nothing';

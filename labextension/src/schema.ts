@@ -183,7 +183,10 @@ export interface Break {
   /** Nothing to change: what stands around it is compiled. */
   harmless?: boolean;
   fix: Fix | null;
-  /** What it costs each time, from the end of one graph to the begin of the next, and of the call in which that was measured. */
+  /**
+   * What it costs each time, from the end of one graph to the begin of the next, and of the call in which that was
+   * measured.
+   */
   seconds?: number | null;
   share?: number | null;
 }

@@ -18,7 +18,10 @@ export interface Place {
 export type Level = 'captured' | 'lowered' | 'joint';
 type Listener = (place: Place, origin: unknown) => void;
 
-/** The graph that a reader wants to see first: of those kept the one that takes longest, forward before backward; without times the one with the most operations. */
+/**
+ * The graph that a reader wants to see first: of those kept the one that takes longest, forward before backward;
+ * without times the one with the most operations.
+ */
 export function mainGraph(model: Model): number {
   const { graphs, kernels, externs, partitions, profiles } = model.report;
   const backward = new Set(partitions.flatMap(p => p.backward));

@@ -1,6 +1,7 @@
 /**
- * The report without JupyterLab, as one file: an anywidget for VS Code, Colab and dashboards (the default export), and the script of
- * an exported page (`page`). Bundled by esbuild (package.json, build:standalone) from the same views as the MIME renderer; plots are drawn with SVG.
+ * The report without JupyterLab, as one file: an anywidget for VS Code, Colab and dashboards (the default export), and
+ * the script of an exported page (`page`). Bundled by esbuild (package.json, build:standalone) from the same views as
+ * the MIME renderer; plots are drawn with SVG.
  */
 
 import figuresStyle from '../style/figures.css';

@@ -18,7 +18,8 @@ export interface Theme {
 export function readTheme(element: Element): Theme {
   const style = getComputedStyle(element);
   const font = (name: string) => style.getPropertyValue(name).trim();
-  // A custom property reads as it was written (`color-mix(...)`, `light-dark(...)`); what it comes to is known of a colour alone.
+  // A custom property reads as it was written (`color-mix(...)`, `light-dark(...)`); what it comes to is known of a
+  // colour alone.
   const probe = document.createElement('span');
   probe.hidden = true;
   element.appendChild(probe);

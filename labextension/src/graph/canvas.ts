@@ -1,4 +1,7 @@
-/** A laid-out graph on a canvas: pan, zoom, walk by keyboard. Only what is in view is drawn, and only when something changed. */
+/**
+ * A laid-out graph on a canvas: pan, zoom, walk by keyboard. Only what is in view is drawn, and only when something
+ * changed.
+ */
 
 import { plural, seconds } from '../format';
 import { readTheme } from '../theme';

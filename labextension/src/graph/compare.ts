@@ -1,4 +1,7 @@
-/** Two graphs against each other: what each has that the other has not. Of one report, or of two that the page shows: two runs, two modes, ours and stock's. */
+/**
+ * Two graphs against each other: what each has that the other has not. Of one report, or of two that the page shows:
+ * two runs, two modes, ours and stock's.
+ */
 
 import { Child, h, table } from '../dom';
 import { count, plural, shortOp, tensorType } from '../format';
@@ -19,7 +22,9 @@ export function offer(model: Model): void {
   shown.add(new WeakRef(model));
 }
 
-/** Graphs to compare with: the others of this report, and those of other reports, at the same level where they have it. */
+/**
+ * Graphs to compare with: the others of this report, and those of other reports, at the same level where they have it.
+ */
 export function others(model: Model, graph: number, level: Level): Other[] {
   const found: Other[] = [];
   for (const reference of shown) {

@@ -261,7 +261,8 @@ export class GraphDrawing {
     c.lineJoin = 'round';
     for (const edge of this.touched) {
       const [x0, y0, x1, y1] = ends(edge);
-      const near = this.selected.includes(edge.from) ? 0.62 : 0.38; // towards the other end: many edges meet at the chosen box
+      // towards the other end: many edges meet at the chosen box
+      const near = this.selected.includes(edge.from) ? 0.62 : 0.38;
       const [x, y] = [x0 + (x1 - x0) * near, y0 + (y1 - y0) * near];
       const text = edge.count > 1 ? plural(edge.count, 'value') : valueWords(edge.source);
       c.strokeStyle = this.theme.background;

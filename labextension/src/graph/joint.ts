@@ -11,14 +11,17 @@ export function partitionOf(report: Report, graph: number): Partition | null {
   );
 }
 
-/** The graphs that the joint graph is put together of: forward, and the backward graph that `graph` is, or the first one. */
+/**
+ * The graphs that the joint graph is put together of: forward, and the backward graph that `graph` is, or the first
+ * one.
+ */
 export function partsOf(p: Partition, graph: number): [number, number] {
   return [p.graph!, p.backward.includes(graph) ? graph : p.backward[0]];
 }
 
 /**
- * The nodes of both, in topological order, each with its home. Placeholders of the backward graph for values of the forward graph
- * (`saved_NAME`, or an input's own name) are gone: their readers read the forward node.
+ * The nodes of both, in topological order, each with its home. Placeholders of the backward graph for values of the
+ * forward graph (`saved_NAME`, or an input's own name) are gone: their readers read the forward node.
  */
 export function joinGraphs(
   forward: GraphNode[],

@@ -1,10 +1,10 @@
 /**
  * Layered layout of nested groups, in time linear in nodes and edges (times the depth of nesting).
  *
- * Each opened group is laid out on its own and is then one box in its parent's layout, so boxes never overlap. Layers are
- * longest paths; inputs sit directly above their first reader; the order inside a layer follows two barycentre sweeps; the
- * x positions minimise the squared distance to the neighbours' mean under the minimal gaps (pool adjacent violators).
- * A very tall chain is folded into columns.
+ * Each opened group is laid out on its own and is then one box in its parent's layout, so boxes never overlap. Layers
+ * are longest paths; inputs sit directly above their first reader; the order inside a layer follows two barycentre
+ * sweeps; the x positions minimise the squared distance to the neighbours' mean under the minimal gaps (pool adjacent
+ * violators). A very tall chain is folded into columns.
  */
 
 import { GraphNode } from '../schema';

@@ -1,6 +1,7 @@
 /**
- * Where each node of a graph is drawn: its part (forward, backward, the optimizer's step), its module, and of an optimizer's step the
- * parameter that it updates. Gives an order that stays topological, in which each group is one run.
+ * Where each node of a graph is drawn: its part (forward, backward, the optimizer's step), its module, and of an
+ * optimizer's step the parameter that it updates. Gives an order that stays topological, in which each group is one
+ * run.
  */
 
 import { GraphNode } from '../schema';
@@ -22,7 +23,10 @@ const PART_WORDS: { [part: string]: string } = words({
 /** Whether a group holds the optimizer's step: it says least, as it is the same for each parameter. */
 export const isUpdate = (path: string) => path === PART_WORDS.optimizer;
 const PARTS = ['backward', 'gradients', 'optimizer'];
-/** A value that more nodes of an optimizer's step read belongs to none of the parameters. With few parameters few read what they share. */
+/**
+ * A value that more nodes of an optimizer's step read belongs to none of the parameters. With few parameters few read
+ * what they share.
+ */
 const SHARED = [8, 5, 3];
 const LEAST_FOLDED = 4;
 /** Inputs that fit above a graph. */
@@ -66,7 +70,8 @@ export function placeNodes(nodes: GraphNode[]): Placing {
   }
   placeSources(nodes, readers, paths, several);
 
-  // Nodes in the order of the graph; an update's after what all updates share, one parameter after the other; a source before its first reader.
+  // Nodes in the order of the graph; an update's after what all updates share, one parameter after the other; a source
+  // before its first reader.
   const rank = (n: GraphNode) => (updates && partOf(n) === 'optimizer' && !isSource(n) ? updates.rank[n.index] : -1);
   const inner = nodes.filter(n => !isSource(n));
   const first = inner.findIndex(n => rank(n) >= 0);
@@ -113,7 +118,10 @@ function parameterName(n: GraphNode): string {
 
 const INPUTS = () => t('inputs');
 
-/** A parameter stands in the module of its first reader; an input above the graph, or, where there are many, with what alone reads it. */
+/**
+ * A parameter stands in the module of its first reader; an input above the graph, or, where there are many, with what
+ * alone reads it.
+ */
 function placeSources(nodes: GraphNode[], readers: number[][], paths: string[][], several: boolean): void {
   const outside: GraphNode[] = [];
   const inputs = nodes.filter(n => n.op === 'input').length;
@@ -147,8 +155,9 @@ function placeSources(nodes: GraphNode[], readers: number[][], paths: string[][]
 }
 
 /**
- * The operations of an optimizer's step that update one parameter, for each of them: what hangs together once the values that all of them share
- * (a learning rate, a count of steps) are left out. Null where there are few, or they depend on each other.
+ * The operations of an optimizer's step that update one parameter, for each of them: what hangs together once the
+ * values that all of them share (a learning rate, a count of steps) are left out. Null where there are few, or they
+ * depend on each other.
  */
 function foldUpdates(
   nodes: GraphNode[],

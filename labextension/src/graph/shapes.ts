@@ -6,7 +6,10 @@ import { Edge } from './layout';
 import { t } from '../texts';
 import { Item } from './tree';
 
-/** How a name begins of what a graph was given by a module, or that a break had left on the stack: no word of the program's. */
+/**
+ * How a name begins of what a graph was given by a module, or that a break had left on the stack: no word of the
+ * program's.
+ */
 const OWN_ROOT = /^(self|stack_\d+)_(?=\D)/;
 const LEAF_H = 38;
 export const SOURCE_H = 22;
@@ -26,7 +29,8 @@ export function valueWords(node: GraphNode): string {
 
 export function measure(item: Item): { w: number; h: number } {
   if (item.kind === 'group') {
-    return { w: Math.max(150, item.label.length * 7.4 + 44), h: GROUP_H }; // of `248 operations · 79.5 ms` below it, too
+    // of `248 operations · 79.5 ms` below it, too
+    return { w: Math.max(150, item.label.length * 7.4 + 44), h: GROUP_H };
   }
   const { node } = item;
   if (node.op === 'input' || node.op === 'parameter' || node.op === 'output') {

@@ -1,8 +1,9 @@
 /**
  * The module tree over a graph's nodes.
  *
- * A group is one contiguous run of nodes of a module, in topological order, so that contracting any set of groups leaves
- * the graph acyclic; a module that is called twice gives two groups. Chains of groups with one member are merged.
+ * A group is one contiguous run of nodes of a module, in topological order, so that contracting any set of groups
+ * leaves the graph acyclic; a module that is called twice gives two groups. Chains of groups with one member are
+ * merged.
  */
 
 import { GraphNode } from '../schema';
@@ -79,7 +80,10 @@ export function buildTree(nodes: GraphNode[]): Tree {
   return { root, leaves, groups, order };
 }
 
-/** Merge a group whose only child is a group into it, and drop groups of a single node: a box around one box says nothing. */
+/**
+ * Merge a group whose only child is a group into it, and drop groups of a single node: a box around one box says
+ * nothing.
+ */
 function tidy(group: Group, groups: Group[]): void {
   for (let i = 0; i < group.children.length; i++) {
     let child = group.children[i];
@@ -116,8 +120,8 @@ export function size(group: Group): number {
 const LARGE = 120;
 
 /**
- * Open groups from the top, level by level and the largest first, for as long as no more than `budget` items are visible. Beside others an
- * optimizer's step stays closed.
+ * Open groups from the top, level by level and the largest first, for as long as no more than `budget` items are
+ * visible. Beside others an optimizer's step stays closed.
  */
 export function initiallyOpen(tree: Tree, budget = tree.leaves.length > LARGE ? 16 : 90): Set<string> {
   const opened = new Set<string>();
@@ -127,7 +131,8 @@ export function initiallyOpen(tree: Tree, budget = tree.leaves.length > LARGE ? 
   while (level.length) {
     const next: Group[] = [];
     for (const group of [...level].sort((a, b) => b.last - b.first - (a.last - a.first))) {
-      const few = visible <= (tree.leaves.length > LARGE ? 3 : 8) && group.children.length <= 600; // a graph that starts as one closed box says nothing
+      // a graph that starts as one closed box says nothing
+      const few = visible <= (tree.leaves.length > LARGE ? 3 : 8) && group.children.length <= 600;
       if (visible + group.children.length - 1 > budget && !few) {
         continue;
       }

@@ -161,7 +161,10 @@ export class GraphView {
     this.canvas.dispose();
   }
 
-  /** What the profiled calls spend in a node's library call or kernel, or in the operations of a group: a kernel's time in equal parts. */
+  /**
+   * What the profiled calls spend in a node's library call or kernel, or in the operations of a group: a kernel's time
+   * in equal parts.
+   */
   private costOf(item: Item): { seconds: number; share: number } | null {
     const costs = costsOf(this.model.report);
     if (!costs.total || this.state.level === 'captured') {
@@ -509,7 +512,9 @@ export class GraphView {
     );
   }
 
-  /** With a kernel at hand: what values the nodes have, so that what is no number, or nearly too large, can be found. */
+  /**
+   * With a kernel at hand: what values the nodes have, so that what is no number, or nearly too large, can be found.
+   */
   private offerValues(): void {
     const host = this.state.level === 'captured' || this.state.level === 'joint' ? null : hostOf(this.element);
     if (!host || !this.nodes.length) {

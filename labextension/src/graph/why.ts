@@ -1,4 +1,7 @@
-/** Two operations: why they are, or are not, one kernel; and with a kernel at hand, what it would cost to have it the other way. */
+/**
+ * Two operations: why they are, or are not, one kernel; and with a kernel at hand, what it would cost to have it the
+ * other way.
+ */
 
 import { h, prose } from '../dom';
 import { plural } from '../format';
@@ -60,7 +63,10 @@ function decision(
   return { together: false, possible: true, words };
 }
 
-/** The answer, and the button that tries the opposite. `place`: an element in the document, through which the kernel is found. */
+/**
+ * The answer, and the button that tries the opposite. `place`: an element in the document, through which the kernel is
+ * found.
+ */
 export function whyElement(report: Report, graph: number, a: GraphNode, b: GraphNode, place: Element): HTMLElement {
   const { together, possible, words } = decision(report, graph, a, b);
   const host = possible ? hostOf(place) : null;

@@ -45,7 +45,9 @@ export function withSettings(text: string, settings: { [name: string]: any }): s
   return (now ? [...lines.slice(0, now.line), line, ...lines.slice(now.line + 1)] : [line, ...lines]).join('\n');
 }
 
-/** The text with the request taken away, or with a comment that asks for `mode`. Other options of a request are kept. */
+/**
+ * The text with the request taken away, or with a comment that asks for `mode`. Other options of a request are kept.
+ */
 export function withRequest(text: string, mode: string | null): string {
   const lines = text.split('\n');
   const now = requestOf(text);

@@ -1,6 +1,6 @@
 /**
- * Marks in the gutter of a cell's editor. `store` holds them by cell (lab/outputs.ts puts them there). A mark is shown while its line
- * reads as it did when it was compiled; editing the line takes the mark away.
+ * Marks in the gutter of a cell's editor. `store` holds them by cell (lab/outputs.ts puts them there). A mark is shown
+ * while its line reads as it did when it was compiled; editing the line takes the mark away.
  */
 
 import { RangeSet, RangeSetBuilder, StateEffect, StateField } from '@codemirror/state';

@@ -8,7 +8,10 @@ import { Fix } from '../schema';
 import { withSettings } from './cells';
 import { KernelLink } from './kernel';
 
-/** Opens a place in a report of the same notebook as `near`: "breaks/0", "overview". False where the report is not shown. */
+/**
+ * Opens a place in a report of the same notebook as `near`: "breaks/0", "overview". False where the report is not
+ * shown.
+ */
 export function openPlace(near: Element, report: string, ref: string): boolean {
   for (const output of near.closest('.jp-Notebook')?.querySelectorAll<HTMLElement>('.tc-output') ?? []) {
     if (output.dataset.report === report) {
@@ -31,7 +34,8 @@ export function hostReports(panel: NotebookPanel, link: KernelLink): void {
       ask: (question, facts, say) => link.ask(question, facts, say),
       stop: () => link.stop(),
       busy: () => {
-        // The cell's own state: the kernel's status is idle at times while a cell runs, and busy for another cell at others.
+        // The cell's own state: the kernel's status is idle at times while a cell runs, and busy for another cell at
+        // others.
         const cell = panel.content.widgets.find(w => w.node === output);
         return (cell?.model as ICodeCellModel | undefined)?.executionState === 'running';
       },

@@ -1,4 +1,7 @@
-/** The comm between one notebook and its kernel (kernel_magics/live.py answers): questions, answers, and the state after each cell. */
+/**
+ * The comm between one notebook and its kernel (kernel_magics/live.py answers): questions, answers, and the state after
+ * each cell.
+ */
 
 import { ISessionContext } from '@jupyterlab/apputils';
 import { Kernel } from '@jupyterlab/services';

@@ -1,5 +1,6 @@
 /**
- * Follows the outputs of one notebook: marks in the gutters and badges on the cells are taken from the reports among them.
+ * Follows the outputs of one notebook: marks in the gutters and badges on the cells are taken from the reports among
+ * them.
  *
  * The outputs are the only source, so that both are there again when a notebook is reopened without a kernel.
  */

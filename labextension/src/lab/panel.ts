@@ -1,4 +1,6 @@
-/** The side panel: every compiled function of the current notebook's kernel, the switch for all cells, the disk cache. */
+/**
+ * The side panel: every compiled function of the current notebook's kernel, the switch for all cells, the disk cache.
+ */
 
 import { NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 import { Widget } from '@lumino/widgets';
@@ -269,7 +271,9 @@ export class CompilerPanel extends Widget {
     return line ? [' · ', h('code', null, line.trim())] : null;
   }
 
-  /** Whether a function's cell has run again since, or is gone. A cell that has just run may not have its number yet. */
+  /**
+   * Whether a function's cell has run again since, or is gone. A cell that has just run may not have its number yet.
+   */
   private wasReplaced(f: CompiledFunction): boolean {
     if (f.cell === null || !this.panel || this.cellOf(f)) {
       return false;

@@ -1,4 +1,7 @@
-/** The switch in a notebook's toolbar: compile the active cell or not, and in which mode. It writes a comment on top of the cell. */
+/**
+ * The switch in a notebook's toolbar: compile the active cell or not, and in which mode. It writes a comment on top of
+ * the cell.
+ */
 
 import { NotebookPanel } from '@jupyterlab/notebook';
 import { Widget } from '@lumino/widgets';

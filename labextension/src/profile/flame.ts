@@ -1,4 +1,7 @@
-/** A flame chart on a canvas: time from left to right, what lies in what from top to bottom. Zoom, pan, walk by keyboard. */
+/**
+ * A flame chart on a canvas: time from left to right, what lies in what from top to bottom. Zoom, pan, walk by
+ * keyboard.
+ */
 
 import { seconds } from '../format';
 import { HUES, onThemeChange, readTheme, Theme } from '../theme';

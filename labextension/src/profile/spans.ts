@@ -1,4 +1,6 @@
-/** A profiled call: its spans out of the report's columns, the bars of its picture, and what it says of lines and nodes. */
+/**
+ * A profiled call: its spans out of the report's columns, the bars of its picture, and what it says of lines and nodes.
+ */
 
 import { CallProfile, Report } from '../schema';
 
@@ -71,7 +73,10 @@ export function spansOf(p: CallProfile): Span[] {
   });
 }
 
-/** The names of the groups that a step lies in, outermost first: its part, where the graph has several, and its module's. */
+/**
+ * The names of the groups that a step lies in, outermost first: its part, where the graph has several, and its
+ * module's.
+ */
 function groupsOf(span: Span, parts: boolean): string[] {
   const [first, ...rest] = span.module.split('.');
   const inside = first === span.part ? rest : span.module ? [first, ...rest] : [];

@@ -1,4 +1,7 @@
-/** Every read and write of a plan's kernels against its buffer, and which buffers share memory: asked of the kernel that holds the plan. */
+/**
+ * Every read and write of a plan's kernels against its buffer, and which buffers share memory: asked of the kernel that
+ * holds the plan.
+ */
 
 import { append, Child, h, section, table } from '../dom';
 import { count, plural } from '../format';

@@ -53,7 +53,10 @@ function ranked(report: Report, go: (ref: string) => void, measured: Measure): H
   );
 }
 
-/** Times the call as it is and under the answer's settings, in turn: the report comes back with the gain measured. The cell stays as it is. */
+/**
+ * Times the call as it is and under the answer's settings, in turn: the report comes back with the gain measured. The
+ * cell stays as it is.
+ */
 function measure(
   report: Report,
   a: Answer,

@@ -436,7 +436,9 @@ export function codeView({ model, memory }: ViewContext): View {
   return { element: h('div', null, toggles, columns), dispose: stop };
 }
 
-/** A bar before a pane: dragged, or moved by the arrow keys, it parts the width between the pane and the one before it. */
+/**
+ * A bar before a pane: dragged, or moved by the arrow keys, it parts the width between the pane and the one before it.
+ */
 function splitter(pane: HTMLElement): HTMLElement {
   const bar = h('div.tc-split', {
     role: 'separator',
@@ -508,8 +510,8 @@ function ptxLines(assembly: string): number[] {
 }
 
 /**
- * What the chosen operations are called in a kernel's text. A kernel that serves repeated layers names the operations of the first:
- * those of another layer stand where the first layer's do.
+ * What the chosen operations are called in a kernel's text. A kernel that serves repeated layers names the operations
+ * of the first: those of another layer stand where the first layer's do.
  */
 function namesInKernel(k: Kernel | undefined, index: number, nodes: GraphNode[], chosen: number[]): string[] {
   const inside = nodes.filter(n => n.kernel === index);

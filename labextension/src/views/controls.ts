@@ -1,4 +1,7 @@
-/** What can be asked of the kernel that made the report: time again, try other options, sweep a size. Absent without a kernel. */
+/**
+ * What can be asked of the kernel that made the report: time again, try other options, sweep a size. Absent without a
+ * kernel.
+ */
 
 import { append, button, Child, clear, empty, h, section, table } from '../dom';
 import { comparison } from '../figures';

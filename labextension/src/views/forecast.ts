@@ -1,4 +1,7 @@
-/** "Would this recompile?": sizes, dtypes and values against the guards of the entries in the kernel, without running anything. */
+/**
+ * "Would this recompile?": sizes, dtypes and values against the guards of the entries in the kernel, without running
+ * anything.
+ */
 
 import { append, button, clear, h, prose, section } from '../dom';
 import { plural } from '../format';

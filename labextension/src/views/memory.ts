@@ -195,7 +195,8 @@ function lifetimes(m: Memory, report: Report): HTMLElement {
   );
 }
 
-// ------------------------------------------------------------------------------------------------------ forward and backward
+// ------------------------------------------------------------------------------------------------------ forward and
+// backward
 
 /** By name of a kept value, the operations of backward that read it. */
 export function readers(p: Partition, model: Model): Map<string, string> {

@@ -89,7 +89,10 @@ export function overview(context: ViewContext): View {
   };
 }
 
-/** The call that a reader asks about: the whole cell where it was timed, else the longest. Graphs alone stand for nothing. */
+/**
+ * The call that a reader asks about: the whole cell where it was timed, else the longest. Graphs alone stand for
+ * nothing.
+ */
 export function mainCall(report: Report): CallTiming | undefined {
   const calls = report.speedups.calls.filter(c => c.measured !== 'graphs' && c.engines.some(e => e.median !== null));
   return calls.find(c => c.measured === 'cell') ?? [...calls].sort((a, b) => eagerSeconds(b) - eagerSeconds(a))[0];

@@ -1,4 +1,7 @@
-/** The ranks of a run beside each other: a timeline with a row a rank, who waits for whom, where they compiled different graphs. */
+/**
+ * The ranks of a run beside each other: a timeline with a row a rank, who waits for whom, where they compiled different
+ * graphs.
+ */
 
 import { h, section, svg, table } from '../dom';
 import { bytes, count, place, plural, seconds } from '../format';

@@ -1,4 +1,7 @@
-/** A file that shows one part of the report by itself: a graph, a kernel's operations, a wrong number. The kernel writes it. */
+/**
+ * A file that shows one part of the report by itself: a graph, a kernel's operations, a wrong number. The kernel writes
+ * it.
+ */
 
 import { button, download, h, section } from '../dom';
 import { hostOf } from '../host';

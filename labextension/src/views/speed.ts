@@ -503,8 +503,8 @@ function kernelTable(report: Report, onKernel: (index: number) => void): HTMLEle
 }
 
 /**
- * Arithmetic over traffic: how far each kernel is from what the machine can do. The roof is measured in the same kernel process: a copy,
- * and a float32 matrix product.
+ * Arithmetic over traffic: how far each kernel is from what the machine can do. The roof is measured in the same kernel
+ * process: a copy, and a float32 matrix product.
  */
 function roofline(
   report: Report,

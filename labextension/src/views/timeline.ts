@@ -1,4 +1,7 @@
-/** One call as one picture: what was compiled before it, its guards, each kernel and library call by name, Python between. */
+/**
+ * One call as one picture: what was compiled before it, its guards, each kernel and library call by name, Python
+ * between.
+ */
 
 import { append, button, Child, clear, empty, h, section, table } from '../dom';
 import { stageBar } from '../figures';
