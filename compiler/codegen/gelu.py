@@ -13,8 +13,9 @@ import math
 import torch
 
 from ..lowering.ir import Value
+from ..lowering.patterns import About, Either, Pattern, Same, match, op
 
-__all__ = ["SHARE_BELOW", "DERIVATIVE", "scaled", "plus_one", "gelu", "derivative"]
+__all__ = ["SHARE_BELOW", "DERIVATIVE", "plus_one", "gelu", "derivative"]
 
 # Coefficients from the constant on. Minimax fits for a from 0 to 5.8: beyond, half precision can't tell the share from
 # 0. The share to 3e-4 of itself, a tenth of what bfloat16 rounds by, and to 3e-6.
@@ -58,63 +59,31 @@ DERIVATIVE = {
 }
 
 
-def scaled(v: Value) -> tuple[float, Value] | None:
-    """(k, x) where `v` is k times x."""
-    if v.op != "mul":
-        return None
-    for k, x in (v.args, v.args[::-1]):
-        if k.op == "const" and x.op != "const":
-            return k.attr, x
-    return None
+def _times(number: float, of: Pattern) -> Pattern:
+    return op("mul", of, About(number))
 
 
-def _times(v: Value, k: float) -> Value | None:
-    """x where `v` is k x."""
-    found = scaled(v)
-    return found[1] if found is not None and math.isclose(found[0], k, rel_tol=1e-6) else None
+_X = Same("x")
+_ERF_PLUS_ONE = op("add", op("erf", _times(math.sqrt(0.5), _X)), 1)  # twice the share
+_DENSITY = _times(1 / math.sqrt(2 * math.pi), op("exp", _times(-0.5, op("mul", _X, _X))))
+_GELU = op("mul", _times(0.5, _X), _ERF_PLUS_ONE)
+_DERIVATIVE = op("add", _times(0.5, _ERF_PLUS_ONE), op("mul", _X, _DENSITY))
+_PLUS_ONE = op("add", Same("function", Either((op("erf", _X), op("tanh", _X)))), 1)
 
 
 def plus_one(v: Value) -> tuple[str, Value] | None:
     """("erf" | "tanh", its operand) where `v` is one of them plus 1: the sum keeps its digits where the terms
     cancel.
     """
-    if v.op != "add":
-        return None
-    for f, one in (v.args, v.args[::-1]):
-        if f.op in ("erf", "tanh") and one.op == "const" and one.attr == 1:
-            return f.op, f.args[0]
-    return None
-
-
-def _twice_share(v: Value) -> Value | None:
-    """x where `v` is erf(x / sqrt(2)) + 1."""
-    plus = plus_one(v)
-    return _times(plus[1], math.sqrt(0.5)) if plus is not None and plus[0] == "erf" else None
+    found = match(_PLUS_ONE, v)
+    return None if found is None else (found["function"].op, found["x"])
 
 
 def gelu(v: Value) -> Value | None:
     """x where `v` is x / 2 * (erf(x / sqrt(2)) + 1)."""
-    if v.op != "mul":
-        return None
-    for half, other in (v.args, v.args[::-1]):
-        x = _twice_share(other)
-        if x is not None and _times(half, 0.5) is x:
-            return x
-    return None
+    return (match(_GELU, v) or {}).get("x")
 
 
 def derivative(v: Value) -> Value | None:
     """x where `v` is (erf(x / sqrt(2)) + 1) / 2 + x exp(-x * x / 2) / sqrt(2 pi)."""
-    if v.op != "add":
-        return None
-    for share, density in (v.args, v.args[::-1]):
-        twice = _times(share, 0.5)
-        x = None if twice is None else _twice_share(twice)
-        if x is None or density.op != "mul" or not any(a is x for a in density.args):
-            continue
-        rest = next((a for a in density.args if a is not x), x)
-        e = _times(rest, 1 / math.sqrt(2 * math.pi))
-        square = _times(e.args[0], -0.5) if e is not None and e.op == "exp" else None
-        if square is not None and square.op == "mul" and square.args[0] is x is square.args[1]:
-            return x
-    return None
+    return (match(_DERIVATIVE, v) or {}).get("x")

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from ..symbolic.expr import Expr, as_expr, symbol
-from .ir import Buffer, Value, cast, const, indirect_symbol, load, prim
+from .ir import Buffer, Value, cast, const, indirect_symbol, is_const, load, prim
+from .patterns import Either, Same, match, op
 from .rewrite import Rewriter
 
 __all__ = ["Ends", "GROUP", "group_at", "of_its_group", "of_group", "in_groups"]
@@ -63,27 +64,35 @@ def of_group(group: Value, which: Value, x: Value) -> Value:
     return prim("where", prim("eq", group, which), x, const(0, x.dtype))
 
 
+# what `of_its_group` and `of_group` make, and a step of `group_at`
+_READ_IN_GROUP = Either(
+    (
+        op("masked", op("lt", Same("group"), Same("which")), Same("x"), 0),
+        op("where", op("eq", Same("group"), Same("which")), Same("x"), 0),
+    )
+)
+_STEP = op(
+    "where",
+    op("le", op("cast", Same("end", op("load"))), Same("place", op("index"))),
+    Same("after"),
+    Same("before"),
+)
+
+
 def in_groups(v: Value) -> tuple[Value, Ends, Expr, Expr | None] | None:
     """(x, the ends, the place, which group is asked for) of what `of_its_group` (None: a place's own) or `of_group`
     made; x is read at GROUP where it was read at the place's group. None of any other value."""
-    if (
-        v.op not in ("masked", "where")
-        or v.args[2].op != "const"
-        or v.args[2].attr != 0
-        or v.args[0].op != ("lt" if v.op == "masked" else "eq")
-    ):
+    read = match(_READ_IN_GROUP, v)
+    found = _bisected(read["group"]) if read is not None else None
+    if read is None or found is None or read["which"].op not in ("const", "index"):
         return None
-    (group, which), x = v.args[0].args, v.args[1]
-    found = _bisected(group)
-    if found is None or which.op not in ("const", "index"):
-        return None
-    ends, place = found
+    (ends, place), group, which, x = found, read["group"], read["which"], read["x"]
     if v.op == "where":
         return x, ends, place, as_expr(which.attr)
     at = f"ind{group.id}"
     return (
         (Rewriter(on_index=lambda i: i.subs({at: GROUP}))(x), ends, place, None)
-        if which.op == "const" and which.attr == ends.count
+        if is_const(which, ends.count)
         else None
     )
 
@@ -94,13 +103,13 @@ def _bisected(group: Value) -> tuple[Ends, Expr] | None:
     """
     step, count = 1, 1
     known: set[tuple] = set()  # what all steps have in common
-    while group.op == "where" and group.args[0].op == "le":
-        (end, place), after, before = group.args[0].args, group.args[1], group.args[2]
-        if end.op != "cast" or end.args[0].op != "load" or place.op != "index" or place.args:
+    while (found := match(_STEP, group)) is not None:
+        place, after, before = found["place"], found["after"], found["before"]
+        if place.args:
             return None
-        buffer, e = end.args[0].attr
+        buffer, e = found["end"].attr
         if before.op == "const":
-            if before.attr != 0 or after.op != "const" or after.attr != step or step != 1 << count.bit_length() - 1:
+            if before.attr != 0 or not is_const(after, step) or step != 1 << count.bit_length() - 1:
                 return None
             index = next(iter(known))[1] if known else e
             ends = Ends(buffer, index, count)
@@ -109,15 +118,10 @@ def _bisected(group: Value) -> tuple[Ends, Expr] | None:
                 if known <= {(buffer, index, count, place)} and index.subs({_LANE.name: as_expr(step - 1)}) is e
                 else None
             )
-        if (
-            after.op != "minimum"
-            or after.args[0].op != "add"
-            or after.args[0].args[0] is not before
-            or [x.op for x in (after.args[0].args[1], after.args[1])] != ["const"] * 2
-            or after.args[0].args[1].attr != step
-        ):
+        later = match(op("minimum", op("add", Same("before"), step), Same("count", op("const"))), after, found)
+        if later is None:
             return None
-        count = after.args[1].attr
+        count = later["count"].attr
         known.add((buffer, e.subs({f"ind{after.id}": _LANE + 1}), count, place))
         group, step = before, 2 * step
     return None

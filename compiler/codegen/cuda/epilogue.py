@@ -17,6 +17,7 @@ from typing import Mapping, Sequence
 import torch
 
 from ...lowering.ir import Axis, Buffer, Store, Value, numel
+from ...lowering.patterns import Same, match, op
 from ...lowering.rewrite import tidy
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
 from ..gelu import derivative, gelu, plus_one
@@ -53,6 +54,8 @@ _CALLS = {
 }
 _OWN = frozenset(("exp2_", "sigmoid", "tanh_", "maximum", "minimum"))
 _POLYNOMIALS = frozenset(("gelu", "gelu_derivative", "erf_plus_1"))
+_EXACT = frozenset("where maximum minimum relu neg abs".split())  # in half precision as in float32
+_SIGMOID = op("div", Same("number"), op("add", op("exp", Same("power")), 1))
 
 
 class NotPrintable(Exception):
@@ -164,14 +167,7 @@ class Epilogue:
         if v.op == "cast":
             return self._cast(v, args[0])
         of_row = any(a.of_row for a in args)
-        if v.dtype in (torch.float16, torch.bfloat16) and v.op not in (
-            "where",
-            "maximum",
-            "minimum",
-            "relu",
-            "neg",
-            "abs",
-        ):
+        if v.dtype in (torch.float16, torch.bfloat16) and v.op not in _EXACT:
             raise NotPrintable(f"{v.op} rounded to {v.dtype}")
         if v.op in _INFIX:
             a, b = args
@@ -223,12 +219,7 @@ class Epilogue:
         plus = plus_one(v)
         if plus is not None:
             return self._function(v, f"{plus[0]}_plus_1", self._value(plus[1]))
-        if (
-            v.op == "div"
-            and v.args[1].op == "add"
-            and {a.op for a in v.args[1].args} == {"exp", "const"}
-            and _constant(v.args[1]) == 1
-        ):
+        if match(_SIGMOID, v) is not None:
             a, b = (self._value(x) for x in v.args)  # (the divisor is 1 or more)
             r = self._function(v.args[1], "reciprocal", b)
             return self._let(v, (f"{a.first} * {r.first}", f"{a.second} * {r.second}"), a.of_row or b.of_row)
@@ -402,11 +393,6 @@ def _parts(name: str, axes: tuple[Axis, ...]) -> dict[str, Expr]:
         out[a.symbol.name] = flat % as_expr(a.size) if k < len(axes) - 1 else flat
         inner = inner * as_expr(a.size)
     return out
-
-
-def _constant(v: Value) -> float | None:
-    found = [a.attr for a in v.args if a.op == "const"]
-    return found[0] if len(found) == 1 else None
 
 
 def _literal(x: float) -> str:

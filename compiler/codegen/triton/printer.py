@@ -29,6 +29,7 @@ from ...lowering.ir import (
     numel,
     walk,
 )
+from ...lowering.patterns import Leaf, Same, match, op
 from ...lowering.print_loops import names_of
 from ...lowering.rewrite import Rewriter
 from ...base.generations import has
@@ -707,17 +708,11 @@ def is_online_softmax(first: Stage, second: Stage) -> bool:
     if second.stores or len(first.accs) != 1 or len(second.accs) != 1 or first.axes != second.axes or not first.axes:
         return False
     top, total = first.accs[0], second.accs[0]
-    e = total.value
     return (
         top.op == "max"
         and total.op == "sum"
-        and total.dtype == torch.float32
-        and e.op == "exp"
-        and e.args[0].op == "sub"
-        and e.args[0].args[0] is top.value
-        and top.value.dtype == torch.float32
-        and e.args[0].args[1].op == "acc"
-        and e.args[0].args[1].attr == top.name
+        and total.dtype == top.value.dtype == torch.float32
+        and match(op("exp", op("sub", Same("x"), Leaf("acc", top.name))), total.value, {"x": top.value}) is not None
     )
 
 

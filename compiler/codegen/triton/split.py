@@ -13,6 +13,7 @@ from typing import Any, Iterable
 import torch
 
 from ...lowering.ir import Acc, Stage, loads, numel, walk
+from ...lowering.patterns import Leaf, Same, match, op
 from ...symbolic.expr import Expr, ceildiv, integer
 from .dtypes import ttype
 from .prims import Operand
@@ -44,7 +45,7 @@ def is_variance(first: Stage, second: Stage) -> bool:
     ):
         return False
     total, squares = first.accs[0], second.accs[0]
-    v, n = squares.value, numel(first.axes)
+    n = numel(first.axes)
     if (
         total.op != "sum"
         or squares.op != "sum"
@@ -52,18 +53,8 @@ def is_variance(first: Stage, second: Stage) -> bool:
         or not n.is_const
     ):
         return False
-    if v.op == "mul" and v.args[0] is v.args[1]:
-        d = v.args[0]
-        if d.op == "sub" and d.args[0] is total.value:
-            m = d.args[1]
-            return (
-                m.op == "div"
-                and m.args[0].op == "acc"
-                and m.args[0].attr == total.name
-                and m.args[1].op == "const"
-                and m.args[1].attr == n.value
-            )
-    return False
+    distance = Same("distance", op("sub", Same("x"), op("div", Leaf("acc", total.name), n.value)))
+    return match(op("mul", distance, distance), squares.value, {"x": total.value}) is not None
 
 
 def print_split(printer: Any) -> list[tuple[Any, str]]:
