@@ -16,6 +16,7 @@ from ..ops import mask_bits, keep_bits, philox
 from ..lowering.ir import Acc, Buffer, Kernel, Value, check_error, walk
 from ..lowering.lowered import Param
 from ..lowering.primitives import REDUCTIONS
+from ..lowering.verify_loops import unmasked
 from ..symbolic.expr import Expr, as_expr
 from .memory.liveness import nbytes
 from .schedule import Alloc, Extern, Free, Launch, Schedule, View
@@ -165,7 +166,7 @@ class _Stage:
 
     def run(self) -> None:
         roots = self.stage.roots()
-        strict = self._strict(roots)
+        strict = unmasked(roots)
         vals: dict[int, torch.Tensor] = {}
         for v in walk(roots):
             running = (
@@ -178,18 +179,6 @@ class _Stage:
         for s in self.stage.stores:
             self.store(s, vals[s.value.id], {f"ind{p.id}": vals[p.id] for p in s.positions})
         self.accs.update(results)
-
-    def _strict(self, roots: list[Value]) -> set[int]:
-        """Values that are computed for every element, not under a mask only."""
-        seen: set[int] = set()
-        stack = list(roots)
-        while stack:
-            v = stack.pop()
-            if v.id in seen:
-                continue
-            seen.add(v.id)
-            stack.extend((v.args[0], v.args[2]) if v.op == "masked" else v.args)
-        return seen
 
     def value(self, v: Value, vals: dict[int, torch.Tensor], strict: bool) -> torch.Tensor:
         op = v.op

@@ -41,22 +41,16 @@ __all__ = [
     "calc",
     "scalar",
     "array",
-    "array_text",
     "plain",
-    "plain_text",
     "unwrapped",
-    "unwrapped_text",
     "drawn",
     "asked",
-    "asked_text",
     "count",
-    "calc_text",
-    "scalar_text",
     "scalar_tensor",
     "as_number",
     "UnlikeNumber",
     "optimizer_state",
-    "optimizer_state_text",
+    "step_text",
 ]
 
 _LEAST_EXPONENT, _MOST_ODD = 2.0**-126, 2.0**24  # what float32 holds
@@ -168,26 +162,10 @@ class Source:
             return f"{b}.{self.key}"
         if k in ("item", "dict"):
             return f"{b}[{self.key!r}]"
-        if k == "calc":
-            return calc_text(b, self.key, lambda f: f"math.{f.__name__}")
-        if k == "asked":
-            return asked_text(b, self.key, lambda fn: getattr(fn, "__qualname__", fn.__name__))
         if k == "optimized":
             owner = b.removesuffix(".__dict__")
             return f"{owner}.state[{owner}.param_groups[{self.key[0]}]['params'][{self.key[1]}]]"
-        return {
-            "type": f"type({b})",
-            "cell": f"{b}.cell_contents",
-            "default": f"{b}.__defaults__[{self.key}]",
-            "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]",
-            "size": f"{b}.shape[{self.key}]",
-            "stride": f"{b}.stride({self.key})",
-            "offset": f"{b}.storage_offset()",
-            "scalar": b,
-            "array": b,
-            "plain": b,
-            "unwrapped": b,
-        }[k]
+        return b if k in _CONVERSIONS else step_text(k, b, self.key, _shown)
 
     def code(self, fn: str = "__fn", consts: dict[str, Any] | None = None) -> str:
         """A Python expression that reloads the value inside an entry function, whose parameters carry the frame's own
@@ -224,48 +202,20 @@ class Source:
             if consts is not None:
                 consts[name] = key
             return f"{b}[{name}]"
-        if k == "calc":
-            return calc_text(b, self.key, lambda obj: _const_name(obj, consts))
-        if k == "scalar":
-            return scalar_text(b, self.key, lambda obj: _const_name(obj, consts))
-        if k == "array":
-            return array_text(b, self.key, lambda obj: _const_name(obj, consts))
-        if k == "plain":
-            return plain_text(b, lambda obj: _const_name(obj, consts))
-        if k == "unwrapped":
-            return unwrapped_text(b, self.key, lambda obj: _const_name(obj, consts))
-        if k == "asked":
-            return asked_text(b, self.key, lambda obj: _const_name(obj, consts))
-        if k == "optimized":
-            return optimizer_state_text(b, self.key)
-        return {
-            "type": f"type({b})",
-            "cell": f"{b}.cell_contents",
-            "default": f"{b}.__defaults__[{self.key}]",
-            "kwdefault": f"{b}.__kwdefaults__[{self.key!r}]",
-            "size": f"{b}.shape[{self.key}]",
-            "stride": f"{b}.stride({self.key})",
-            "offset": f"{b}.storage_offset()",
-        }[k]
+        return step_text(k, b, self.key, lambda obj: _const_name(obj, consts))
 
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
 
 
-def calc_text(base: str, key: tuple[str, str, bool], name: Callable[[Any], str]) -> str:
-    """The Python text of a `calc` step over the text of its base; `name` gives the name of a function that the text
-    needs.
-    """
+Name = Callable[[Any], str]  # of an object that a text needs
+
+
+def _calc(base: str, key: tuple[str, str, bool], name: Name) -> str:
     op, c, reflected = key
     if not c:
         return f"{name(getattr(math, op))}({base})"
     return f"({c} {_OPERATORS[op]} {base})" if reflected else f"({base} {_OPERATORS[op]} {c})"
-
-
-def scalar_text(base: str, key: tuple[Any, Any, str], name: Callable[[Any], str]) -> str:
-    """The Python text of a `scalar` step; `name` gives the name of an object that the text needs."""
-    dtype, device, use = key
-    return f"{name(scalar_tensor)}({base}, {name(dtype)}, {name(device)}, {use!r})"
 
 
 class UnlikeNumber(ArithmeticError):
@@ -294,21 +244,6 @@ def as_number(value: float, dtype: torch.dtype, use: str) -> bool:
     return use != "exponent" or size != 0.5 and not 0.0 < size < _LEAST_EXPONENT and not _MOST_ODD < size < math.inf
 
 
-def optimizer_state_text(base: str, key: tuple[int, int]) -> str:
-    """The Python text of an `optimized` step."""
-    return f"{base}['state'][{base}['param_groups'][{key[0]}]['params'][{key[1]}]]"
-
-
-def asked_text(base: str, key: Any, name: Callable[[Any], str]) -> str:
-    """The Python text of an `asked` step; `name` gives the name of the function."""
-    return f"{name(key)}({base})"
-
-
-def array_text(base: str, number: bool, name: Callable[[Any], str]) -> str:
-    """The Python text of an `array` step; `name` gives the name of an object that the text needs."""
-    return f"{name(tensor_of_number if number else torch.from_numpy)}({base})"
-
-
 def tensor_of_number(value: Any) -> torch.Tensor:
     """A number of numpy's as a tensor without dimensions."""
     return torch.from_numpy(sys.modules["numpy"].array(value))
@@ -319,14 +254,33 @@ def as_python(value: Any) -> Any:
     return value.item()
 
 
-def plain_text(base: str, name: Callable[[Any], str]) -> str:
-    """The Python text of a `plain` step; `name` gives the name of an object that the text needs."""
-    return f"{name(torch.Tensor.as_subclass)}({base}, {name(torch.Tensor)})"
+# kind of a step -> its Python text, over that of its base
+_STEPS: dict[str, Callable[[str, Any, Name], str]] = {
+    "calc": _calc,
+    "asked": lambda base, key, name: f"{name(key)}({base})",
+    "scalar": lambda base, key, name: f"{name(scalar_tensor)}({base}, {name(key[0])}, {name(key[1])}, {key[2]!r})",
+    "array": lambda base, key, name: f"{name(tensor_of_number if key else torch.from_numpy)}({base})",
+    "plain": lambda base, key, name: f"{name(torch.Tensor.as_subclass)}({base}, {name(torch.Tensor)})",
+    "unwrapped": lambda base, key, name: f"{name(key)}({base})",
+    "optimized": lambda base, key, name: f"{base}['state'][{base}['param_groups'][{key[0]}]['params'][{key[1]}]]",
+    "type": lambda base, key, name: f"type({base})",
+    "cell": lambda base, key, name: f"{base}.cell_contents",
+    "default": lambda base, key, name: f"{base}.__defaults__[{key}]",
+    "kwdefault": lambda base, key, name: f"{base}.__kwdefaults__[{key!r}]",
+    "size": lambda base, key, name: f"{base}.shape[{key}]",
+    "stride": lambda base, key, name: f"{base}.stride({key})",
+    "offset": lambda base, key, name: f"{base}.storage_offset()",
+}
+_CONVERSIONS = frozenset(("scalar", "array", "plain", "unwrapped"))  # to a user the same value
 
 
-def unwrapped_text(base: str, key: Any, name: Callable[[Any], str]) -> str:
-    """The Python text of an `unwrapped` step; `name` gives the name of an object that the text needs."""
-    return f"{name(key)}({base})"
+def step_text(kind: str, base: str, key: Any, name: Name) -> str:
+    """The Python text of a step (but for attributes and items) over the text of its base."""
+    return _STEPS[kind](base, key, name)
+
+
+def _shown(fn: Any) -> str:
+    return f"math.{fn.__name__}" if getattr(math, fn.__name__, None) is fn else getattr(fn, "__qualname__", fn.__name__)
 
 
 def _operand_name(operand: Any) -> str:

@@ -6,6 +6,7 @@ Internal to `expr`, whose `subs` and `eval` they are.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Callable, Mapping
 
 from .bitwise import bitand, lshift
@@ -50,6 +51,19 @@ def rewrite(e: Expr, m: Mapping[str, Expr]) -> Expr:
     return go(e)
 
 
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "lshift": operator.lshift,
+    "bitand": operator.and_,
+    "min": lambda *xs: min(xs),
+    "max": lambda *xs: max(xs),
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "le": operator.le,
+}
+
+
 def evaluate(e: Expr, values: Mapping[str, int], cache: dict) -> Any:
     op = e.op
     if op == "sym":
@@ -72,25 +86,7 @@ def evaluate(e: Expr, values: Mapping[str, int], cache: dict) -> Any:
     elif op == "or":
         r = any(evaluate(a, values, cache) for a in e.args)
     else:
-        xs = [evaluate(a, values, cache) for a in e.args]
-        if op == "floordiv":
-            r = xs[0] // xs[1]
-        elif op == "mod":
-            r = xs[0] % xs[1]
-        elif op == "lshift":
-            r = xs[0] << xs[1]
-        elif op == "bitand":
-            r = xs[0] & xs[1]
-        elif op == "min":
-            r = min(xs)
-        elif op == "max":
-            r = max(xs)
-        elif op == "eq":
-            r = xs[0] == xs[1]
-        elif op == "ne":
-            r = xs[0] != xs[1]
-        else:
-            r = xs[0] <= xs[1]
+        r = _FUNCTIONS[op](*(evaluate(a, values, cache) for a in e.args))
     cache[e] = r
     return r
 

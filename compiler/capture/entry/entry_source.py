@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import torch
 
-from ...guards.source import Source, asked_text, plain_text, array_text, calc_text, optimizer_state_text, scalar_text
-from ...guards.source import unwrapped_text
+from ...guards.source import Source, step_text
 from ...guards.weak import Weak
 from ...base.quoting import identifier, is_plain_name
 from ...symbolic.expr import Expr
@@ -159,29 +158,7 @@ class EntryWriter:
             ):  # past what a subclass overrides
                 return f"{native.__name__}.__getitem__({base}, {subscript})"
             return f"{base}[{subscript}]"
-        if kind == "calc":
-            return calc_text(base, key, self.constant)
-        if kind == "scalar":
-            return scalar_text(base, key, self.constant)
-        if kind == "array":
-            return array_text(base, key, self.constant)
-        if kind == "plain":
-            return plain_text(base, self.constant)
-        if kind == "unwrapped":
-            return unwrapped_text(base, key, self.constant)
-        if kind == "asked":
-            return asked_text(base, key, self.constant)
-        if kind == "optimized":
-            return optimizer_state_text(base, key)
-        return {
-            "type": f"type({base})",
-            "cell": f"{base}.cell_contents",
-            "default": f"{base}.__defaults__[{key}]",
-            "kwdefault": f"{base}.__kwdefaults__[{key!r}]",
-            "size": f"{base}.shape[{key}]",
-            "stride": f"{base}.stride({key})",
-            "offset": f"{base}.storage_offset()",
-        }[kind]
+        return step_text(kind, base, key, self.constant)
 
     def line(self, text: str) -> None:
         self.body.append(text)

@@ -29,18 +29,22 @@ ROW = "int row = held_m + thread / 32 * 16 + lane / 4 + 8 * i;"
 COLUMN = "int column = held_n + at + 8 * h + lane % 4 * 2;"
 FOUR = "int four = held_n + at + lane % 4 * 4;"
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "logical_and": "&&",
-    "logical_or": "||",
+_TEXTS = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "logical_and": "{0} && {1}",
+    "logical_or": "{0} || {1}",
+    "neg": "-{0}",
+    "relu": "{0} < 0 ? 0.0f : {0}",
+    "where": "{0} ? {1} : {2}",
 }
 _CALLS = {
     "sqrt": "sqrtf",
@@ -126,10 +130,12 @@ class Epilogue:
             x = self.known[v.id] = self._statement(v)
         return x
 
-    def _let(self, v: Value, texts: tuple[str, str], of_row: bool) -> Pair:
-        name = self._name()
+    def _let(self, v: Value, text: str, *args: Pair) -> Pair:
+        """A variable for each element, with the text over those of the operands."""
+        name, of_row = self._name(), any(a.of_row for a in args)
         kind = "bool" if v.dtype is torch.bool else "float"
-        (self.inside if of_row else self.by_column).append(f"{kind} {name}_0 = {texts[0]}, {name}_1 = {texts[1]};")
+        first, second = (text.format(*side) for side in zip(*((a.first, a.second) for a in args)))
+        (self.inside if of_row else self.by_column).append(f"{kind} {name}_0 = {first}, {name}_1 = {second};")
         return Pair(f"{name}_0", f"{name}_1", of_row)
 
     def _name(self) -> str:
@@ -141,8 +147,7 @@ class Epilogue:
             raise NotPrintable(f"{v.op}, whose digits beyond 16 bits may be seen")
         if name in _OWN or name in _POLYNOMIALS or name in ("tanh_plus_1", "reciprocal"):
             self.functions[name] = None
-        texts = [f"{name}({', '.join(side)})" for side in (tuple(a.first for a in args), tuple(a.second for a in args))]
-        return self._let(v, (texts[0], texts[1]), any(a.of_row for a in args))
+        return self._let(v, f"{name}({', '.join(f'{{{k}}}' for k in range(len(args)))})", *args)
 
     def _statement(self, v: Value) -> Pair:
         if v.op == "const" and v.dtype in FLOATS:
@@ -166,28 +171,12 @@ class Epilogue:
         args = [self._value(a) for a in v.args]
         if v.op == "cast":
             return self._cast(v, args[0])
-        of_row = any(a.of_row for a in args)
         if v.dtype in (torch.float16, torch.bfloat16) and v.op not in _EXACT:
             raise NotPrintable(f"{v.op} rounded to {v.dtype}")
-        if v.op in _INFIX:
-            a, b = args
-            return self._let(
-                v, (f"{a.first} {_INFIX[v.op]} {b.first}", f"{a.second} {_INFIX[v.op]} {b.second}"), of_row
-            )
-        if v.op == "div":
-            a, b = args
-            return self._let(v, (f"{a.first} / {b.first}", f"{a.second} / {b.second}"), of_row)
-        if v.op == "neg":
-            return self._let(v, (f"-{args[0].first}", f"-{args[0].second}"), of_row)
-        if v.op == "relu":
-            (a,) = args
-            return self._let(v, (f"{a.first} < 0 ? 0.0f : {a.first}", f"{a.second} < 0 ? 0.0f : {a.second}"), of_row)
-        if v.op == "where":
-            c, a, b = args
-            return self._let(v, (f"{c.first} ? {a.first} : {b.first}", f"{c.second} ? {a.second} : {b.second}"), of_row)
+        if v.op in _TEXTS:
+            return self._let(v, _TEXTS[v.op], *args)
         if v.op == "exp":
-            scaled = self._let(v, (f"{args[0].first} * 1.44269504f", f"{args[0].second} * 1.44269504f"), of_row)
-            return self._function(v, "exp2_", scaled)
+            return self._function(v, "exp2_", self._let(v, "{0} * 1.44269504f", *args))
         if v.op in _CALLS:
             return self._function(v, _CALLS[v.op], *args)
         raise NotPrintable(v.op)
@@ -195,7 +184,7 @@ class Epilogue:
     def _cast(self, v: Value, x: Pair) -> Pair:
         source = v.args[0]
         if source.dtype is torch.bool:
-            return self._let(v, (f"{x.first} ? 1.0f : 0.0f", f"{x.second} ? 1.0f : 0.0f"), x.of_row)
+            return self._let(v, "{0} ? 1.0f : 0.0f", x)
         if v.dtype not in FLOATS:
             raise NotPrintable(f"a cast to {v.dtype}")
         if (
@@ -222,7 +211,7 @@ class Epilogue:
         if match(_SIGMOID, v) is not None:
             a, b = (self._value(x) for x in v.args)  # (the divisor is 1 or more)
             r = self._function(v.args[1], "reciprocal", b)
-            return self._let(v, (f"{a.first} * {r.first}", f"{a.second} * {r.second}"), a.of_row or b.of_row)
+            return self._let(v, "{0} * {1}", a, r)
         return None
 
     # ---- memory
