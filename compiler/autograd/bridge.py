@@ -245,6 +245,15 @@ class GradGraph:
         with torch.enable_grad():  # the graph itself turns gradients on, in a part of it
             return self._call(inputs)
 
+    def run_forward(self, everything: list, inputs: tuple) -> list:
+        """What backward gets of forward; `everything` gets the graph's own results."""
+        with torch.no_grad():
+            results = self.forward(*inputs)
+        everything.extend(results[: self.n_outputs])
+        for k in self.hidden_views:
+            everything[k] = everything[k].detach()  # to autograd no view: nobody else can reach the rest of its memory
+        return [*[inputs[i] for i in self.saved_inputs], *results[self.n_outputs :]]
+
     def rest(self, inputs: tuple) -> list:
         """What backward gets besides tensors: the values of size symbols and of scalar inputs."""
         return [read(inputs) for read in self.sizes] + [inputs[k] for k in self.scalars]
@@ -566,13 +575,8 @@ class _Bridge(torch.autograd.Function):
     def forward(cls, ctx: Any, call: tuple[list, tuple], *inputs: Any) -> tuple:
         everything, given = call  # given: the inputs before those without gradients were detached
         graph = cls.graph
-        results = graph.forward(*inputs)
-        n = graph.n_outputs
-        everything.extend(results[:n])
-        for k in graph.hidden_views:
-            everything[k] = everything[k].detach()  # to autograd no view: nobody else can reach the rest of its memory
+        ctx.save_for_backward(*graph.run_forward(everything, inputs))
         ctx.rest = graph.rest(inputs)
-        ctx.save_for_backward(*[inputs[i] for i in graph.saved_inputs], *results[n:])
         ctx.remembered = remember(graph.remembered, (*given, *everything))
         ctx.set_materialize_grads(False)
         return tuple([everything[k] for k in graph.at])

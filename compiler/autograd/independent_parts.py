@@ -117,12 +117,7 @@ class PartedCall:
         has them.
         """
         graph = self.graph
-        with torch.no_grad():
-            results = graph.forward(*inputs)
-        everything.extend(results[: graph.n_outputs])
-        for k in graph.hidden_views:
-            everything[k] = everything[k].detach()  # to autograd no view: nobody else can reach the rest of its memory
-        kept = [*[inputs[i] for i in graph.saved_inputs], *results[graph.n_outputs :]]
+        kept = graph.run_forward(everything, inputs)
         rest = graph.rest(inputs)
         diff: list[Any] = [None] * graph.n_tangents
         for part in self.parts:

@@ -270,12 +270,7 @@ class StagedCall:
     def run(self, everything: list, given: tuple, inputs: tuple) -> list:
         """The differentiable outputs; `everything` gets the graph's own results."""
         graph = self.graph
-        with torch.no_grad():
-            results = graph.forward(*inputs)
-        everything.extend(results[: graph.n_outputs])
-        for k in graph.hidden_views:
-            everything[k] = everything[k].detach()
-        kept = [*[inputs[i] for i in graph.saved_inputs], *results[graph.n_outputs :]]
+        kept = graph.run_forward(everything, inputs)
         shared, link = _Pass(), None
         for k in range(len(self.groups) - 1, 0, -1):
             link = self.later[k].apply(shared, link, *[inputs[i] for i in self.groups[k]])

@@ -210,7 +210,8 @@ def is_extern(node: torch.fx.Node) -> bool:
 def contents_of_empty(dtype: torch.dtype) -> float:
     """What stands in memory without contents. Zeros are as good as anything, and the same each time; deterministic
     algorithms fill it with NaN or the greatest integer, to be noticed."""
-    if not (torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory):
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    if not (filled and torch.are_deterministic_algorithms_enabled()):
         return 0
     if dtype.is_floating_point or dtype.is_complex:
         return math.nan

@@ -15,6 +15,7 @@ import tcompile
 
 from ..compiler import stages
 from ..compiler.autograd import partition as parting
+from ..compiler.ops.closed_set import gives_views
 from ..compiler.stages import Decline
 from .plugs import named_after
 from .testing import unsolved_said
@@ -51,7 +52,7 @@ def _facts(cut: Any, joint: Any, dear: Any) -> tuple[list[Value], dict[str, Any]
     for n in nodes:
         cheap = parting._recomputable(n) and n not in dear
         kind = (
-            "input" if n.op == "placeholder" else "view" if parting.is_view(n.target) else "cheap" if cheap else "dear"
+            "input" if n.op == "placeholder" else "view" if gives_views(n.target) else "cheap" if cheap else "dear"
         )
         wanted = n in readers or any(u in readers or u in later for u in n.users)
         reads = tuple(dict.fromkeys(i.name for i in n.all_input_nodes if i in nodes))

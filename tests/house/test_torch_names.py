@@ -107,14 +107,9 @@ class Sources:
                     for name in parts if root not in aliases else ():
                         if private(name) and name not in own and not OURS.match(name):
                             self.attributes[name].add(f"{place}:{node.lineno}")
-                elif (
-                    isinstance(node, ast.Constant)
-                    and isinstance(node.value, str)
-                    and private(node.value)
-                    and node.value.isidentifier()
-                    and node.value not in own
-                ):
-                    self.texts[node.value].add(f"{place}:{node.lineno}")
+                for word in _words(node):
+                    if private(word) and word.isidentifier() and word not in own:
+                        self.texts[word].add(f"{place}:{node.lineno}")
 
     def _path(self, path: str, place: str) -> None:
         parts = path.split(".")
@@ -127,6 +122,14 @@ class Sources:
         places = {p for path, where in self.paths.items() if path == name or path.startswith(name + ".") for p in where}
         places |= self.attributes.get(last, set()) | self.texts.get(last, set())
         return ", ".join(sorted(places)[:6]) or "a table, a handler or a rule"
+
+
+def _words(node: ast.AST) -> list[str]:
+    """A text of the sources, and the words of one that is split into them."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split":
+        node = node.func.value
+        return node.value.split() if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
 
 
 def _made(node: ast.AST) -> Iterator[str]:

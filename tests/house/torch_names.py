@@ -256,7 +256,7 @@ ROWS = (
     Row("torch.Tensor", "_make_subclass _make_wrapper_subclass", "TraceTensor, tensors of the program's own classes"),
     Row(
         "Tensor()",
-        "_backward_hooks _post_accumulate_grad_hooks _is_zerotensor _version _base _cdata _grad",
+        "_backward_hooks _post_accumulate_grad_hooks _is_view _is_zerotensor _version _base _cdata _grad",
         "what capture knows of a tensor",
     ),
     Row(

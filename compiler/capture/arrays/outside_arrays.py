@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...graph.tensor import trace_tensor_like
+from ...graph.tensor import TraceTensor, trace_tensor_like
 from ...guards import source as S
 from ...guards.guard import TensorSpec
 from .array_value import make_array
@@ -68,10 +68,7 @@ def load_array(m: Machine, real: Any, source: S.Source, why: str) -> Any:
     )
     spec = TensorSpec(torch.Tensor, tensor.dtype, tensor.device, False, shape_, stride)
     world.register(real, source)
-    world.register(tensor, inner)
-    world.tensors[id(tensor)] = trace
-    world.reals[id(trace)] = tensor
-    m.graph.add_input(tensor, trace, inner, spec, False)
+    _add_input(m, tensor, trace, inner, spec)
     made = world.arrays[id(real)] = world.register(make_array(trace, False, source), source)
     return made
 
@@ -98,12 +95,16 @@ def _varying(m: Machine, real: Any, source: S.Source) -> Any:
     inner = S.array(source, number=True)
     trace = trace_tensor_like(tensor, None, {})
     spec = TensorSpec(torch.Tensor, tensor.dtype, tensor.device, False, (), ())
-    world = m.world
-    world.register(tensor, inner)
-    world.tensors[id(tensor)] = trace
-    world.reals[id(trace)] = tensor
-    m.graph.add_input(tensor, trace, inner, spec, False)
-    return world.register(make_array(trace, True, source), source)
+    _add_input(m, tensor, trace, inner, spec)
+    return m.world.register(make_array(trace, True, source), source)
+
+
+def _add_input(m: Machine, tensor: torch.Tensor, trace: TraceTensor, source: S.Source, spec: TensorSpec) -> None:
+    """The tensor that an array is to the graph, as its input."""
+    m.world.register(tensor, source)
+    m.world.tensors[id(tensor)] = trace
+    m.world.reals[id(trace)] = tensor
+    m.graph.add_input(tensor, trace, source, spec, False)
 
 
 def varying_number(m: Machine, value: Any) -> Any:

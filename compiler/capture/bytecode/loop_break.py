@@ -13,7 +13,7 @@ from types import CodeType
 from typing import Any, Callable, Collection, Iterable
 
 from .flow import LASTI, PREV_EXC, VALUE, Kinds, analyse, bind, reachable, successors, transfer
-from .instructions import Handler, Instruction, decode
+from .instructions import Bytecode, Handler, Instruction, decode
 from .loops import Loop
 from .regions import CannotOutline, Plan, RegionSpec, emit_region_call, make_region
 from .resume import (
@@ -29,7 +29,7 @@ from .resume import (
     resume_at,
     short_ending,
 )
-from .splice import Splice, cells_used, check_first_cell, check_supported
+from .splice import Param, Splice, cells_used, check_first_cell, check_supported
 
 __all__ = ["LoopBreakSpec", "make_loop_break", "make_native_loop"]
 
@@ -72,12 +72,8 @@ def make_loop_break(
 
     Raises CannotResume, CannotOutline.
     """
-    bytecode = decode(code)
-    check_supported(bytecode, locals_are_globals)
-    check_first_cell(bytecode)
-    check_started(bytecode, loop.head)
+    bytecode = _supported(code, loop, locals_are_globals)
     kinds, mask = resolve(bytecode, loop.head, nulls, bound)
-    live, plain = live_mask(bytecode, loop.head), plain_slots(bytecode)
     plan = Plan(bytecode, loop)
     region = make_region(plan)
     ways = _ways(plan, kinds, mask)
@@ -93,7 +89,7 @@ def make_loop_break(
     for way in ways.values():
         closure |= set(way.resume.closure if way.resume is not None else ())
     closure |= set(caught.closure if caught is not None else ())
-    params = params_for(bytecode, kinds, mask & live & plain)
+    params = _params(bytecode, loop, kinds, mask)
     splice = Splice(bytecode, params, sorted(closure), bytecode.instructions[loop.head].positions)
     restore(splice, kinds, params, splice.closure, mask)
     _emit(splice, plan, region, ways, outer, handled, dispatch, leave or dispatch, caught)
@@ -124,12 +120,8 @@ def make_native_loop(
     to a list that lies below it on the stack. The whole loop runs natively, and what follows it is resumed. Raises
     CannotResume, CannotOutline.
     """
-    bytecode = decode(code)
-    check_supported(bytecode, locals_are_globals)
-    check_first_cell(bytecode)
-    check_started(bytecode, loop.head)
+    bytecode = _supported(code, loop, locals_are_globals)
     kinds, mask = resolve(bytecode, loop.head, nulls, bound)
-    live, plain = live_mask(bytecode, loop.head), plain_slots(bytecode)
     flow, instructions = analyse(bytecode), bytecode.instructions
     head = instructions[loop.head]
     inside = {loop.head, *loop.body}
@@ -148,7 +140,7 @@ def make_native_loop(
     must, may = mask & ~touched | must & touched, mask & ~touched | may & touched
     resume = resume_at(code, bytecode, head.target.index, transfer(head, kinds, True), must, may & ~must)
     closure = sorted(set(cells_used(bytecode, inside | handled)) | set(resume.closure))
-    params = params_for(bytecode, kinds, mask & live & plain)
+    params = _params(bytecode, loop, kinds, mask)
     splice = Splice(bytecode, params, closure, head.positions)
     restore(splice, kinds, params, splice.closure, mask)
     jump = splice.emit("JUMP")
@@ -158,6 +150,19 @@ def make_native_loop(
     splice.code.insert(splice.code.index(first), lead)
     first.target = emit_tail(splice, resume, leave or dispatch)
     return LoopBreakSpec(splice.finish(), loop.head, params, splice.closure, kinds, mask, 0, None, (resume,))
+
+
+def _supported(code: CodeType, loop: Loop, locals_are_globals: bool) -> Bytecode:
+    bytecode = decode(code)
+    check_supported(bytecode, locals_are_globals)
+    check_first_cell(bytecode)
+    check_started(bytecode, loop.head)
+    return bytecode
+
+
+def _params(bytecode: Bytecode, loop: Loop, kinds: Kinds, bound: int) -> tuple[Param, ...]:
+    """Of a function that begins at the loop."""
+    return params_for(bytecode, kinds, bound & live_mask(bytecode, loop.head) & plain_slots(bytecode))
 
 
 def _ways(plan: Plan, kinds: Kinds, bound: int) -> dict[int, _Way]:

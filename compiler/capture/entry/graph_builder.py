@@ -264,10 +264,12 @@ class GraphBuilder:
         node = self.graph.create_node(
             kind, target, tuple(self.arg(a) for a in args), {k: self.arg(v) for k, v in kwargs.items()}
         )
-        stack, module = self.machine.stack_positions(), self.machine.module_path
-        node.meta.update(val=result, stack=stack, module=module)
+        return self.made(node, result)
+
+    def made(self, node: torch.fx.Node, result: Any) -> Any:
+        """Take in a new node of a call, and what it gives."""
         self.calls += 1
-        self._attach(node, result, stack, module)
+        self._attach(node, result, self.machine.stack_positions(), self.machine.module_path)
         return result
 
     def writes_to(self, value: Any) -> None:
@@ -302,6 +304,7 @@ class GraphBuilder:
         node.meta.update(val=None, state=True, stack=self.machine.stack_positions(), module=self.machine.module_path)
 
     def _attach(self, node: torch.fx.Node, result: Any, stack: list, module: str) -> None:
+        node.meta.update(val=result, stack=stack, module=module)
         if isinstance(result, TraceTensor):
             if id(result) not in self.nodes:
                 self.nodes[id(result)] = node
@@ -312,7 +315,6 @@ class GraphBuilder:
                     continue
                 if isinstance(part, (TraceTensor, tuple, list)) and part is not None and _holds_tensor(part):
                     item = self.graph.call_function(operator.getitem, (node, i))
-                    item.meta.update(val=part, stack=stack, module=module)
                     self._attach(item, part, stack, module)
 
     # --- the end

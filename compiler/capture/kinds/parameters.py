@@ -23,22 +23,14 @@ def interpret(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     return m.call_code(fn.__code__, m.scope_of(fn.__globals__), fn, bind(m, fn, args, kwargs))
 
 
-def _default(m: Machine, fn: types.FunctionType, index: int) -> Any:
-    defaults = fn.__defaults__
-    assert defaults is not None
-    value = defaults[index]
+def _default(m: Machine, fn: types.FunctionType, defaults: Any, key: int | str) -> Any:
+    """Of a positional parameter by its index, of another by its name."""
+    value = defaults[key]
     source = m.world.source_of(fn)
     if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
         return value
-    return m.world.load(value, S.default(source, index), "default argument")
-
-
-def _kwdefault(m: Machine, fn: types.FunctionType, name: str) -> Any:
-    value = fn.__kwdefaults__[name]
-    source = m.world.source_of(fn)
-    if source is None or (type(value) in ATOMS and is_trusted_module(fn.__module__ or "")):
-        return value
-    return m.world.load(value, S.kwdefault(source, name), "default argument")
+    step = S.default(source, key) if isinstance(key, int) else S.kwdefault(source, key)
+    return m.world.load(value, step, "default argument")
 
 
 def _too_many(fn: types.FunctionType, given: int, keyword_only: int) -> str:
@@ -111,12 +103,12 @@ def bind(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> dict[i
                 if i < first:
                     missing.append(names[i])
                 else:
-                    slots[i] = _default(m, fn, i - first)
+                    slots[i] = _default(m, fn, fn.__defaults__, i - first)
         kwdefaults = fn.__kwdefaults__ or {}
         for i in range(n, total):
             if i not in slots:
                 if names[i] in kwdefaults:
-                    slots[i] = _kwdefault(m, fn, names[i])
+                    slots[i] = _default(m, fn, fn.__kwdefaults__, names[i])
                 else:
                     missing_keywords.append(names[i])
         for kind, absent in (("positional", missing), ("keyword-only", missing_keywords)):

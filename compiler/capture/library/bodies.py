@@ -116,12 +116,7 @@ def record_call(m: Machine, call: Callable, inputs: Sequence[Any], lifted: Seque
     nodes = [graph.arg(v) for v in inputs] + list(lifted)
     values = [*inputs, *(n.meta["val"] for n in lifted)]
     result = as_trace(m.native(call, *values))
-    node = graph.graph.call_function(call, tuple(nodes))
-    stack, module = m.stack_positions(), m.module_path
-    node.meta.update(val=result, stack=stack, module=module)
-    graph.calls += 1
-    graph._attach(node, result, stack, module)
-    return result
+    return graph.made(graph.graph.call_function(call, tuple(nodes)), result)
 
 
 @contextmanager

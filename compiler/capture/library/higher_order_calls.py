@@ -127,13 +127,8 @@ def _record_cond(m: Machine, call: CondCall, pred: TraceTensor, lifted: list, bo
     results = []
     for a, b in zip(*[leaves_of(body.result) for body in bodies]):
         results.append(stand_in_result(m, a, a.requires_grad or b.requires_grad))
-    graph = m.graph
-    node = graph.graph.call_function(call, (graph.arg(pred), *lifted))
-    stack, module = m.stack_positions(), m.module_path
-    node.meta.update(val=tuple(results), stack=stack, module=module)
-    graph.calls += 1
-    graph._attach(node, tuple(results), stack, module)
-    return tuple(results)
+    node = m.graph.graph.call_function(call, (m.graph.arg(pred), *lifted))
+    return m.graph.made(node, tuple(results))
 
 
 def stand_in_result(m: Machine, like: TraceTensor, requires_grad: bool) -> TraceTensor:
@@ -233,11 +228,7 @@ def while_loop_(m: Machine, cond_fn: Any, body_fn: Any, carried_inputs: Any, **k
     node = graph.graph.call_function(
         WhileLoopCall(condition, step, len(tensors)), (*[graph.arg(t) for t in tensors], *lifted)
     )
-    stack, module = m.stack_positions(), m.module_path
-    node.meta.update(val=results, stack=stack, module=module)
-    graph.calls += 1
-    graph._attach(node, results, stack, module)
-    return template.fill(results)
+    return template.fill(graph.made(node, results))
 
 
 def _with_more_inputs(body: Body, n: int, lifted: list) -> torch.fx.GraphModule:

@@ -332,38 +332,30 @@ def _power(a: Operand, b: Operand, t: TType, m: list[str]) -> str:
     return f"libdevice.pow({m[0]}, {m[1]})"
 
 
+# of integers; {t} their type, {bits} its bits, {last} the last of these
+_INT_TEXTS = {
+    **dict.fromkeys(("maximum", "fmax"), "tl.maximum({0}, {1})"),
+    **dict.fromkeys(("minimum", "fmin"), "tl.minimum({0}, {1})"),
+    "abs": "tl.where({0} < 0, -{0}, {0}).to({t})",
+    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
+    **dict.fromkeys(("div", "div_trunc"), "{0} // {1}"),
+    "div_floor": "_int_floordiv({0}, {1})",
+    "fmod": "{0} % {1}",
+    "remainder": "_int_remainder({0}, {1})",
+    "pow": "_int_pow({0}, {1}).to({t})",
+    "bitwise_left_shift": ("tl.where(({1} < 0) | ({1} >= {bits}), ({0} * 0).to({t}), ({0} << {1}).to({t}))"),
+    "bitwise_right_shift": ("({0} >> tl.where(({1} < 0) | ({1} >= {bits}), ({1} * 0 + {last}).to({t}), {1})).to({t})"),
+}
+_UNSIGNED_TEXTS = {"abs": "{0}", "div_floor": "{0} // {1}", "remainder": "{0} % {1}"}  # where that is another
+
+
 def _int_function(op: str, t: TType, m: list[str], need: Need) -> str:
-    x = m[0]
-    if op in ("maximum", "fmax"):
-        return f"tl.maximum({m[0]}, {m[1]})"
-    if op in ("minimum", "fmin"):
-        return f"tl.minimum({m[0]}, {m[1]})"
-    if op == "abs":
-        return f"tl.where({x} < 0, -{x}, {x}).to({t.held})" if t.kind == "int" else x
-    if op == "sign":
-        return f"({x} > 0).to({t.held}) - ({x} < 0).to({t.held})"
-    if op in ("div", "div_trunc"):
-        return f"{x} // {m[1]}"
-    if op == "fmod":
-        return f"{x} % {m[1]}"
-    if op == "div_floor":
-        need("_int_floordiv")
-        return f"_int_floordiv({m[0]}, {m[1]})" if t.kind == "int" else f"{x} // {m[1]}"
-    if op == "remainder":
-        need("_int_remainder")
-        return f"_int_remainder({m[0]}, {m[1]})" if t.kind == "int" else f"{x} % {m[1]}"
-    if op == "pow":
-        need("_int_pow")
-        return f"_int_pow({m[0]}, {m[1]}).to({t.held})"
-    bits = 8 * t.size
-    if op == "bitwise_left_shift":
-        return f"tl.where(({m[1]} < 0) | ({m[1]} >= {bits}), ({x} * 0).to({t.held}), ({x} << {m[1]}).to({t.held}))"
-    if op == "bitwise_right_shift":
-        return (
-            f"({x} >> tl.where(({m[1]} < 0) | ({m[1]} >= {bits}), ({m[1]} * 0 + {bits - 1}).to({t.held}),"
-            f" {m[1]})).to({t.held})"
-        )
-    raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
+    text = _INT_TEXTS.get(op) if t.kind == "int" else _UNSIGNED_TEXTS.get(op, _INT_TEXTS.get(op))
+    if text is None:
+        raise InternalError(f"Triton code generation: primitive {op!r} is not defined on {t.held}")
+    if text.startswith("_int_"):
+        need(text.partition("(")[0])
+    return text.format(*m, t=t.held, bits=8 * t.size, last=8 * t.size - 1)
 
 
 def rounded(text: str, to: TType) -> str:
