@@ -51,9 +51,7 @@ def _facts(cut: Any, joint: Any, dear: Any) -> tuple[list[Value], dict[str, Any]
     values = []
     for n in nodes:
         cheap = parting._recomputable(n) and n not in dear
-        kind = (
-            "input" if n.op == "placeholder" else "view" if gives_views(n.target) else "cheap" if cheap else "dear"
-        )
+        kind = "input" if n.op == "placeholder" else "view" if gives_views(n.target) else "cheap" if cheap else "dear"
         wanted = n in readers or any(u in readers or u in later for u in n.users)
         reads = tuple(dict.fromkeys(i.name for i in n.all_input_nodes if i in nodes))
         values.append(Value(n.name, kind, parting._bytes(n, hints) if kind in ("cheap", "dear") else 0, reads, wanted))
