@@ -101,6 +101,7 @@ __all__ = [
     "symbols_of",
     "has_op",
     "is_const",
+    "is_plain_load",
     "clear",
 ]
 
@@ -584,6 +585,11 @@ def symbols_of(roots: Iterable[Value]) -> set[str]:
 
 def has_op(roots: Iterable[Value], op: str) -> bool:
     return any(v.op == op for v in walk(roots))
+
+
+def is_plain_load(v: Value) -> bool:
+    """Whether a value is read at a position that no other value gives."""
+    return v.op == "load" and not v.args
 
 
 def is_const(v: Value, number: float) -> bool:

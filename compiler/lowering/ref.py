@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Sequence
 import torch
 
 from ..symbolic.expr import Expr, as_expr, floordiv, integer, maybe_int, mod, mul_all, symbol
-from .ir import Buffer, Value, const, load
+from .ir import Buffer, Value, const, is_plain_load, load
 from .rewrite import Rewriter, tidy
 
 __all__ = [
@@ -136,7 +136,7 @@ def ref_of_buffer(b: Buffer) -> Ref:
 def strided(ref: Ref) -> tuple[Buffer, tuple, Any] | None:
     """(buffer, strides, offset) where the Ref is a plain strided view of a buffer, else None."""
     v = ref.value
-    if v.op != "load" or v.args or v.attr[0].bits and ref.dtype == torch.bool:
+    if not is_plain_load(v) or v.attr[0].bits and ref.dtype == torch.bool:
         return None
     buffer, e = v.attr
     n = ref.ndim

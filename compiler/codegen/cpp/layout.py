@@ -19,7 +19,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...lowering.ir import Axis, Kernel, Stage, Store, Value, indirect_symbol, indirect_values, loads, numel, symbols_of
+from ...lowering.ir import (
+    Axis,
+    Kernel,
+    Stage,
+    Store,
+    Value,
+    indirect_symbol,
+    indirect_values,
+    is_plain_load,
+    loads,
+    numel,
+    symbols_of,
+)
 from ...lowering.rewrite import Rewriter
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, maximum, maybe_int, minimum, symbol
 from .dtypes import ctype, storage_size
@@ -535,8 +547,7 @@ def _plan_tiles(kernel: Kernel, layout: Layout, hints: dict) -> None:
     strided = [
         x
         for x in values
-        if x.op == "load"
-        and not x.args
+        if is_plain_load(x)
         and x.attr[0].scope == "global"
         and storage_size(ctype(x.dtype)) in (2, 4, 8)
         and x.attr[1].coeff(v.symbol.name) not in (ZERO, ONE, None)

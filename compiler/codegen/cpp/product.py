@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values, numel
+from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, indirect_values, is_plain_load, numel
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, ceildiv, integer, minimum, symbol
 from ..sums import sum_of_products
 from .dtypes import ctype
@@ -71,7 +71,7 @@ class Product:
 
 def _is_read(v: Value) -> bool:
     """Whether an operand is read from a tensor as it is."""
-    return v.op == "load" and not v.args and v.attr[0].scope == "global"
+    return is_plain_load(v) and v.attr[0].scope == "global"
 
 
 def _axes_of_operands(kernel: Kernel, a: Value, b: Value) -> dict[str, list[Axis]] | None:

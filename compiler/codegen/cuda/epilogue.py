@@ -16,7 +16,7 @@ from typing import Mapping, Sequence
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, Store, Value, numel
+from ...lowering.ir import Axis, Buffer, Store, Value, is_plain_load, numel
 from ...lowering.patterns import Same, match, op
 from ...lowering.rewrite import tidy
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
@@ -344,7 +344,7 @@ class Epilogue:
         if (
             vector.op != "const"
             or vector.attr not in (4, 8)
-            or any(x.op != "load" or x.args or not x.attr[1].is_const for x in state)
+            or any(not is_plain_load(x) or not x.attr[1].is_const for x in state)
             or not _are_neighbours(e, 4)
         ):
             raise NotPrintable("random numbers of neighbours that lie apart")

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ...base.generations import has
-from ...lowering.ir import Axis, Buffer, Kernel, Store, Value, numel
+from ...lowering.ir import Axis, Buffer, Kernel, Store, is_plain_load, numel
 from ...lowering.print_loops import names_of
 from ...symbolic.expr import Expr, as_expr, integer
 from ..triton.cheap import rounded_to
@@ -71,11 +71,6 @@ class Tiles:
     b_by_rows: bool
 
 
-def _is_read(v: Value) -> bool:
-    """Whether an operand is read from memory as it is."""
-    return v.op == "load" and not v.args
-
-
 def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
     """What makes this kernel (without local buffers) a product of these tiles on this target, or None."""
     if (
@@ -87,7 +82,7 @@ def find_tiles(kernel: Kernel, target: GpuTarget) -> Tiles | None:
     ):
         return None
     p = find_product(kernel)
-    if p is None or p.batch or p.groups is not None or len(p.k) != 1 or not all(map(_is_read, (p.a, p.b))):
+    if p is None or p.batch or p.groups is not None or len(p.k) != 1 or not all(map(is_plain_load, (p.a, p.b))):
         return None
     m, n, k = (_size(x) for x in (p.rows, p.columns, p.k))
     if min(m, n, k) < LEAST or any(not e.is_const or int(e.value) >= 2**31 for e in spans(kernel)):

@@ -11,7 +11,7 @@ from typing import Callable, Iterable
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, Value, indirect_values
+from ...lowering.ir import Axis, Buffer, Value, indirect_values, is_plain_load
 from ...symbolic.expr import ONE, Expr, as_expr, symbol
 from ..guarded import Guard, GuardedValues
 from .cheap import cheap_expression, short_form, short_text
@@ -260,7 +260,7 @@ class Values(GuardedValues):
         """Whether a load is inside of its buffer wherever the axes are: then a condition around it need not guard
         it.
         """
-        if v.op != "load" or v.args:
+        if not is_plain_load(v):
             return False
         buffer, e = v.attr
         sizes = self.sizes if sizes is None else sizes

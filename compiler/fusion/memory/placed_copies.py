@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Iterable, Mapping, Sequence
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, load, loaded, loads, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, is_plain_load, load, loaded, loads, walk
 from ...lowering.lowered import LoweredStep
 from ...lowering.rewrite import Rewriter, is_affine, positions, tidy
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, integer, symbol
@@ -64,9 +64,7 @@ def without_copies(steps: Sequence[LoweredStep], needed: Iterable[Buffer]) -> li
 
 
 def is_copy(s: LoopNest) -> bool:
-    return (
-        s.on_gpu and s.value.op == "load" and not s.value.args and s.reduce_op is None and not s.alone and not s.product
-    )
+    return s.on_gpu and is_plain_load(s.value) and s.reduce_op is None and not s.alone and not s.product
 
 
 def _moved(copy: LoopNest, nests: Mapping[int, Any]) -> dict[int, LoopNest] | None:

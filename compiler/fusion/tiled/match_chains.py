@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, has_op, load, loads, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, has_op, is_plain_load, load, loads, walk
 from ...lowering.lowered import Extern, View
 from ...lowering.rewrite import Rewriter, tidy
 from ...ops.tile_sizes import DTYPES, WIDEST, fills
@@ -120,7 +120,7 @@ def _meets_narrow(finder: Finder, b: Buffer) -> bool:
 
 def _is_narrow(finder: Finder, w: Value) -> bool:
     """Whether a value is an element of a product that may be made again where it is needed."""
-    return w.op == "load" and not w.args and _made_narrow(finder, w.attr[0])
+    return is_plain_load(w) and _made_narrow(finder, w.attr[0])
 
 
 def _made_narrow(finder: Finder, b: Buffer) -> bool:

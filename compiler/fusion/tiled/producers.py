@@ -7,8 +7,9 @@ from typing import Any, Callable, Protocol, Sequence
 
 import torch
 
-from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, has_op, load, loads, make, walk
+from ...lowering.ir import Axis, Buffer, LoopNest, Value, acc, has_op, is_plain_load, load, loads, make, walk
 from ...lowering.lowered import Extern, LoweredStep, View
+from ...lowering.patterns import Either, Same, match, op
 from ...lowering.ref import is_one
 from ...lowering.rewrite import Rewriter, is_affine, positions, tidy, value_at
 from ...symbolic.expr import ONE, ZERO, Expr, as_expr, mul_all, symbol
@@ -37,6 +38,10 @@ __all__ = [
 ]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_READ = Same("read", op("load"))
+_SCALED = Either(
+    tuple(op(by, Either((_READ, op("cast", _READ))), Same("number", op("const"))) for by in ("mul", "div"))
+)
 LONGEST = 64  # nests between two products
 INDEX_ONLY, WITH_LOADS = (
     40,
@@ -257,7 +262,7 @@ class Finder:
                 and v.dtype.itemsize >= v.args[0].dtype.itemsize
             ):
                 v = v.args[0]
-            if v.op != "load" or v.args or v.dtype not in DTYPES:
+            if not is_plain_load(v) or v.dtype not in DTYPES:
                 return best
             best = v
         return best
@@ -270,16 +275,10 @@ class Finder:
         nest = self.producer(x)
         if nest is not None and x.dtype == torch.float32:
             new = value_at(nest, x.attr[1], ranges)
-            if (
-                new.op in ("mul", "div")
-                and new.args[1].op == "const"
-                and new.args[1].attr
-                and new.args[0].op in ("load", "cast")
-            ):
-                inner = new.args[0].args[0] if new.args[0].op == "cast" else new.args[0]
-                if inner.op == "load" and inner.dtype in DTYPES:
-                    factor = new.args[1].attr if new.op == "mul" else 1 / new.args[1].attr
-                    return self.copied(inner, ranges), factor
+            found = match(_SCALED, new)
+            if found is not None and found["number"].attr and found["read"].dtype in DTYPES:
+                factor = found["number"].attr if new.op == "mul" else 1 / found["number"].attr
+                return self.copied(found["read"], ranges), factor
         return x, factor
 
     def row(self, v: Value, op: str, ranges: dict[str, tuple]) -> Value:
@@ -305,7 +304,7 @@ class Finder:
     def cheap(self, b: Buffer, new: Value) -> bool:
         """Whether a mask's element is better computed for each score than read."""
         values = walk([new])
-        reads = [v for v in values if v.op == "load"]
+        reads = loads([new])
         along: dict[int, set[str]] = {}  # of each value: "r" where it differs from key to key, "m" from row to row
         for v in values:
             own = {n[0] for n in v.symbols if n == KEY.name or n.startswith("m")}

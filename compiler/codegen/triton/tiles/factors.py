@@ -8,22 +8,28 @@ from typing import Callable, Container
 
 import torch
 
-from ....lowering.ir import Value, const, prim
+from ....lowering.ir import Value, const, is_const, prim
+from ....lowering.patterns import Either, Same, match, op
 from ....lowering.rewrite import mapped, with_operands
 from .row_tiles import LOG2E, conjuncts
 
 __all__ = ["by_powers_of_two", "needed", "scaled", "where_all_hold"]
 
 
+_X, _NUMBER = Same("x"), Same("number", op("const"))
+_SCALED = Either((op("mul", _X, _NUMBER), op("div", _X, _NUMBER)))
+_CHOSEN = op("where", Same("where"), _X, Same("else", Either((0, -math.inf))))
+
+
 def scaled(v: Value, least: float = -math.inf) -> tuple[Value, float]:
     """(x, number) with v = x * number, of factors above `least`."""
-    if v.op in ("mul", "div") and v.args[1].op == "const" and v.args[1].attr and least < v.args[1].attr < math.inf:
-        x, number = scaled(v.args[0], least)
-        return x, number * v.args[1].attr if v.op == "mul" else number / v.args[1].attr
-    if v.op == "where" and v.args[2].op == "const" and v.args[2].attr in (0, -math.inf):
-        x, number = scaled(v.args[1], least)
-        if number > 0 or v.args[2].attr == 0:
-            return prim("where", v.args[0], x, v.args[2]), number
+    if (found := match(_SCALED, v)) is not None and least < (factor := found["number"].attr) < math.inf and factor:
+        x, number = scaled(found["x"], least)
+        return x, number * factor if v.op == "mul" else number / factor
+    if (found := match(_CHOSEN, v)) is not None:
+        x, number = scaled(found["x"], least)
+        if number > 0 or found["else"].attr == 0:
+            return prim("where", found["where"], x, found["else"]), number
     return v, 1.0
 
 
@@ -33,8 +39,8 @@ def _times(v: Value, number: float, of_tile: Callable[[Value], bool]) -> Value:
     number *= own
     if x.op in ("add", "sub") and not all(map(of_tile, x.args)):
         return prim(x.op, *(_times(a, number, of_tile) for a in x.args))
-    if x.op == "where" and x.args[2].op == "const" and x.args[2].attr in (0, -math.inf) and number > 0:
-        return prim("where", x.args[0], _times(x.args[1], number, of_tile), x.args[2])
+    if number > 0 and (found := match(_CHOSEN, x)) is not None:
+        return prim("where", found["where"], _times(found["x"], number, of_tile), found["else"])
     return x if number == 1 else prim("mul", x, const(number, x.dtype))
 
 
@@ -55,25 +61,25 @@ def by_powers_of_two(root: Value, of_tile: Callable[[Value], bool]) -> Value:
 
 def needed(v: Value, zero: bool = True) -> dict[int, Value]:
     """Conditions (by id) without which v is 0; or, not `zero`, -inf."""
-    op, a = v.op, v.args
-    if op == "where" and a[2].op == "const" and a[2].attr == (0 if zero else -math.inf):
+    name, a = v.op, v.args
+    if name == "where" and is_const(a[2], 0 if zero else -math.inf):
         return {c.id: c for c in conjuncts(a[0])} | needed(a[1], zero)
     if (
-        op == "cast"
+        name == "cast"
         and a[0].dtype.is_floating_point
-        or op == "mul"
+        or name == "mul"
         and not zero
         and a[1].op == "const"
         and a[1].attr > 0
     ):
         return needed(a[0], zero)
-    if zero and op == "mul":
+    if zero and name == "mul":
         return needed(a[0]) | needed(a[1])
-    if zero and op in ("neg", "div"):
+    if zero and name in ("neg", "div"):
         return needed(a[0])
-    if zero and op in ("exp", "exp2") or not zero and op == "sub":
+    if zero and name in ("exp", "exp2") or not zero and name == "sub":
         return needed(a[0], False)
-    if zero and op in ("add", "sub"):
+    if zero and name in ("add", "sub"):
         both = needed(a[1])
         return {k: c for k, c in needed(a[0]).items() if k in both}
     return {}
