@@ -78,6 +78,7 @@ def common_subexpressions(a: AtenGraph) -> None:
                 tuple((m, _key(v)) for m, v in sorted(n.kwargs.items())),
                 strides,
                 n.meta.get("apart"),
+                n.meta.get("unwritten"),  # (an operator that writes it need not be given what is in there)
             )
             first = seen.setdefault(k, n)
         except TypeError:  # an argument that cannot be hashed: leave the node

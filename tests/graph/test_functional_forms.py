@@ -297,3 +297,32 @@ def test_an_operator_that_is_defined_again():
 
             x = torch.randn(4)
             torch.testing.assert_close(tcompile.compile(fn, fullgraph=True)(x), (x + 1) * by)
+
+
+@torch.library.custom_op("tc_written::double_into", mutates_args=("out",))
+def double_into(x: torch.Tensor, out: torch.Tensor) -> None:
+    out.copy_(x * 2)
+
+
+@pytest.mark.parametrize("make, kernels", [(torch.empty_like, 1), (torch.zeros_like, 2)])
+def test_memory_without_contents_is_not_filled_for_the_operator_that_writes_it(make, kernels):
+    def fn(x):
+        out = make(x)
+        double_into(x, out)
+        return out + 1
+
+    x = torch.randn(64)
+    report = tcompile.explain(fn)(x)
+    torch.testing.assert_close(report.result, fn(x), rtol=0, atol=0)
+    assert len(report.kernels) == kernels, [k.origins for k in report.kernels]
+
+
+def test_zeros_that_are_added_to_stay_apart_from_memory_without_contents():
+    def fn(x):
+        out, total = torch.empty_like(x), torch.zeros_like(x)
+        double_into(x, out)
+        scale_into(x, total)
+        return out + 1, total
+
+    x = torch.randn(64)
+    torch.testing.assert_close(tcompile.compile(fn, fullgraph=True)(x), fn(x), rtol=0, atol=0)

@@ -42,8 +42,12 @@ for _op, _v in (
 
 
 def _unfilled(op: Any) -> Any:
+    """A fill that nobody needs: `unwritten` says so to who writes it as a whole."""
+
     def f(b: Builder, *args: Any, **kwargs: Any) -> Any:
-        return _made(b, op, contents_of_empty(b.meta(op, args, kwargs).dtype), *args, **kwargs)
+        n = _made(b, op, contents_of_empty(b.meta(op, args, kwargs).dtype), *args, **kwargs)
+        n.meta["unwritten"] = True
+        return n
 
     return f
 

@@ -61,4 +61,7 @@ def _is_uninitialised(x: Any) -> bool:
         return False
     while isinstance(x, torch.fx.Node) and x.target is torch.ops.aten.view.default:
         x = x.args[0]
-    return isinstance(x, torch.fx.Node) and str(x.target) in EMPTY
+    if not isinstance(x, torch.fx.Node):
+        return False
+    filled = x.target is torch.ops.aten.full.default and x.meta.get("unwritten", False)
+    return filled or str(x.target) in EMPTY
