@@ -114,7 +114,7 @@ def variant(
         else:
             plan.append(o)
     g.output(tuple(outs))
-    constants = {n.target: a.constants[n.target] for n in g.find_nodes(op="get_attr")}
+    constants = a.constants_in(g)
     inputs = [x for i, x in enumerate(a.inputs) if i in kept_places]
     return run_passes(AtenGraph(g, inputs, plan, [], a.env, constants, [], a.name), "decomposed", opts)
 

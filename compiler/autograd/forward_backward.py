@@ -75,7 +75,7 @@ def forward_graph(joint: AtenGraph, n_inputs: int, n_outputs: int, slots: list[i
     g.output(tuple(outs))
     outputs = [_moved(o, position) for o in joint.plan[:n_outputs]]
     outputs += [GraphOutput("buffer", k, n.meta["val"]) for k, n in zip(saved_slots, saved)]
-    constants = {n.target: joint.constants[n.target] for n in g.find_nodes(op="get_attr")}
+    constants = joint.constants_in(g)
     return AtenGraph(
         g,
         joint.inputs[:n_inputs],
@@ -133,7 +133,7 @@ def backward_graph(
         if not n.users:
             g.erase_node(n)
     g.output(tuple(outs))
-    constants = {n.target: joint.constants[n.target] for n in g.find_nodes(op="get_attr")}
+    constants = joint.constants_in(g)
     return AtenGraph(g, inputs, plan, [], joint.env, constants, [], f"{joint.name}_backward")
 
 

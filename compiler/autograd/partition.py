@@ -395,7 +395,7 @@ def _in_memory_twice(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
         for n in joint.calls()
         if _recomputable(n)
         and not gives_views(n.target)
-        and n.meta["val"].device.type == "cuda"
+        and n.meta["val"].on_gpu
         and not of_a_weight(n)
         and not much_padded(n)
         and len(_calls(n, readers, _is_convolution)) == 2
@@ -416,7 +416,7 @@ def _residual_sums(joint: AtenGraph, needs_tangent: set) -> set[torch.fx.Node]:
         era[n] = max((era.get(i, 0) for i in n.all_input_nodes), default=0) + (
             not again and n.target is not operator.getitem
         )
-        if n.target is not torch.ops.aten.add.Tensor or n.meta["val"].device.type != "cuda":
+        if n.target is not torch.ops.aten.add.Tensor or not n.meta["val"].on_gpu:
             continue
         count = _bytes(n, hints) // n.meta["val"].dtype.itemsize
         whole = [
@@ -447,7 +447,7 @@ def _dropped(joint: AtenGraph, readers: set) -> set[torch.fx.Node]:
         for n in joint.graph.nodes
         if n.op == "call_function"
         and is_dropped(n)
-        and n.meta["val"].device.type == "cuda"
+        and n.meta["val"].on_gpu
         and len(_calls(n, readers, _is_product)) == 2
     }
 
@@ -499,7 +499,7 @@ def _operands(joint: AtenGraph, readers: set, saved: list, recomputed: list, giv
     out = set()
     for n in reversed(recomputed):
         if (
-            n.meta["val"].device.type == "cuda"
+            n.meta["val"].on_gpu
             and "checkpoint" not in n.meta
             and "unshard" not in n.meta
             and not gives_views(n.target)

@@ -204,7 +204,7 @@ def _piece(a: AtenGraph, k: int, piece: list, reads: list, group: Sequence[int],
             plan.append(GraphOutput("buffer", slot(source), o.meta, o.changes, o.detached))
     plan += [GraphOutput("buffer", slot(n), n.meta["val"]) for n in gives]
     g.output(tuple(outs))
-    constants = {n.target: a.constants[n.target] for n in g.find_nodes(op="get_attr")}
+    constants = a.constants_in(g)
     return AtenGraph(g, inputs, plan, [], a.env, constants, [], f"{a.name}_{k}")
 
 

@@ -74,7 +74,7 @@ def _may_widen(s: Extern) -> bool:
         and s.out_variant is not None
         and hasattr(torch.ops.aten.mm, "dtype_out")
         and out.dtype in (torch.bfloat16, torch.float16)
-        and torch.device(out.device or "cpu").type == "cuda"
+        and out.on_gpu
     )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any, Container, Sequence
 
-import torch
 
 from ..lowering.ir import Axis, Buffer, Kernel, Stage, Store, walk
 from ..lowering.lowered import Extern, LoweredGraph, View
@@ -102,7 +101,7 @@ def _may_join(group: list[Launch], s: Launch, forced: ForcedFusion, most: int) -
 
 
 def _on_gpu(s: Launch) -> bool:
-    return all(torch.device(b.device or "cpu").type == "cuda" for b in s.outputs)
+    return all(b.on_gpu for b in s.outputs)
 
 
 def _is_free(s: Launch, there: Container[Buffer]) -> bool:

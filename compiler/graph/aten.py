@@ -129,6 +129,10 @@ class AtenGraph:
     def placeholders(self) -> list[torch.fx.Node]:
         return self.graph.find_nodes(op="placeholder")
 
+    def constants_in(self, graph: torch.fx.Graph) -> dict[str, Any]:
+        """Those of its constants that a graph made of this one reads."""
+        return {n.target: self.constants[n.target] for n in graph.find_nodes(op="get_attr")}
+
     def calls(self) -> Iterator[torch.fx.Node]:
         return (n for n in self.graph.nodes if n.op == "call_function")
 

@@ -175,7 +175,7 @@ class Lowering:
         if any(type(st) is int and st == 0 and not is_one(n) for n, st in zip(shape, stride)):
             stride = None  # a copy of something expanded: its elements do not coincide
         suffix = f"_{k}" if k is not None else ""
-        if self._device().type == "cuda":
+        if self.on_gpu:
             narrow = narrowed(value, shape)
             if narrow != shape:  # (masks above all: the same for every query)
                 r = self.store(value, narrow, m.dtype, None, suffix)
@@ -362,9 +362,14 @@ class Lowering:
             v = next((x for x in v if is_tensor(x)), None)
         return getattr(v, "device", None) or torch.device("cpu")
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the node's results are."""
+        return torch.device(self._device()).type == "cuda"
+
     def dtypes(self) -> frozenset[torch.dtype]:
         """What nests have for the node's device."""
-        return DTYPES | FLOAT8 if torch.device(self._device()).type == "cuda" else DTYPES
+        return DTYPES | FLOAT8 if self.on_gpu else DTYPES
 
     def _node_name(self) -> str:
         return self.node.name if self.node is not None else "out"
@@ -426,7 +431,7 @@ class Lowering:
         op = node.target
         originals = _tensor_metas(node.args, node.kwargs)
         packet = op._schema.name.split("::")[-1]
-        rows = packet in OUT_VARIANTS and self._device().type == "cuda"
+        rows = packet in OUT_VARIANTS and self.on_gpu
 
         at = _MASKS.get(packet)
         call = _Call(

@@ -133,6 +133,10 @@ class Buffer:
     bits: bool = False
 
     @property
+    def on_gpu(self) -> bool:
+        return self.device is not None and torch.device(self.device).type == "cuda"
+
+    @property
     def holds(self) -> torch.dtype:
         """The dtype of what is loaded and stored."""
         return torch.bool if self.bits else self.dtype
@@ -533,8 +537,7 @@ class LoopNest:
 
     @property
     def on_gpu(self) -> bool:
-        device = self.buffer.device
-        return device is not None and torch.device(device).type == "cuda"
+        return self.buffer.on_gpu
 
 
 def walk(roots: Iterable[Value], known: Container[int] = ()) -> list[Value]:

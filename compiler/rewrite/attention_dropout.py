@@ -63,7 +63,7 @@ def _fits(a: AtenGraph, given: dict[str, Any]) -> bool:
 
     p, scale = given["dropout_p"], _scale(given, q)
     return (
-        q.device.type == "cuda"
+        q.on_gpu
         and here("attention with dropout of ours", q.device.index or 0)
         and q.dtype in (torch.float16, torch.bfloat16)
         and q.dtype == k.dtype == v.dtype

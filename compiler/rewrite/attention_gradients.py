@@ -179,7 +179,7 @@ def find(a: AtenGraph, total: Node) -> Attention | None:
     """The attention whose backward has this sum of a row."""
     if (
         not _over_rows(total, aten.sum.dim_IntList)
-        or total.meta["val"].device.type != "cuda"
+        or not total.meta["val"].on_gpu
         or total.meta["val"].dtype != torch.float32
     ):
         return None

@@ -73,7 +73,7 @@ def attention(a: AtenGraph) -> None:
 def _match(softmax: Node) -> tuple[Node, Node, Node, float, Node] | None:
     """(first operand, second operand, values, scale, last product) of the pattern."""
     m = softmax.meta["val"]
-    if m.device.type != "cuda" or softmax.args[1] not in (-1, len(m.shape) - 1):
+    if not m.on_gpu or softmax.args[1] not in (-1, len(m.shape) - 1):
         return None
     scores, last = _scores(softmax), _weighted_sum(softmax)
     if scores is None or last is None:

@@ -31,7 +31,7 @@ def convolution_bias(a: AtenGraph) -> None:
 
 
 def _taken_apart(result: Any) -> bool:
-    return isinstance(result, TensorMeta) and result.device.type == "cuda" and result.dtype in _DTYPES
+    return isinstance(result, TensorMeta) and result.on_gpu and result.dtype in _DTYPES
 
 
 def _add_beside(a: AtenGraph, n: Node) -> None:

@@ -43,7 +43,7 @@ def known_masks(a: AtenGraph) -> None:
     for n in a.graph.nodes:
         if n.target in places:
             mask = n.args[places[n.target][0]]
-            if isinstance(mask, Node) and mask.meta["val"].device.type == "cuda":
+            if isinstance(mask, Node) and mask.meta["val"].on_gpu:
                 calls.setdefault(mask, []).append(n)
     changed = False
     ran: set[Node] = set()

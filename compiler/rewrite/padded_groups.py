@@ -65,7 +65,7 @@ def _widths(x: Node, w: Any, groups: Any) -> tuple[tuple[int, int], tuple[int, i
         type(groups) is not int
         or groups < 2
         or len(m.shape) != 4
-        or m.device.type != "cuda"
+        or not m.on_gpu
         or m.dtype not in DTYPES
         or tuple(m.stride) != tuple(channels_last_strides(m.shape))
         or not all(type(s) is int for s in w.meta["val"].shape)

@@ -53,7 +53,7 @@ class _Planner(Liveness):
     def run(self) -> tuple[list[Step], int, list[tuple[int, Buffer]], list[int]]:
         in_place, mutations = self.mutations_in_place()
         steps, peak = self.emit(self.choose_reuse(in_place), in_place)
-        if any(isinstance(b, Buffer) and _on_gpu(b) for b in self.first):
+        if any(isinstance(b, Buffer) and b.on_gpu for b in self.first):
             # torch's allocator gives memory that is dead to whoever asks next, also between two uses of one size
             others, least = self.emit(self.choose_reuse(in_place, keep=False), in_place)
             if least < peak:
@@ -128,7 +128,7 @@ class _Planner(Liveness):
         s = self.steps[k]
         if isinstance(s, Extern):
             return s.begins_as().get(b) is x and buffers_read(s).count(x) == 1
-        return same_index(s.kernel, s.inputs.index(x), s.outputs.index(b), _on_gpu(b))
+        return same_index(s.kernel, s.inputs.index(x), s.outputs.index(b), b.on_gpu)
 
     # ---- what takes whose memory
     def choose_reuse(self, in_place: dict[Buffer, int], keep: bool = True) -> dict[Buffer, Buffer]:
@@ -148,7 +148,7 @@ class _Planner(Liveness):
                 if b in in_place:
                     continue
                 room[b] = nbytes(b)
-                if b in aliased or b in self.pinned and not _on_gpu(b):
+                if b in aliased or b in self.pinned and not b.on_gpu:
                     continue  # (large results of the CPU lie in memory that is kept: runtime/output_pool.py)
                 old = self.overwritten(s, b, i, taken, room)
                 if old is None and b not in self.pinned and (keep or size_hint(room[b], self.hints) <= KEPT_BYTES):
@@ -166,7 +166,7 @@ class _Planner(Liveness):
 
     def is_read(self, b: Buffer, i: int) -> bool:
         """Whether a result of step i lies on a GPU and is read. What nothing reads an operator may leave out."""
-        return _on_gpu(b) and self.last_use[b] > i
+        return b.on_gpu and self.last_use[b] > i
 
     def take(self, dead: dict[Expr, list[Buffer]], want: Expr) -> Buffer | None:
         same = dead.get(want)
@@ -202,7 +202,7 @@ class _Planner(Liveness):
                 and room[x] is room[b]
                 and x not in s.outputs
                 and x.dtype.itemsize == b.dtype.itemsize
-                and same_index(s.kernel, k, o, _on_gpu(b))
+                and same_index(s.kernel, k, o, b.on_gpu)
             ):
                 return x
         return None
@@ -330,7 +330,3 @@ def _only_store(kernel: Kernel, y: Buffer) -> tuple[Expr, int] | None:
     if len(stores) != 1 or stores[0][0].mode != "set":
         return None
     return stores[0][0].index, stores[0][1]
-
-
-def _on_gpu(b: Buffer) -> bool:
-    return torch.device(b.device or "cpu").type != "cpu"

@@ -48,11 +48,7 @@ def _fits(s: Any) -> TypeGuard[Extern]:
     if not isinstance(s, Extern) or s.op not in (ATTENTION, BACKWARD):
         return False
     heads = [x.shape[3] for x in (s.args[1:4] if s.op is BACKWARD else s.args[:3])]
-    return (
-        s.outputs[0] is not None
-        and torch.device(s.outputs[0].device or "cpu").type == "cuda"
-        and all(type(n) is int for n in heads)
-    )
+    return s.outputs[0] is not None and s.outputs[0].on_gpu and all(type(n) is int for n in heads)
 
 
 def _there(b: Buffer, copy: LoopNest, at: Expr, ranges: dict[str, Any]) -> Expr | None:

@@ -86,7 +86,7 @@ def makes_scores(s: Any) -> bool:
 
 def on_gpu(s: Extern) -> bool:
     b = next((b for b in s.outputs if b is not None), None)
-    return b is not None and torch.device(b.device or "cpu").type == "cuda"
+    return b is not None and b.on_gpu
 
 
 class Finder:

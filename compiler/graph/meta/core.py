@@ -69,6 +69,10 @@ class TensorMeta:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
     def numel(self) -> IntLike:
         return numel(self.shape)
 

@@ -125,7 +125,7 @@ def constant_pad(lo: Lowering, node: Any, x: Ref, pad: Sequence[Any], value: Any
         raise NoRule("a padding value that is known only at run time")
     if any(type(s) is int and s == 0 for s in x.shape):
         return lo.pointwise(fill)
-    if lo.meta().device.type == "cuda":
+    if lo.meta().on_gpu:
         x = _before_it_is_stored(lo, x)
     v = remap(x, shape, m).value
     return lo.pointwise(v if cond is None else prim("masked", cond, v, fill))

@@ -38,7 +38,7 @@ def pack_bits(lo: Lowering, node: Any, mask: Ref, order: Sequence[int]) -> Ref:
 
 @rule(mask_bits.UNPACK)
 def unpack_bits(lo: Lowering, node: Any, kept: Ref, size: Sequence[Any], order: Sequence[int]) -> Ref:
-    if torch.device(lo._device()).type != "cuda":
+    if not lo.on_gpu:
         raise NoRule("bits, which only kernels on a GPU read")
     b, source = lo.realise(kept), node.args[0]
     if b.kind != "input" or any(u.target is not mask_bits.UNPACK for u in source.users):

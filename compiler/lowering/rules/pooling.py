@@ -24,7 +24,7 @@ def _pair(xs: Sequence[Any], default: tuple[int, int]) -> tuple[int, int]:
 
 
 def _fits(lo: Lowering, x: Ref, kernel: tuple[int, int], dilation: tuple[int, int], shape: Sequence[Any]) -> None:
-    if lo._device().type != "cuda" or x.ndim != 4 or dilation != (1, 1) or kernel[0] * kernel[1] > MOST_TAPS:
+    if not lo.on_gpu or x.ndim != 4 or dilation != (1, 1) or kernel[0] * kernel[1] > MOST_TAPS:
         raise NoRule("pooling")
     if not all(type(s) is int and s > 0 for s in (*x.shape, *shape)) or x.dtype not in (
         torch.float32,

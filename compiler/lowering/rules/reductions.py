@@ -137,7 +137,7 @@ def _short_inside(lo: Lowering, v: Value, shape: Sequence[Any], dims: Sequence[i
     """The reduced dimension that memory runs along in short pieces, with dimensions that stay around it (groups of
     channels, channels last): a GPU reads whole lines where those are kept, too."""
     order = [d for d in order_of_loads(v, shape) if not is_one(shape[d])]
-    if torch.device(lo._device()).type != "cuda" or len(order) < 3 or order[-1] not in dims or order[-2] in dims:
+    if not lo.on_gpu or len(order) < 3 or order[-1] not in dims or order[-2] in dims:
         return None
     return (
         order[-1]

@@ -59,7 +59,7 @@ def may_write(lo: Lowering, mode: str, dtype: torch.dtype) -> None:
     """Whether generated code may write elements of `dtype` at computed positions; NoRule where that is torch's kernels'
     work.
     """
-    if torch.device(lo._device()).type == "cuda":
+    if lo.on_gpu:
         if torch.are_deterministic_algorithms_enabled():
             raise NoRule("scattered writes under deterministic algorithms")
         if mode != "set" and (mode != "add" or dtype not in ATOMIC):

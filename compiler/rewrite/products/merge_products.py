@@ -69,7 +69,7 @@ def _key(n: Node) -> tuple | None:
     m, k = x.meta["val"].shape
     val: TensorMeta = n.meta["val"]
     if (
-        val.device.type != "cuda"
+        not val.on_gpu
         or val.dtype not in (torch.float16, torch.bfloat16)
         or type(k) is not int
         or type(m) is not int

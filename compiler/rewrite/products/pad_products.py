@@ -52,7 +52,7 @@ def pad_products(a: AtenGraph) -> None:
 
 def _slow(val: TensorMeta, m: Any, k: Any, c: Any) -> bool:
     return (
-        val.device.type == "cuda"
+        val.on_gpu
         and val.dtype in (torch.float16, torch.bfloat16)
         and all(type(s) is int for s in (m, k, c))
         and any(s % 8 and s >= LEAST for s in (m, k, c))

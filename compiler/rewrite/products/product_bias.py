@@ -57,7 +57,7 @@ def _is_bias(bias: Node, product: Node, n: Node) -> bool:
         isinstance(source, Node)
         and source.op == "placeholder"
         and isinstance(b, TensorMeta)
-        and b.device.type == "cuda"
+        and b.on_gpu
         and b.device == p.device
         and len(b.shape) == 1
         and type(b.shape[0]) is int

@@ -23,7 +23,7 @@ SWAPPED = [0, 2, 1]
 
 
 def turned_products(a: AtenGraph) -> None:
-    for n in [n for n in a.graph.nodes if n.target is aten.bmm.default and n.meta["val"].device.type == "cuda"]:
+    for n in [n for n in a.graph.nodes if n.target is aten.bmm.default and n.meta["val"].on_gpu]:
         others = [u for u in n.users if u.op != "output"]
         if not all(u.target is aten.permute.default and list(u.args[1]) == SWAPPED for u in others):
             continue

@@ -59,7 +59,7 @@ def on_gpu(lo: Lowering, node: Any, a: Ref, b: Ref) -> Ref | None:
 
 def may_be_ours(lo: Lowering, m: Any, a: Ref, b: Ref) -> bool:
     return (
-        m.device.type == "cuda"
+        m.on_gpu
         and not lo.emulate
         and lo.opts.get("gpu_products", "auto") != "library"
         and a.dtype == m.dtype
