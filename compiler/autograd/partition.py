@@ -127,7 +127,7 @@ def partition(
     needs_tangent = reached_from(tangents)
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
-    backward_nodes = {n for n in joint.calls() if n in needs_tangent}
+    backward_nodes = {n for n in joint.graph.nodes if n in needs_tangent and n.op == "call_function"}
     needed = ancestors([results[s] for s in grad_slots])
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 

@@ -293,21 +293,15 @@ def _handler(name: str) -> Callable:
     """Register what stands for the method `name` of Array, and make the method."""
 
     def add(fn: Callable) -> Callable:
-        setattr(Array, name, _interpreted_by(name, fn))
+        def method(*args: Any, **kwargs: Any) -> Any:
+            raise NotImplementedError
+
+        method.__name__, method.__qualname__, method.__module__ = name, f"Array.{name}", __name__
+        PYTHON_FUNCTIONS[(__name__, f"Array.{name}")] = fn
+        setattr(Array, name, method)
         return fn
 
     return add
-
-
-def _interpreted_by(name: str, fn: Callable) -> types.FunctionType:
-    """A method of Array that `fn` stands for: it is never run itself."""
-
-    def method(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-    method.__name__, method.__qualname__, method.__module__ = name, f"Array.{name}", __name__
-    PYTHON_FUNCTIONS[(__name__, f"Array.{name}")] = fn
-    return cast(types.FunctionType, method)
 
 
 def _operand(m: Machine, value: Any) -> Any:
@@ -514,7 +508,12 @@ def _method(name: str) -> types.FunctionType:
             m, f"array.{name}", [a, *(m.deep_plain(v) for v in args)], {k: m.deep_plain(v) for k, v in kwargs.items()}
         )
 
-    return _interpreted_by(name, run)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    method.__name__, method.__qualname__, method.__module__ = name, f"Array.{name}", __name__
+    PYTHON_FUNCTIONS[(__name__, f"Array.{name}")] = run
+    return cast(types.FunctionType, method)
 
 
 tensor_calls.CONVERSIONS.update(numpy=from_tensor, tensor=to_tensor)

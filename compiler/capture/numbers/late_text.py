@@ -212,11 +212,6 @@ def hashed(key: Any) -> Any:
     return specialize(settled(key))
 
 
-def in_words(exc: BaseException) -> str:
-    """The class of an exception, and what it says if that is known."""
-    return type(exc).__name__ + ("" if any(type(a) is LateText for a in exc.args) else f": {exc}")
-
-
 # ---- keys that vary, of a dict that is written to: `log[i] = loss`, `history[f"epoch {i}"] = loss`. The entry makes
 # the key when it runs, and what was written is done then. Who reads the dict fixes the keys first.
 def is_open(key: Any) -> bool:
@@ -228,3 +223,8 @@ def settle_keys(shadow: Shadow | None) -> None:
     for name, args in shadow.blind if shadow is not None else ():
         if name == "__setitem__" and is_open(args[0]):
             args[0] = hashed(args[0])
+
+
+def in_words(exc: BaseException) -> str:
+    """The class of an exception, and what it says if that is known."""
+    return type(exc).__name__ + ("" if any(type(a) is LateText for a in exc.args) else f": {exc}")

@@ -14,10 +14,7 @@ const POINTS: { [point: string]: string } = words({
 /** The names of nodes in lines of text: `mul_3 = aten.mul.Tensor(...)`. */
 const named = (lines: string[]) => lines.map(line => line.split(' = ', 1)[0]);
 
-/**
- * `onPass`: the nodes that the chosen pass has made, and those that only later ones make; null: none is chosen any
- * more.
- */
+/** `onPass`: the nodes that the chosen pass has made, and those that only later ones make; null: none is chosen any more. */
 export function passesElement(
   passes: GraphPass[] | undefined,
   onPass: (made: Set<string> | null, later: Set<string>) => void
