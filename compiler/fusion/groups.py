@@ -407,10 +407,10 @@ class _Grouping:
                 " holds"
             )
 
-    def costly_again(self, g: Group, nest: LoopNest, loads: list) -> bool:
+    def costly_again(self, g: Group, nest: LoopNest, reads: list) -> bool:
         """Whether a nest would have its group compute elements again that take many loads each (gradients of pools)."""
         if (
-            not any(g.passes.get(b) for b, _ in loads)
+            not any(g.passes.get(b) for b, _ in reads)
             or numel_hint([f.size for f in g.factors if f.reduced], self.hints) <= HELD
         ):
             return False

@@ -8,6 +8,7 @@ from typing import Any, Callable
 import torch
 
 from tcompile.compiler.graph.aten import GraphOutput
+from tcompile.compiler.graph.meta.core import TensorMeta
 from tcompile.compiler.fusion.fuse import schedule
 from tcompile.compiler.fusion.loop_interpreter import run_schedule
 from tcompile.compiler.fusion.schedule import Launch, Schedule
@@ -148,12 +149,6 @@ class Builder:
         return s
 
 
-def symbolic_meta(shape: Any, dtype: torch.dtype, stride: Any = None) -> Any:
-    return SimpleNamespace(
-        shape=tuple(shape),
-        stride=tuple(stride) if stride is not None else contiguous_strides(tuple(shape)),
-        dtype=dtype,
-        device=torch.device("cpu"),
-        storage_offset=0,
-        requires_grad=False,
-    )
+def symbolic_meta(shape: Any, dtype: torch.dtype, stride: Any = None) -> TensorMeta:
+    stride = contiguous_strides(tuple(shape)) if stride is None else tuple(stride)
+    return TensorMeta(tuple(shape), stride, dtype, torch.device("cpu"))
