@@ -26,6 +26,7 @@ __all__ = [
     "AutogradFunctionCall",
     "CheckpointCall",
     "BackwardCall",
+    "HookCall",
     "CondCall",
     "WhileLoopCall",
     "ScanCall",
@@ -215,21 +216,33 @@ class BackwardCall(HigherOrderCall):
 
     has_gradient   per root, whether its gradient is among the arguments
     retain, create, allow_unused   as torch.autograd.grad has them
+    n_watched      as many tensors follow the inputs, and their gradients those of the inputs: what a hook on each is
+                   given, None where the pass does not come to it
     """
 
     kind = "backward"
 
-    def __init__(self, n_roots: int, has_gradient: Sequence[bool], retain: bool, create: bool, allow_unused: bool):
+    def __init__(
+        self,
+        n_roots: int,
+        has_gradient: Sequence[bool],
+        retain: bool,
+        create: bool,
+        allow_unused: bool,
+        n_watched: int = 0,
+    ):
         super().__init__("backward", {})
-        self.n_roots, self.has_gradient = n_roots, tuple(has_gradient)
+        self.n_roots, self.has_gradient, self.n_watched = n_roots, tuple(has_gradient), n_watched
         self.retain, self.create, self.allow_unused = retain, create, allow_unused
 
     def __call__(self, *values: Any) -> tuple:
         n, k = self.n_roots, sum(self.has_gradient)
-        roots, given, inputs = values[:n], iter(values[n : n + k]), values[n + k :]
+        end = len(values) - self.n_watched
+        roots, given, inputs, watched = values[:n], iter(values[n : n + k]), values[n + k : end], values[end:]
         gradients = [next(given) if has else None for has in self.has_gradient]
-        with in_this_thread():
-            return torch.autograd.grad(
+        seen: dict[int, torch.Tensor] = {}
+        with in_this_thread(), _noting(watched, seen):
+            found = torch.autograd.grad(
                 roots,
                 inputs,
                 gradients,
@@ -237,6 +250,45 @@ class BackwardCall(HigherOrderCall):
                 create_graph=self.create,
                 allow_unused=self.allow_unused,
             )
+        return (*found, *map(seen.get, range(self.n_watched)))
+
+    def order(self, *values: Any) -> list[int]:
+        """In which order a pass with these arguments comes to the inputs, and then the watched tensors. (The graph
+        stays as it is.)"""
+        n, k = self.n_roots, sum(self.has_gradient)
+        seen: dict[int, torch.Tensor] = {}
+        again = BackwardCall(n, self.has_gradient, True, self.create, True)
+        with _noting(values[n + k :], seen):
+            again(*values[: len(values) - self.n_watched])
+        return list(seen)
+
+
+@contextmanager
+def _noting(tensors: Sequence[torch.Tensor], seen: dict[int, torch.Tensor]) -> Iterator[None]:
+    """Note the gradients that hooks on these tensors are given, in order."""
+    handles = [t.register_hook(lambda g, i=i: seen.__setitem__(i, g)) for i, t in enumerate(tensors) if t.requires_grad]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class HookCall(HigherOrderCall):
+    """t.register_hook(hook): from now on, a backward pass that comes to t goes on with what `hook` computes.
+
+    hook   (gradient, *what it uses of the graph around it) -> the gradient in its place
+    """
+
+    kind = "hook"
+
+    def __init__(self, name: str, hook: Any):
+        super().__init__(name, {"hook": hook})
+
+    def __call__(self, t: torch.Tensor, *used: Any) -> tuple:
+        body, trace = self.bodies["hook"], traced((t,))
+        t.register_hook(lambda g: run_body(body, (g, *used), trace)[0])
+        return ()
 
 
 def has_backward(graph: torch.fx.Graph) -> bool:

@@ -20,6 +20,8 @@ Print = Callable[[torch.fx.Graph, str], str]  # of a body's graph and a name: th
 def nested_call(target: HigherOrderCall, values: list[str], write: Print, imports: set[str]) -> str:
     """The text of a call with `values` as arguments. ReproduceError for an operator that has no such text yet."""
     if isinstance(target, BackwardCall):
+        if target.n_watched:
+            raise ReproduceError("hooks on gradients have no text of their own yet")
         n, k = target.n_roots, sum(target.has_gradient)
         roots, given, inputs = values[:n], iter(values[n : n + k]), values[n + k :]
         gradients = [next(given) if has else "None" for has in target.has_gradient]

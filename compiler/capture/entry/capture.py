@@ -62,7 +62,7 @@ from ..machine.programs import RETURN
 from ..machine.nesting import Step, path_of
 from .model_names import ParameterNames
 from .result import CaptureResult, GraphBreak, SkipFrame
-from ..machine.signals import Break, CaptureBug, Plainly, Raised, Skip, Unrebuildable
+from ..machine.signals import Break, CaptureBug, Otherwise, Plainly, Raised, Skip, Unrebuildable
 from ..tensors.tensor_errors import refuses_view
 from ..tensors.tensor_subclasses import PLAIN_TENSORS
 from ..library.torch_marks import is_allowed_in_graph
@@ -166,9 +166,10 @@ def capture_frame(
     loops: dict[int, Loop] = {}
     paths: dict[int, list[Step]] = {}
     opaque: set[types.CodeType] = set()
+    ways: dict[Any, int] = {}
     for _ in range(opts.max_breaks):
         attempt = _Attempt(code, func, args, namespace, opts, stops, loops, paths)
-        attempt.machine.opaque = opaque
+        attempt.machine.opaque, attempt.machine.ways = opaque, ways
         try:
             with TorchModes() as attempt.state_before, recording(attempt.machine.world.class_lookups):
                 result = attempt.run()
@@ -195,6 +196,9 @@ def capture_frame(
             if opts.library is not None and opts.library.leave_alone(skip.codes, skip.reason):
                 continue
             raise SkipFrame(skip.reason, quiet=skip.quiet, breaks=list(stops.values()), final=skip.final) from None
+        except Otherwise as signal:
+            ways[signal.key] = signal.way
+            continue
         except _Restart:
             continue
         finally:
@@ -327,6 +331,7 @@ class _Attempt:
             writer.result(value)
         except Unrebuildable as problem:
             self._break_at_origin(problem)
+        machine.hooks.check(machine, writer.outputs)
         if self.opts.returned is not None:
             self.opts.returned(machine, value, writer.outputs)
         return self._result(writer, [])
@@ -352,6 +357,7 @@ class _Attempt:
         except (CannotResume, CannotOutline) as problem:
             self._leave_less(index)
             raise SkipFrame(f"{brk.reason} The frame cannot go on after it: {problem}", breaks=[brk]) from None
+        machine.hooks.check(machine, writer.outputs)
         return self._result(writer, [brk], needs_hook=True)
 
     def plainly(self, signal: Plainly) -> CaptureResult:
@@ -540,6 +546,7 @@ class _Attempt:
         """The value cannot be made by the entry: break where it was made, so that it is made natively. `brk` is the
         break that would have had to carry it, and stays the one to report."""
         value = problem.value
+        self.machine.hooks.give_up(value)
         origin = (
             value.origin
             if isinstance(value, (InlineGenerator, PythonIterator))

@@ -34,6 +34,7 @@ from .elements import search
 from .identity import refuse_address
 from ..numbers.lengths import known_index, outside_length, place_before_added, places_of_slice, refuse_unread
 from .lookups import class_attribute
+from .objects.tensor_keys import value_of_tensor
 from .parameters import interpret
 
 if TYPE_CHECKING:
@@ -348,7 +349,7 @@ def get_item(m: Machine, obj: Any, key: Any) -> Any:
     if value is not MISSING:
         return value
     if type(key) is TraceTensor or type(key) is Subclassed:
-        return _state_of(m, obj, key)
+        return value_of_tensor(m, obj, key)
     if shadow is None or shadow.value is None and (not shadow.blind or base is dict and _untouched(shadow, key)):
         if base in _SEQUENCES and type(key) is int:
             return _element(m, obj, key, base)
@@ -441,23 +442,6 @@ def contains(m: Machine, obj: Any, item: Any) -> bool | None:
     if base in (set, frozenset):
         return m.native(lambda: item in _read(m, obj))
     return None
-
-
-def _state_of(m: Machine, mapping: Any, key: TraceTensor | Subclassed) -> Any:
-    """optimizer.state[parameter]"""
-    opt, real = m.stepping, m.world.reals.get(id(key))
-    if opt is None or mapping is not opt.state or real is None:
-        raise Break("item", "a tensor is used as an index of a Python container")
-    for g, group in enumerate(opt.param_groups):
-        for i, p in enumerate(group["params"]):
-            if p is real:
-                source = S.optimizer_state(S.attr(m.world.sources[id(opt)], "__dict__"), g, i)
-                return m.world.load(mapping[real], source, "state of a parameter")
-    raise Break(
-        "optimizer",
-        "a tensor has state that is not one of its parameters",
-        "no change is needed: the code before and after it is compiled",
-    )
 
 
 def _set_in_dict(m: Machine, obj: Any, own: dict, name: Any, value: Any) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "stand_in",
     "leaves_of",
     "Purity",
+    "held_by",
     "as_module",
     "grad_mode",
     "no_grad",
@@ -154,10 +155,7 @@ class Purity:
         self.before = self._state()
 
     def _state(self) -> tuple:
-        seen: dict[int, Any] = {}
-        for value in self.reached:
-            _fingerprint(value, seen, 0)
-        return len(self.m.effects.entries), seen
+        return len(self.m.effects.entries), held_by(*self.reached)
 
     def check(self, owned: bool = False) -> None:
         """`owned`: what the body has made itself it may write to."""
@@ -170,6 +168,14 @@ class Purity:
             return bool(new)
         earlier = (*self.m.graph.keep[: self.kept], *self.m.world.tensors.values())
         return any(isinstance(t, TraceTensor) and id(t.tt_storage) in new or id(t) in new for t in earlier)
+
+
+def held_by(*values: Any) -> dict[int, Any]:
+    """What can be reached from these, to compare with what it is later."""
+    seen: dict[int, Any] = {}
+    for value in values:
+        _fingerprint(value, seen, 0)
+    return seen
 
 
 def _fingerprint(value: Any, seen: dict[int, Any], depth: int) -> None:

@@ -318,11 +318,6 @@ for _fn in (typing.cast, typing.get_args, typing.get_origin, typing.get_type_hin
     )
 
 
-@python_function(("torch.utils.hooks", "RemovableHandle.remove"))
-def remove_hook(m: Machine, handle: Any) -> None:
-    raise Break("tensor_hook", "a hook is removed")
-
-
 _PACKED = "a packed sequence keeps how many rows each step has in the values of a tensor"
 
 

@@ -23,13 +23,14 @@ from ...guards import source as S
 from ...guards.state import read_field
 from ...guards.tensors import is_hooked
 from ..tensors import tensor_attributes, tensor_calls
+from ..tensors.gradient_hooks import NATIVE, Hook, call_after_accumulation, changed_by_hooks, hooks_of_leaf
 from ..tensors.gradients import set_grad
 from ..tensors.tensor_subclasses import Subclassed
 from ..tensors.wrapper_values import as_program_sees, is_of_wrapper
 from .bodies import no_grad, record_call
 from ..kinds.callables import python_function
 from ..machine.native_loops import in_a_loop
-from ..machine.signals import Break, Raised
+from ..machine.signals import Break, Otherwise, Raised
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -117,14 +118,24 @@ def _refuse(m: Machine) -> None:
 
 
 def _run(
-    m: Machine, roots: list, gradients: list, inputs: list, retain: bool, create: bool, allow_unused: bool
-) -> tuple:
-    """Record a backward pass: the gradients of `inputs`, None where there is none."""
+    m: Machine,
+    roots: list,
+    gradients: list,
+    inputs: list,
+    retain: bool,
+    create: bool,
+    allow_unused: bool,
+    late: Sequence[Hook] = (),
+    ordered: bool = False,
+) -> tuple[tuple, list[int]]:
+    """Record a backward pass: the gradients of `inputs` and those that `late` are given, None where there is none, and
+    in which order the pass comes to them, where that is asked for.
+    """
     for t in (*roots, *inputs, *gradients):
         if t is not None and not isinstance(t, TraceTensor):
             raise Raised(TypeError(f"gradients are computed of tensors by tensors, not of a {type(t).__name__}"))
     m.first_training = m.root_index if m.first_training is None else m.first_training
-    call = BackwardCall(len(roots), [g is not None for g in gradients], retain, create, allow_unused)
+    call = BackwardCall(len(roots), [g is not None for g in gradients], retain, create, allow_unused, len(late))
     for t in roots:
         m.graph.arg(t)
     if m.passes.freed and any(m.passes.has_freed(t) for t in roots):
@@ -136,14 +147,16 @@ def _run(
         for n in history(t)
     ):
         raise Break("backward", "a gradient is a sparse tensor", _OUTSIDE)
+    values = [*roots, *(g for g in gradients if g is not None), *inputs, *(h.tensor for h in late)]
     outer, m.module_path = m.module_path, BACKWARD
     try:
-        result = record_call(m, call, [*roots, *(g for g in gradients if g is not None), *inputs])
+        order = m.native(call.order, *values) if ordered or late else list(range(len(inputs)))
+        result = record_call(m, call, values)
     finally:
         m.module_path = outer
     if not retain:
         m.passes.ran(roots, inputs)
-    return tuple(result)
+    return tuple(result), order
 
 
 def _as_list(m: Machine, value: Any) -> list:
@@ -177,12 +190,25 @@ def backward(
             raise Raised(RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn"))
         raise Break("backward", "backward() reaches no tensor that keeps a gradient")
     known = {id(t.tt_storage) for t in m.graph.keep if isinstance(t, TraceTensor)}
-    grads = _run(m, roots, gradients, leaves, bool(retain_graph), False, True)
+    late, hooks = m.hooks.of_pass(m, roots), [_hooks(m, leaf) for leaf in leaves]
+    grads, order = _run(m, roots, gradients, leaves, bool(retain_graph), False, True, late, any(map(any, hooks)))
+    known |= {id(g.tt_storage) for g in grads[len(leaves) :] if g is not None}  # (a hook may keep what it is given)
     outer, m.module_path = m.module_path, BACKWARD
     try:
-        for leaf, g in zip(leaves, grads):
-            if g is not None:
-                _accumulate(m, leaf, g, known)
+        for i in order:
+            if (g := grads[i]) is None:
+                continue
+            if i >= len(leaves):
+                with no_grad(m):
+                    late[i - len(leaves)].run(g)
+                continue
+            before, after = hooks[i]
+            if before:
+                g = changed_by_hooks(m, before, g)
+                known.add(id(g.tt_storage))
+            _accumulate(m, leaves[i], g, known)
+            call_after_accumulation(m, after, leaves[i])
+        m.hooks.verify(m)
     finally:
         m.module_path = outer
 
@@ -216,7 +242,6 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[TraceTensor]:
                 f"backward() goes on into what computed `{world.sources[id(real)].name()}`, outside of the graph",
                 _OUTSIDE,
             )
-        _without_hooks(m, real)
     return found + made
 
 
@@ -227,21 +252,18 @@ def _origin(trace: TraceTensor) -> torch.Tensor:
     return getattr(trace, "tt_origin", trace)
 
 
-def _without_hooks(m: Machine, real: torch.Tensor) -> None:
-    """Rely on a leaf having no hooks: in a graph they would not be called."""
-    source = m.world.sources[id(real)]
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        hooks = getattr(real, name)
-        if hooks:
-            raise Break("backward", f"a hook is registered on `{source.name()}`, which backward() calls", _OUTSIDE)
-        where = S.attr(source, name)
-        if hooks is None:
-            m.world.guard(where, "ID", None, "no hooks")
-        else:
-            m.world.guard(where, "DICT_KEYS", (), "no hooks")
-    if is_hooked(real):
-        raise Break("backward", f"a hook runs where the gradient of `{source.name()}` is accumulated", _OUTSIDE)
-    m.world.guard(S.asked(source, is_hooked), "ID", False, "no hooks where its gradient is accumulated")
+def _hooks(m: Machine, leaf: TraceTensor, accumulates: bool = True) -> tuple[list, list]:
+    """The hooks that are called with a leaf's gradient, and those that are called once it is accumulated."""
+    real = m.world.reals.get(id(leaf))
+    if real is None:
+        return [], []
+    if accumulates and is_hooked(real):
+        source = m.world.sources[id(real)].name()
+        raise Break("backward", f"a hook runs where the gradient of `{source}` is accumulated", _OUTSIDE)
+    if accumulates:
+        m.world.guard(S.asked(m.world.sources[id(real)], is_hooked), "ID", False, "no hooks where it is accumulated")
+    after = hooks_of_leaf(m, real, "_post_accumulate_grad_hooks") if accumulates else []
+    return hooks_of_leaf(m, real, "_backward_hooks"), after
 
 
 def _accumulate(m: Machine, leaf: TraceTensor, g: TraceTensor, known: set[int]) -> None:
@@ -314,18 +336,23 @@ def autograd_grad(
     gradients = [None] * len(roots) if grad_outputs is None else _as_list(m, grad_outputs)
     if is_grads_batched or not only_inputs or len(gradients) != len(roots):
         raise Break("backward", "torch.autograd.grad is called with batched gradients", "use torch.func.vmap")
-    for t in ends:
+    hooks: list[list] = [[] for _ in ends]
+    for i, t in enumerate(ends):
         if isinstance(t, TraceTensor) and id(t) in m.world.reals:
-            real = m.world.reals[id(t)]
-            if real.is_leaf:
-                _without_hooks(m, real)
-            elif real._backward_hooks:
+            if m.world.reals[id(t)].is_leaf:
+                hooks[i], _ = _hooks(m, t, accumulates=False)
+            elif m.world.reals[id(t)]._backward_hooks:
                 raise Break("backward", "a hook is registered on a tensor that gradients are asked for", _OUTSIDE)
+    if create_graph and any(hooks):
+        raise Break("backward", "a hook is called with a gradient that has a history", _OUTSIDE)
     if create_graph and torch.is_inference_mode_enabled():
         raise Break("backward", "gradients of gradients under inference mode")
     if materialize_grads and allow_unused is None:
         allow_unused = True
-    grads = _run(
+    late = m.hooks.of_pass(m, roots)
+    if late and create_graph:
+        raise Otherwise(late[0].key, NATIVE)
+    found, order = _run(
         m,
         roots,
         gradients,
@@ -333,7 +360,17 @@ def autograd_grad(
         bool(create_graph if retain_graph is None else retain_graph),
         bool(create_graph),
         bool(allow_unused),
+        late,
+        any(hooks),
     )
+    grads = list(found[: len(ends)])
+    for i in order:
+        if i >= len(ends):
+            with no_grad(m):
+                late[i - len(ends)].run(found[i])
+        elif hooks[i] and grads[i] is not None:
+            grads[i] = changed_by_hooks(m, hooks[i], grads[i])
+    m.hooks.verify(m)
     if materialize_grads:
         grads = tuple(
             (
@@ -343,7 +380,7 @@ def autograd_grad(
             )
             for g, t in zip(grads, ends)
         )
-    return as_program_sees(m, grads)
+    return as_program_sees(m, tuple(grads))
 
 
 def _method(

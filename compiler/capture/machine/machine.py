@@ -27,6 +27,7 @@ from .nesting import Step, frames_left, passes_on
 from ..kinds.outside_iterators import OutsideIterator
 from .signals import Break, Raised, Skip
 from ..tensors import subclass_calls, tensor_calls, tensor_factories
+from ..tensors.gradient_hooks import Hooks
 from ..tensors.tensor_errors import break_kind_of
 from ..tensors.tensor_subclasses import ProbeClasses, holds_subclassed
 from ..library.training import BackwardPasses
@@ -60,6 +61,8 @@ class Machine:
         self.parameter_names = ParameterNames(root_globals)
         self.effects = EffectLog(self)
         self.passes = BackwardPasses()
+        self.hooks = Hooks()
+        self.ways: dict[Any, int] = {}  # what earlier attempts learned (signals.Otherwise)
         self.stepping: Any = None  # the optimizer whose step is interpreted
         self.placed: list[Any] = []  # DTensors from outside that are parameters
         self.unsharding: Any = None  # the outermost FSDP2 module that was called (library/distributed/fully_shard.py)

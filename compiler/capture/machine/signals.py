@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Raised", "Break", "Plainly", "Skip", "CaptureBug", "StateMade", "Unrebuildable"]
+__all__ = ["Raised", "Break", "Plainly", "Skip", "CaptureBug", "Otherwise", "StateMade", "Unrebuildable"]
 
 
 class Raised(BaseException):
@@ -44,6 +44,14 @@ class Skip(BaseException):
         super().__init__(reason)
         self.reason, self.quiet, self.final = reason, quiet, final
         self.codes: list[Any] = []  # of the interpreted frames, outermost first
+
+
+class Otherwise(BaseException):
+    """Capture begins again, and does what `key` names in another way."""
+
+    def __init__(self, key: Any, way: int):
+        super().__init__(key, way)
+        self.key, self.way = key, way
 
 
 class StateMade(BaseException):
