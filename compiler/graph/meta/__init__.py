@@ -20,6 +20,7 @@ from . import (
     matmul_meta,
     nn_meta,
     pointwise_meta,
+    linalg_meta,
     lstm_meta,
     reduce_meta,
     searching_meta,
