@@ -128,7 +128,8 @@ def partition(
     grad_slots = _slots(joint.plan[n_outputs:])
     forward_slots = sorted({*_slots(joint.plan[:n_outputs]), *(s for _, s in joint.mutation_slots)})
     backward_nodes = {n for n in joint.graph.nodes if n in needs_tangent and n.op == "call_function"}
-    needed = ancestors([results[s] for s in grad_slots])
+    exchanged = [n for n in backward_nodes if communicates(n.target)]  # other processes wait, whoever reads the result
+    needed = ancestors([*(results[s] for s in grad_slots), *exchanged])
     readers = (backward_nodes & needed) | {results[s] for s in grad_slots if results[s] not in needs_tangent}
 
     written, fragile = {i for i, _ in joint.mutation_slots} | set(written), set(fragile)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.nn.functional
 from torch import nn
 
 from .two_processes import WORLD, start
@@ -312,6 +313,51 @@ def sharded(wrap: Callable, make: Callable, update: Callable | None = None, agai
     return out
 
 
+# --- torch.distributed.nn.functional: they have gradients
+def with_gradient(f: Callable) -> Callable:
+    """Loss and gradient of a function of this process's tensor."""
+
+    def case(wrap: Callable) -> list[list]:
+        g, out = wrap(f), []
+        for k in range(CALLS):
+            x = given(k).requires_grad_()
+            loss = g(x).square().sum()
+            loss.backward()
+            out.append([loss.detach(), x.grad])
+        return out
+
+    case.__name__ = f.__name__
+    return case
+
+
+def nn_all_reduce(x):
+    return torch.distributed.nn.functional.all_reduce(x * 2).sin() * (dist.get_rank() + 1)
+
+
+def nn_all_gather(x):
+    first, second = torch.distributed.nn.functional.all_gather(x.t())
+    return first.sin() * (dist.get_rank() + 1) + second
+
+
+def nn_reduce_scatter(x):
+    return torch.distributed.nn.functional.reduce_scatter(x.new_empty(2, 6), list((x * 2).chunk(2))).sin()
+
+
+def nn_all_to_all(x):
+    parts = torch.distributed.nn.functional.all_to_all([x.new_empty(2, 6) for _ in range(2)], list((x * 2).chunk(2)))
+    return parts[0].sin() + parts[1] * (dist.get_rank() + 1)
+
+
+def nn_all_to_all_single(x):
+    mine, others = ([1, 3], [1, 1]) if dist.get_rank() == 0 else ([1, 3], [3, 3])
+    out = x.new_empty(sum(others), 6)
+    return torch.distributed.nn.functional.all_to_all_single(out, x * 2, others, mine).sin()
+
+
+def nn_broadcast(x):
+    return torch.distributed.nn.functional.broadcast(x * 2, 1).sin() * (dist.get_rank() + 1)
+
+
 def adamw(parameters):
     return torch.optim.AdamW(parameters, 1e-2)
 
@@ -383,6 +429,10 @@ ONE_GRAPH = (
     sharded_radam,
     accumulated_gradients,
     clipped_gradients,
+    *map(
+        with_gradient,
+        (nn_all_reduce, nn_all_gather, nn_reduce_scatter, nn_all_to_all, nn_all_to_all_single, nn_broadcast),
+    ),
 )
 
 

@@ -30,6 +30,7 @@ from ..tensors.exchanged import relies_on_parts
 from ..library.functional_transforms import Transformed, call_object, jacobian_wrapper
 from ..machine.generators import InlineGenerator, PythonIterator
 from .inline_policy import (
+    ASKS_FOR_STOCK,
     CONSTANT_BY_NAME,
     is_disabled,
     is_leaf_function,
@@ -327,7 +328,8 @@ def _call_partial(m: Machine, fn: functools.partial, args: list, kwargs: dict) -
 def _call_function(m: Machine, fn: types.FunctionType, args: list, kwargs: dict) -> Any:
     constant = known_constant_functions().get(id(fn))
     if constant is not None:
-        return constant[1]
+        asks = m.frames[-1].scope.namespace.get("__name__") if constant[1] is True else ""
+        return False if asks in ASKS_FOR_STOCK else constant[1]
     module = fn.__module__ or ""
     named = CONSTANT_BY_NAME.get((module, fn.__name__), MISSING)
     if named is not MISSING:

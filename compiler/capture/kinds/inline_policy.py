@@ -18,6 +18,7 @@ __all__ = [
     "runs_code",
     "is_disabled",
     "known_constant_functions",
+    "ASKS_FOR_STOCK",
     "CONSTANT_BY_NAME",
 ]
 
@@ -132,6 +133,10 @@ CONSTANT_BY_NAME: dict[tuple[str, str], Any] = {
     ("transformers.utils.import_utils", "is_fake_tensor"): False,
     ("transformers.utils.import_utils", "is_torch_fx_proxy"): False,
 }
+
+
+# Modules that refuse to be compiled by their own compiler, not by this one: there, nobody compiles.
+ASKS_FOR_STOCK = frozenset(("torch.distributed.nn.functional",))
 
 
 def is_of_torch(fn: Any, owner: Any) -> bool:

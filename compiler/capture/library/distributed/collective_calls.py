@@ -81,7 +81,8 @@ def _known(m: Machine, group: Any) -> Any:
 
 
 @python_function(
-    *((_C10D, name) for name in ("get_rank", "get_world_size", "get_process_group_ranks")), wants_function=True
+    *((_C10D, name) for name in ("get_rank", "get_world_size", "get_process_group_ranks", "get_backend")),
+    wants_function=True,
 )
 def place_in_group(m: Machine, fn: Any, group: Any = None) -> Any:
     found = m.native(fn, _known(m, group))
@@ -357,3 +358,32 @@ def functional_reduce_scatters(
 ) -> list:
     pairs = zip(m.iterate(inputs), m.iterate(scatter_dim), strict=True)
     return m.world.create([functional_reduce_scatter(m, t, reduceOp, dim, group, tag) for t, dim in pairs])
+
+
+# --- torch.distributed.nn.functional: collectives with gradients, in which two steps are no operators
+_WITH_GRADIENTS = "torch.distributed.nn.functional"
+
+
+def exchange_all(ctx: Any, group: Any, received: Any, *tensors: torch.Tensor) -> tuple:
+    """_AlltoAll.forward, which is a loop of scatter() with gloo."""
+    ctx.group = group
+    ctx.input_tensor_size_list = [t.size() for t in tensors]
+    torch.distributed.all_to_all(received, [t.contiguous() for t in tensors], group=group)
+    return tuple(received)
+
+
+def reduce_to_source(ctx: Any, gradient: torch.Tensor) -> tuple:
+    """_Broadcast.backward: the sum for the source, zeros for the others."""
+    gradient = gradient.clone(memory_format=torch.contiguous_format)
+    torch.distributed.all_reduce(gradient, group=ctx.group)
+    return None, None, gradient if ctx.src == ctx.global_rank else torch.zeros_like(gradient)
+
+
+@python_function((_WITH_GRADIENTS, "_AlltoAll.forward"))
+def _exchange_all(m: Machine, *args: Any) -> Any:
+    return interpret(m, exchange_all, list(args), {})
+
+
+@python_function((_WITH_GRADIENTS, "_Broadcast.backward"))
+def _reduce_to_source(m: Machine, ctx: Any, gradient: Any) -> Any:
+    return interpret(m, reduce_to_source, [ctx, gradient], {})
