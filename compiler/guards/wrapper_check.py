@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from .snapshots import lasts, snapshot
 from .tensors import has_tangent
 
-__all__ = ["WrapperCheck", "InnerTensor", "PlacedAs", "gradient", "is_leaf"]
+__all__ = ["WrapperCheck", "InnerTensor", "PlacedAs", "accumulation_hooks", "gradient", "is_leaf", "tensor_hooks"]
 
 _FACTS = ("dtype", "device", "layout", "requires_grad", "conj", "neg", "the number of dimensions", "tangent")
 
@@ -67,6 +67,16 @@ def gradient(t: Any) -> Any:
 def is_leaf(t: Any) -> bool:
     """Likewise, for whether it is a leaf."""
     return t.is_leaf
+
+
+def tensor_hooks(t: Any) -> Any:
+    """Likewise, for the hooks that are called with its gradient."""
+    return t._backward_hooks
+
+
+def accumulation_hooks(t: Any) -> Any:
+    """Likewise, for those that are called once its gradient is accumulated."""
+    return t._post_accumulate_grad_hooks
 
 
 def _are(found: Any, known: Any) -> bool:

@@ -260,3 +260,47 @@ def test_values_are_read():
         x = TwoTensor(torch.ones(3) * sign, torch.ones(3) * sign)
         same(tcompile.compile(f)(x), f(x))
         assert tcompile.compile(lambda x: x.sum().item())(x) == 3 * sign
+
+
+def whole_steps(compile, optimizer=None, hooks=False):
+    """Losses that are wrappers, of parameters that are: what three steps leave."""
+    torch.manual_seed(0)
+    m = nn.Linear(4, 3)
+    m.weight, m.bias = nn.Parameter(two(3, 4)), nn.Parameter(two(3))
+    heard = []
+    if hooks:
+        m.weight.register_hook(lambda g: heard.append(type(g).__name__))
+    update = None if optimizer is None else optimizer(m.parameters())
+
+    def step(x):
+        if update is not None:
+            update.zero_grad()
+        loss = m(x).square().mean()
+        loss.backward()
+        if update is not None:
+            update.step()
+        return loss.detach()
+
+    f = compile(step)
+    losses = [f(torch.full((2, 4), float(n))) for n in range(3)]
+    return losses, m.weight.detach(), m.bias.detach(), m.weight.grad, m.bias.grad, heard
+
+
+def test_a_loss_that_is_a_wrapper_is_one_graph():
+    with tcompile.record() as record:
+        got = whole_steps(lambda f: tcompile.compile(f, fullgraph=True))
+    same(got, whole_steps(lambda f: f))
+    assert not record.report().fallbacks
+
+
+@pytest.mark.parametrize(
+    "optimizer, hooks",
+    [
+        (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), False),
+        (lambda p: torch.optim.AdamW(p, 0.1), False),
+        (None, True),
+    ],
+    ids=["SGD", "AdamW", "hooks"],
+)
+def test_what_uses_the_gradients_of_wrappers_runs_as_it_is(optimizer, hooks):
+    same(whole_steps(tcompile.compile, optimizer, hooks), whole_steps(lambda f: f, optimizer, hooks))

@@ -26,7 +26,13 @@ from ..tensors import tensor_attributes, tensor_calls
 from ..tensors.gradient_hooks import NATIVE, Hook, call_after_accumulation, changed_by_hooks, hooks_of_leaf
 from ..tensors.gradients import set_grad
 from ..tensors.tensor_subclasses import Subclassed
-from ..tensors.wrapper_values import as_program_sees, is_of_wrapper
+from ..tensors.wrapper_values import (
+    accumulate_in_wrapper,
+    as_program_sees,
+    inside,
+    is_of_wrapper,
+    wrapped_leaves,
+)
 from .bodies import no_grad, record_call
 from ..kinds.callables import python_function
 from ..machine.native_loops import in_a_loop
@@ -191,7 +197,8 @@ def backward(
         raise Break("backward", "backward() reaches no tensor that keeps a gradient")
     known = {id(t.tt_storage) for t in m.graph.keep if isinstance(t, TraceTensor)}
     late, hooks = m.hooks.of_pass(m, roots), [_hooks(m, leaf) for leaf in leaves]
-    grads, order = _run(m, roots, gradients, leaves, bool(retain_graph), False, True, late, any(map(any, hooks)))
+    ends = [_plain(leaf) for leaf in leaves]
+    grads, order = _run(m, roots, gradients, ends, bool(retain_graph), False, True, late, any(map(any, hooks)))
     known |= {id(g.tt_storage) for g in grads[len(leaves) :] if g is not None}  # (a hook may keep what it is given)
     outer, m.module_path = m.module_path, BACKWARD
     try:
@@ -203,6 +210,13 @@ def backward(
                     late[i - len(leaves)].run(g)
                 continue
             before, after = hooks[i]
+            if type(leaves[i]) is Subclassed:
+                if before or after:
+                    raise Break(
+                        "backward", "a hook is called with the gradient of a tensor of a wrapper class", _OUTSIDE
+                    )
+                accumulate_in_wrapper(m, leaves[i], g)
+                continue
             if before:
                 g = changed_by_hooks(m, before, g)
                 known.add(id(g.tt_storage))
@@ -213,7 +227,7 @@ def backward(
         m.module_path = outer
 
 
-def _leaves(m: Machine, roots: list, asked: list | None) -> list[TraceTensor]:
+def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
     """The inputs of the graph that backward() accumulates gradients into, and leaves that were made inside."""
     world = m.world
     if asked is not None:
@@ -226,7 +240,12 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[TraceTensor]:
         traces = [t for t in roots if isinstance(t, TraceTensor) and t.requires_grad]
         ends = {id(v): v for t in traces for n in history(t) if (v := getattr(n, "variable", None)) is not None}
         ends |= {id(t): t for t in traces if t.grad_fn is None}
-        found = [t for t in world.tensors.values() if t.requires_grad and ends.pop(id(_origin(t)), None) is not None]
+        found: list[Any] = [
+            w
+            for w in wrapped_leaves(m)
+            if any([ends.pop(id(_origin(t)), None) is not None for t in inside(m, w)])  # (all of them are taken out)
+        ]
+        found += [t for t in world.tensors.values() if t.requires_grad and ends.pop(id(_origin(t)), None) is not None]
         if any(type(t) is not TraceTensor for t in ends.values()):
             raise Break(
                 "backward",

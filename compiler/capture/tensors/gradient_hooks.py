@@ -28,7 +28,9 @@ from ...graph.higher_order import HookCall
 from ...graph.history import history, node_of
 from ...graph.tensor import TraceTensor
 from ...graph.torch_modes import autocast_off
+from ...graph.wrappers import is_wrapper
 from ...guards import source as S
+from ...guards.wrapper_check import accumulation_hooks, tensor_hooks
 from ..kinds.callables import python_function
 from ..kinds.modules import NthHook
 from ..kinds.parameters import interpret
@@ -258,10 +260,14 @@ def _remove(m: Machine, handle: Any) -> None:
 
 
 # --- hooks of leaves from outside
+_OF_WRAPPERS = {"_backward_hooks": tensor_hooks, "_post_accumulate_grad_hooks": accumulation_hooks}
+
+
 def hooks_of_leaf(m: Machine, real: torch.Tensor, table: str) -> list[Any]:
     """The hooks that a leaf has when the function is called, guarded: `_backward_hooks`, called with its gradient, or
     `_post_accumulate_grad_hooks`, called with the leaf."""
-    hooks, where = getattr(real, table), S.attr(m.world.sources[id(real)], table)
+    hooks, source = getattr(real, table), m.world.sources[id(real)]
+    where = S.asked(source, _OF_WRAPPERS[table]) if is_wrapper(real) else S.attr(source, table)
     if hooks is None:
         m.world.guard(where, "ID", None, "no hooks")
         return []

@@ -380,6 +380,8 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         return found
     if name == "is_leaf" and asks and (found := is_leaf_of_wrapper(m, args[0])) is not NotImplemented:
         return found
+    if name == "backward" and not asks and is_of_wrapper(args[0], finished=True):
+        return m.call(torch.autograd.backward, [args[0], *args[1:]], kwargs)
     if name in _OF_THE_OBJECT:
         raise Break("tensor_attribute", f"{name} of a tensor of class {m.world.type_of(args[0]).__name__} is used")
     args, kwargs = [_map(a, plain) for a in args], {k: _map(v, plain) for k, v in kwargs.items()}

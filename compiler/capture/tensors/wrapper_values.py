@@ -24,6 +24,7 @@ from ..kinds.lookups import class_attribute
 from ..machine.signals import Break, Skip, Unrebuildable
 from ..machine.stack_values import ATOMS
 from .class_code import rely_on_class
+from .gradients import set_grad
 from .tensor_subclasses import PLAIN_TENSORS, Subclassed
 
 if TYPE_CHECKING:
@@ -73,8 +74,11 @@ def load_wrapper(world: World, real: Any, source: Source) -> Subclassed:
     m.subclassed = True
     world.guard(source, "HASATTR", ("_is_param", hasattr(real, "_is_param")), "whether it is a parameter")
     world.register(real, source)
+    known = world.subclassed.get(id(real))
     made = world.subclassed[id(real)] = world.register(Subclassed(type(real), loaded.outer, real.__dict__), source)
     world.reals[id(made)] = world.register(real, source)
+    if known is not None:  # (one stand-in is differentiated, another one changed: what is set on either is set)
+        world.pending[id(made)] = world.pending.setdefault(id(known), {})
     if updated and real.requires_grad:
         world.updated.add(id(made))
     if real.is_leaf and real.requires_grad and not updated and is_dtensor(type(real)):
@@ -234,6 +238,35 @@ def is_leaf_of_wrapper(m: Machine, s: Any) -> Any:
     if type(real).__torch_function__ is not _NO_FUNCTION:
         return NotImplemented
     return m.world.load(real.is_leaf, S.asked(m.world.sources[id(s)], is_leaf))
+
+
+# --- backward passes inside
+def wrapped_leaves(m: Machine) -> list[Subclassed]:
+    """The leaves from outside that are wrappers and require grad."""
+    found = [s for s in m.world.subclassed.values() if s.nested is None and id(s) in m.world.reals and is_of_wrapper(s)]
+    return [s for s in found if s.plain.requires_grad and m.world.reals[id(s)].is_leaf]
+
+
+def inside(m: Machine, s: Subclassed) -> list[TraceTensor]:
+    """The inputs of the graph that the gradients of a wrapper from outside pass through."""
+    put_together = m.graph.find(id(s.plain), 0)
+    nodes = put_together.all_input_nodes if put_together is not None else ()
+    return [t for t in m.world.tensors.values() if m.graph.find(id(t), 0) in nodes]
+
+
+def accumulate_in_wrapper(m: Machine, s: Subclassed, gradient: TraceTensor) -> None:
+    """What AccumulateGrad does with the gradient of a leaf that is a wrapper."""
+    before = gradient_of_wrapper(m, s)
+    if before is NotImplemented or not s.plain.is_contiguous() or is_dtensor(s.tensor_class):
+        raise Break("backward", f"the gradient of a {s.tensor_class.__name__} is accumulated")
+    g = as_program_sees(m, gradient)
+    enabled = torch._C.is_grad_enabled()
+    m.call(torch._C._set_grad_enabled, [False])
+    if before is None:
+        set_grad(m, s, m.call(torch.clone, [g], {"memory_format": torch.contiguous_format}))
+    else:
+        m.call(torch.Tensor.add_, [before, g])
+    m.call(torch._C._set_grad_enabled, [enabled])
 
 
 # --- made inside
