@@ -1,4 +1,4 @@
-"""Runs cases in two processes of one group, each case eager and compiled, and prints one line of JSON for each."""
+"""Runs cases in two processes of one group (or more), each case eager and compiled, and prints one line of JSON for each."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ WORLD = 2
 _exchanged: list[torch.Tensor] = []
 
 
-def start(module: str, backend: str, *names: str) -> None:
-    """The CASES of a module by its `compare(case, device)`, which gives a row whose "same" has to hold in both
+def start(module: str, backend: str, *names: str, world: int = WORLD) -> None:
+    """The CASES of a module by its `compare(case, device)`, which gives a row whose "same" has to hold in all
     processes. `names`: no other cases.
     """
     with tempfile.TemporaryDirectory() as folder:  # a free port may be another's before the group binds it
-        torch.multiprocessing.spawn(_process, (folder, module, backend, names), nprocs=WORLD)
+        torch.multiprocessing.spawn(_process, (folder, module, backend, names, world), nprocs=world)
 
 
-def _process(rank: int, folder: str, module: str, backend: str, names: Sequence[str]) -> None:
+def _process(rank: int, folder: str, module: str, backend: str, names: Sequence[str], world: int) -> None:
     warnings.simplefilter("ignore")
     faulthandler.enable()
     runs = importlib.import_module(module)
@@ -38,7 +38,7 @@ def _process(rank: int, folder: str, module: str, backend: str, names: Sequence[
         torch.cuda.set_device(device)
     else:
         give_gloo_one_thread()
-    dist.init_process_group(backend, init_method=f"file://{folder}/group", rank=rank, world_size=WORLD)
+    dist.init_process_group(backend, init_method=f"file://{folder}/group", rank=rank, world_size=world)
     for case in runs.CASES:
         if names and case.__name__ not in names:
             continue
