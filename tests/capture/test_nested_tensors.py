@@ -516,3 +516,45 @@ def test_a_nested_tensor_that_is_written_to_inside():
     y = nested_tensor_from_jagged(x.values().clone(), x.offsets())
     same(tcompile.compile(f, fullgraph=True)(y), f(x))
     torch.testing.assert_close(x.values(), y.values())
+
+
+def asked_inside(x):
+    y = x.sin() * x
+    z = y.exp()
+    of_x, of_y = torch.autograd.grad(z, (x, y), torch.ones_like(z))
+    return of_x, of_y * 2, of_x.values().sum() + z.detach().values().mean()
+
+
+def penalty(x):
+    (of_x,) = torch.autograd.grad((x.sin() * x).values().sum(), x, create_graph=True)
+    return (of_x.values().norm(dim=-1) - 1).square().mean()
+
+
+def test_gradients_that_the_function_asks_for():
+    compiled = tcompile.compile(asked_inside, fullgraph=True)
+    for lengths in ((3, 1, 4), (2, 5), (6, 2, 2, 1)):
+        x = jagged(lengths, True)
+        got, want = compiled(x), asked_inside(x)
+        assert got[0].shape[0] == len(lengths) and got[0].offsets().tolist() == x.offsets().tolist()
+        same([t.values() for t in got[:2]] + [got[2]], [t.values() for t in want[:2]] + [want[2]])
+        assert not got[0].requires_grad
+    compiled = tcompile.compile(penalty, fullgraph=True)
+    grads = []
+    for f in (compiled, penalty):
+        torch.manual_seed(0)
+        x = jagged((3, 1, 4)).detach().requires_grad_()
+        f(x).backward()
+        grads.append(x.grad.values())
+    same(*grads)
+
+
+def test_hooks_of_a_nested_tensor_are_called_where_its_gradient_is_asked_for():
+    def f(x):
+        return torch.autograd.grad((x.sin() * x).values().sum(), x)[0].values()
+
+    x, heard = jagged((3, 1, 4), True), []
+    compiled = tcompile.compile(f)
+    same(compiled(x), f(x))
+    x.register_hook(lambda g: heard.append(1))
+    same(compiled(x), f(x))
+    assert len(heard) == 2

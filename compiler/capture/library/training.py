@@ -25,6 +25,7 @@ from ...guards.tensors import is_hooked
 from ..tensors import tensor_attributes, tensor_calls
 from ..tensors.gradient_hooks import NATIVE, Hook, call_after_accumulation, changed_by_hooks, hooks_of_leaf
 from ..tensors.gradients import set_grad
+from ..tensors.jagged_values import like_nested
 from ..tensors.tensor_subclasses import Subclassed
 from ..tensors.wrapper_values import (
     accumulate_in_wrapper,
@@ -165,16 +166,21 @@ def _run(
     return tuple(result), order
 
 
-def _as_list(m: Machine, value: Any) -> list:
-    """The tensors of an argument; for one that goes down to tensors inside, the tensor that stands for it."""
-    if value is None or isinstance(value, (TraceTensor, Subclassed)):
-        return [_plain(value)]
-    return list(map(_plain, m.iterate(value)))
+def _items(m: Machine, value: Any) -> list:
+    return [value] if value is None or isinstance(value, (TraceTensor, Subclassed)) else list(m.iterate(value))
 
 
-def _plain(value: Any) -> Any:
+def _as_list(m: Machine, value: Any, nested: bool = False) -> list:
+    """The tensors of an argument; for one that goes down to tensors inside, the tensor that stands for it. nested: for
+    nested tensors, too, their values."""
+    return [_plain(v, nested) for v in _items(m, value)]
+
+
+def _plain(value: Any, nested: bool = False) -> Any:
     if type(value) is not Subclassed:
         return value
+    if nested and value.nested is not None:
+        return value.nested._values
     if value.nested is not None or not is_of_wrapper(value, finished=True):
         raise Break("backward", f"gradients are asked for of a tensor of class {value.tensor_class.__name__}", _OUTSIDE)
     return value.plain
@@ -351,13 +357,18 @@ def autograd_grad(
     materialize_grads: Any = False,
 ) -> tuple:
     _refuse(m)
-    roots, ends = _as_list(m, outputs), _as_list(m, inputs)
-    gradients = [None] * len(roots) if grad_outputs is None else _as_list(m, grad_outputs)
+    roots, ends, asked = _as_list(m, outputs, nested=True), _as_list(m, inputs, nested=True), _items(m, inputs)
+    gradients = [None] * len(roots) if grad_outputs is None else _as_list(m, grad_outputs, nested=True)
     if is_grads_batched or not only_inputs or len(gradients) != len(roots):
         raise Break("backward", "torch.autograd.grad is called with batched gradients", "use torch.func.vmap")
     hooks: list[list] = [[] for _ in ends]
     for i, t in enumerate(ends):
-        if isinstance(t, TraceTensor) and id(t) in m.world.reals:
+        if type(asked[i]) is Subclassed and asked[i].nested is not None:
+            if (real := m.world.reals.get(id(asked[i]))) is not None and hooks_of_leaf(m, real, "_backward_hooks"):
+                raise Break(
+                    "backward", "a hook is registered on a nested tensor that gradients are asked for", _OUTSIDE
+                )
+        elif isinstance(t, TraceTensor) and id(t) in m.world.reals:
             if m.world.reals[id(t)].is_leaf:
                 hooks[i], _ = _hooks(m, t, accumulates=False)
             elif m.world.reals[id(t)]._backward_hooks:
@@ -371,7 +382,7 @@ def autograd_grad(
     late = m.hooks.of_pass(m, roots)
     if late and create_graph:
         raise Otherwise(late[0].key, NATIVE)
-    found, order = _run(
+    results, order = _run(
         m,
         roots,
         gradients,
@@ -382,16 +393,16 @@ def autograd_grad(
         late,
         any(hooks),
     )
-    grads = list(found[: len(ends)])
+    grads = list(results[: len(ends)])
     for i in order:
         if i >= len(ends):
             with no_grad(m):
-                late[i - len(ends)].run(found[i])
+                late[i - len(ends)].run(results[i])
         elif hooks[i] and grads[i] is not None:
             grads[i] = changed_by_hooks(m, hooks[i], grads[i])
     m.hooks.verify(m)
     if materialize_grads:
-        grads = tuple(
+        grads = list(
             (
                 tensor_calls.call_function(m, torch.zeros_like, [t], {"requires_grad": bool(create_graph)})
                 if g is None
@@ -399,7 +410,11 @@ def autograd_grad(
             )
             for g, t in zip(grads, ends)
         )
-    return as_program_sees(m, tuple(grads))
+    found = [
+        like_nested(m, t, g) if type(t) is Subclassed and t.nested is not None and g is not None else g
+        for t, g in zip(asked, grads)
+    ]
+    return as_program_sees(m, tuple(found))
 
 
 def _method(

@@ -28,7 +28,6 @@ from ...graph.higher_order import HookCall
 from ...graph.history import history, node_of
 from ...graph.tensor import TraceTensor
 from ...graph.torch_modes import autocast_off
-from ...graph.wrappers import is_wrapper
 from ...guards import source as S
 from ...guards.wrapper_check import accumulation_hooks, tensor_hooks
 from ..kinds.callables import python_function
@@ -37,6 +36,7 @@ from ..kinds.parameters import interpret
 from ..machine.signals import Break, Otherwise, Raised
 from . import tensor_calls
 from .gradients import set_grad
+from .tensor_subclasses import PLAIN_TENSORS
 from ..library.bodies import (
     Purity,
     add_parameter,
@@ -267,7 +267,7 @@ def hooks_of_leaf(m: Machine, real: torch.Tensor, table: str) -> list[Any]:
     """The hooks that a leaf has when the function is called, guarded: `_backward_hooks`, called with its gradient, or
     `_post_accumulate_grad_hooks`, called with the leaf."""
     hooks, source = getattr(real, table), m.world.sources[id(real)]
-    where = S.asked(source, _OF_WRAPPERS[table]) if is_wrapper(real) else S.attr(source, table)
+    where = S.asked(source, _OF_WRAPPERS[table]) if type(real) not in PLAIN_TENSORS else S.attr(source, table)
     if hooks is None:
         m.world.guard(where, "ID", None, "no hooks")
         return []

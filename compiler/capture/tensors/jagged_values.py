@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
     from ..machine.world import World
 
-__all__ = ["holds_nested", "jagged_attribute", "load_jagged", "operate_jagged", "write_jagged"]
+__all__ = ["holds_nested", "jagged_attribute", "like_nested", "load_jagged", "operate_jagged", "write_jagged"]
 
 # What the instance over TraceTensors says of a nested tensor as it is.
 _FACTS = frozenset(
@@ -233,6 +233,12 @@ def _stand_in(m: Machine, values: Any, offsets: Any, lengths: Any, ragged_idx: i
     made.nested._metadata_cache = cache
     m.ragged_sizes[made.nested._size[ragged_idx].node.nested_int()] = offsets if lengths is None else lengths
     return made
+
+
+def like_nested(m: Machine, s: Subclassed, values: TraceTensor) -> Subclassed:
+    """A nested tensor of these values with the sequences of another one."""
+    t = s.nested
+    return m.world.create(_stand_in(m, values, t._offsets, t._lengths, t._ragged_idx, t._metadata_cache))
 
 
 # --- calls
