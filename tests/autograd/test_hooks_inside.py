@@ -145,6 +145,25 @@ def what_it_reads_changes_before_the_pass(compiled):
 
 
 @program.breaks
+def what_it_reads_is_written_to(compiled):
+    def f(x, inside):
+        scale = torch.ones(4)
+        h = x.sin()
+        h.register_hook(lambda g: g * scale)
+        y = h.exp().sum()
+        if inside:
+            scale.mul_(3)
+        return y, scale
+
+    f, x = compiled(f), leaf(4)
+    for inside in (True, False):
+        y, scale = f(x, inside)
+        scale.mul_(2)
+        y.backward()
+    return x.grad
+
+
+@program.breaks
 def keeps_what_it_is_given(compiled):
     got = []
 
@@ -323,6 +342,43 @@ def a_part_of_the_history_leaves(compiled):
     except RuntimeError as e:
         return str(e)[:30], x.grad
     return log, x.grad
+
+
+@program
+def in_a_loop_under_autocast(compiled):
+    layers, norms = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), []
+
+    def step(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for i, layer in enumerate(layers):
+                x = layer(x).tanh()
+                x.register_hook(lambda g, i=i: norms.append((i, g.dtype, g.float().norm())))
+        loss = x.float().square().sum()
+        loss.register_hook(lambda g: g * 128)
+        loss.backward()
+
+    f = compiled(step)
+    f(randn(3, 4))
+    f(randn(5, 4))
+    return [n[:2] for n in norms], [n[2] > 0 for n in norms]
+
+
+@program
+def a_tied_parameter_and_a_part_that_is_not_reached(compiled):
+    w, log = leaf(4, 4), []
+    w.register_post_accumulate_grad_hook(lambda p: log.append(p.grad.clone()))
+    w.register_hook(lambda g: g * 0.5)
+
+    def step(x):
+        h = x @ w
+        u = h.exp()
+        u.register_hook(lambda g: log.append("never"))
+        (h @ w.t()).tanh().sum().backward()
+
+    f = compiled(step)
+    for _ in range(3):
+        f(randn(2, 4))
+    return log, w.grad
 
 
 @program

@@ -241,12 +241,13 @@ def _leaves(m: Machine, roots: list, asked: list | None) -> list[Any]:
             not isinstance(t, TraceTensor) or id(t) not in world.reals or not world.reals[id(t)].is_leaf for t in asked
         ):
             raise Break("backward", "backward(inputs=...) names a tensor that is not a leaf", "use torch.autograd.grad")
-        found, made = list(asked), []
+        found: list[Any] = list(asked)
+        made: list[Any] = []
     else:
         traces = [t for t in roots if isinstance(t, TraceTensor) and t.requires_grad]
         ends = {id(v): v for t in traces for n in history(t) if (v := getattr(n, "variable", None)) is not None}
         ends |= {id(t): t for t in traces if t.grad_fn is None}
-        found: list[Any] = [
+        found = [
             w
             for w in wrapped_leaves(m)
             if any([ends.pop(id(_origin(t)), None) is not None for t in inside(m, w)])  # (all of them are taken out)

@@ -76,6 +76,11 @@ class Hook:
     form: Any = None
     held: Any = None
 
+    def reads(self) -> set[int]:
+        """The memory that it reads when it is called, whatever was written there by then."""
+        values = [n.meta["val"] for n in self.form[1]] if self.form is not None else []
+        return {id(v.tt_storage) for v in values if isinstance(v, TraceTensor)}
+
 
 class CapturedHandle(RemovableHandle):
     """What register_hook gives, while it is captured. One that leaves the captured part ends the graph."""
@@ -113,8 +118,11 @@ class Hooks:
             return
         left = [t for t in outputs if isinstance(t, TraceTensor) and t.requires_grad and not m.passes.has_freed(t)]
         nodes = history(*left) if left else ()
+        seen = {id(t.tt_storage) for t in outputs if isinstance(t, TraceTensor)}
         for hook in self.found:
-            if node_of(hook.tensor) in nodes and (hook.way != FIXED or held_by(hook.function) != hook.held):
+            if node_of(hook.tensor) in nodes and (
+                hook.way != FIXED or held_by(hook.function) != hook.held or seen & hook.reads()
+            ):
                 raise Otherwise(hook.key, NATIVE)
 
     def give_up(self, value: Any) -> None:
