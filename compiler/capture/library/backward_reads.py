@@ -23,7 +23,9 @@ from ..numbers.scalars import pinned
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["refuse_read", "refuse_operator"]
+__all__ = ["A_HOOK", "refuse_read", "refuse_operator"]
+
+A_HOOK = "a hook"  # in the place of a function's name: nothing is said by fullgraph of what a hook reads
 
 _FIXED = (
     types.FunctionType,
@@ -63,7 +65,7 @@ def refuse_read(m: Machine, value: Any, source: Source) -> None:
     """Break where a captured backward reads something from outside that may be another when it runs. Under fullgraph it
     is relied on as forward finds it.
     """
-    if m.opts.fullgraph or _is_fixed(value) or source.kind in ("default", "kwdefault"):
+    if m.opts.fullgraph and m.backward_of != A_HOOK or _is_fixed(value) or source.kind in ("default", "kwdefault"):
         return
     base = source.base
     while base is not None:

@@ -37,6 +37,7 @@ from ..machine.signals import Break, Otherwise, Raised
 from . import tensor_calls
 from .gradients import set_grad
 from .tensor_subclasses import PLAIN_TENSORS
+from ..library.backward_reads import A_HOOK
 from ..library.bodies import (
     Purity,
     add_parameter,
@@ -139,7 +140,7 @@ def _register_hook(m: Machine, t: TraceTensor, function: Any) -> Any:
     hook = Hook(function, t, way, key, held=held_by(function))
     if way == LATE:
         return _handle(m, _late(m, hook))
-    body = _body(m, hook, "a hook of a tensor" if way == FIXED else "")
+    body = _body(m, hook, A_HOOK if way == FIXED else "")
     hook.form = body.form
     if body.graph is not None:
         if any(h.tensor is t and h.way == LATE for h in m.hooks.found):
