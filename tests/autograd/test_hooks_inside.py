@@ -389,7 +389,7 @@ def asked_for_by_grad(compiled):
     def f(x):
         h = (x @ w).tanh()
         h.register_hook(lambda g: log.append(g))
-        gh, gw = torch.autograd.grad(h.square().sum(), (h, w))
+        gh, gw = torch.autograd.grad(h.square().sum(), (t for t in (h, w)))
         return gh, gw
 
     f = compiled(f)

@@ -344,6 +344,30 @@ def autograd_backward(
     backward(m, roots, gradients, retain_graph, create_graph, inputs)
 
 
+def _hooks_of_end(m: Machine, asked: Any, t: TraceTensor) -> list:
+    """The hooks that are called with the gradient of a tensor that it is asked for."""
+    if type(asked) is Subclassed and asked.nested is not None:
+        if (real := m.world.reals.get(id(asked))) is not None and hooks_of_leaf(m, real, "_backward_hooks"):
+            raise Break("backward", "a hook is registered on a nested tensor that gradients are asked for", _OUTSIDE)
+    elif isinstance(t, TraceTensor) and id(t) in m.world.reals:
+        if m.world.reals[id(t)].is_leaf:
+            return _hooks(m, t, accumulates=False)[0]
+        if m.world.reals[id(t)]._backward_hooks:
+            raise Break("backward", "a hook is registered on a tensor that gradients are asked for", _OUTSIDE)
+    return []
+
+
+def _call_hooks(m: Machine, order: list, grads: list, hooks: list, late: Sequence[Hook], seen: Sequence[Any]) -> None:
+    """Call hooks in the order in which the pass came to their tensors; `seen` is what the late ones are given."""
+    for i in order:
+        if i >= len(grads):
+            with no_grad(m):
+                late[i - len(grads)].run(seen[i - len(grads)])
+        elif hooks[i] and grads[i] is not None:
+            grads[i] = changed_by_hooks(m, hooks[i], grads[i])
+    m.hooks.verify(m)
+
+
 @python_function(("torch.autograd", "grad"))
 def autograd_grad(
     m: Machine,
@@ -358,22 +382,12 @@ def autograd_grad(
     materialize_grads: Any = False,
 ) -> tuple:
     _refuse(m)
-    roots, ends, asked = _as_list(m, outputs, nested=True), _as_list(m, inputs, nested=True), _items(m, inputs)
+    roots, asked = _as_list(m, outputs, nested=True), _items(m, inputs)
+    ends = [_plain(v, nested=True) for v in asked]
     gradients = [None] * len(roots) if grad_outputs is None else _as_list(m, grad_outputs, nested=True)
     if is_grads_batched or not only_inputs or len(gradients) != len(roots):
         raise Break("backward", "torch.autograd.grad is called with batched gradients", "use torch.func.vmap")
-    hooks: list[list] = [[] for _ in ends]
-    for i, t in enumerate(ends):
-        if type(asked[i]) is Subclassed and asked[i].nested is not None:
-            if (real := m.world.reals.get(id(asked[i]))) is not None and hooks_of_leaf(m, real, "_backward_hooks"):
-                raise Break(
-                    "backward", "a hook is registered on a nested tensor that gradients are asked for", _OUTSIDE
-                )
-        elif isinstance(t, TraceTensor) and id(t) in m.world.reals:
-            if m.world.reals[id(t)].is_leaf:
-                hooks[i], _ = _hooks(m, t, accumulates=False)
-            elif m.world.reals[id(t)]._backward_hooks:
-                raise Break("backward", "a hook is registered on a tensor that gradients are asked for", _OUTSIDE)
+    hooks = [_hooks_of_end(m, a, t) for a, t in zip(asked, ends)]
     if create_graph and any(hooks):
         raise Break("backward", "a hook is called with a gradient that has a history", _OUTSIDE)
     if create_graph and torch.is_inference_mode_enabled():
@@ -395,13 +409,7 @@ def autograd_grad(
         any(hooks),
     )
     grads = list(results[: len(ends)])
-    for i in order:
-        if i >= len(ends):
-            with no_grad(m):
-                late[i - len(ends)].run(results[i])
-        elif hooks[i] and grads[i] is not None:
-            grads[i] = changed_by_hooks(m, hooks[i], grads[i])
-    m.hooks.verify(m)
+    _call_hooks(m, order, grads, hooks, late, results[len(ends) :])
     if materialize_grads:
         grads = list(
             (

@@ -354,6 +354,19 @@ def _convert(m: Machine, value: Any, cls: type) -> Any:
     return type(value)(_convert(m, v, cls) for v in value) if isinstance(value, (list, tuple)) else value
 
 
+def _of_the_object(m: Machine, name: str, asks: bool, args: list, kwargs: dict) -> Any:
+    """What depends on which object it is, or on its history."""
+    if name in _WITHOUT_HISTORY and type(args[0]) is Subclassed and not args[0].plain.requires_grad:
+        return _WITHOUT_HISTORY[name]
+    if name == "grad" and asks and (found := gradient_of_wrapper(m, args[0])) is not NotImplemented:
+        return found
+    if name == "is_leaf" and asks and (found := is_leaf_of_wrapper(m, args[0])) is not NotImplemented:
+        return found
+    if name == "backward" and not asks and is_of_wrapper(args[0], finished=True):
+        return m.call(torch.autograd.backward, args, kwargs)
+    raise Break("tensor_attribute", f"{name} of a tensor of class {m.world.type_of(args[0]).__name__} is used")
+
+
 def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
     """The call on plain tensors; what gives back an argument gives back the program's own object."""
     given: dict[int, Subclassed] = {}
@@ -374,16 +387,8 @@ def _plainly(m: Machine, fn: Any, args: list, kwargs: dict) -> Any:
         else getattr(fn, "__name__", "")
     )
     asks = fn is getattr or type(fn) is types.MethodWrapperType
-    if name in _WITHOUT_HISTORY and type(args[0]) is Subclassed and not args[0].plain.requires_grad:
-        return _WITHOUT_HISTORY[name]
-    if name == "grad" and asks and (found := gradient_of_wrapper(m, args[0])) is not NotImplemented:
-        return found
-    if name == "is_leaf" and asks and (found := is_leaf_of_wrapper(m, args[0])) is not NotImplemented:
-        return found
-    if name == "backward" and not asks and is_of_wrapper(args[0], finished=True):
-        return m.call(torch.autograd.backward, [args[0], *args[1:]], kwargs)
     if name in _OF_THE_OBJECT:
-        raise Break("tensor_attribute", f"{name} of a tensor of class {m.world.type_of(args[0]).__name__} is used")
+        return _of_the_object(m, name, asks, args, kwargs)
     args, kwargs = [_map(a, plain) for a in args], {k: _map(v, plain) for k, v in kwargs.items()}
     if type(fn) is types.MethodWrapperType:  # torch.Tensor.shape.__get__
         if fn.__name__ == "__get__":
