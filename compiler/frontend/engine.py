@@ -54,6 +54,7 @@ from ..guards.state import read_field
 from .cell_work import CellWork
 from .equal_modules import entry_of_equal, placed_within
 from .guard_filter import filtered
+from .outside_values import OutsideValues
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects, unseen_writes
 from ..base.labels import is_loop, label
 from ..runtime import frame_hook
@@ -85,6 +86,7 @@ class Engine:
         self.module: weakref.ref[Any] | None = None  # the one that it compiles, whose equals share entries with it
         self.makers: list[Engine] = []  # of entries of others that serve here: they go on after breaks
         self.states: CodeMemo[FrameState] = CodeMemo()
+        self.outside = OutsideValues()
         self.caches: CodeMemo[CodeCache] = CodeMemo()
         self.number = options_number(opts, bool(backend_options), stages.replaced())
         # Made code holds it as a constant, where the collector of cycles does not look: it must not hold the engine.
@@ -116,6 +118,7 @@ class Engine:
         for c in self.caches.values():
             c.clear()
         self.states.clear()
+        self.outside.clear()
 
     def next_run(self) -> None:
         """A cell is about to run: what hit a limit in an earlier run gets another chance."""
@@ -216,6 +219,7 @@ class Engine:
         __tracebackhide__ = True
         if self.opts.dynamic is not False:
             self.state(func.__code__).dynamic_floats |= numbers_so_far(func, args)
+            self.outside.take(func.__code__, args)
         try:
             found = self.entry_for(func.__code__, dispatcher.cache, func, args)
         except BaseException as error:
@@ -386,6 +390,7 @@ class Engine:
             dynamic_floats=state.dynamic_floats,
             unread=set() if self.opts.fullgraph else state.unread,
             dynamic_texts=state.dynamic_texts,
+            from_outside=self.outside,
             dynamic_strides=state.dynamic_strides,
             fullgraph=self.opts.fullgraph,
             break_errors=are_errors() if break_errors is None else break_errors,

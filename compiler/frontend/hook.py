@@ -143,6 +143,7 @@ class HookEngine(Engine):
             forget_code(code, self.number)
         self.caches.clear()
         self.states.clear()
+        self.outside.clear()
         self.steps.reset()
         self.times.reset()
         self.cell_times.reset()

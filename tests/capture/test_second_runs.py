@@ -260,3 +260,58 @@ def test_sums_that_begin_as_whole_numbers():
     """
     found = captures_of_runs(build, "out = run()", data=[torch.randn(5) for _ in range(6)])
     assert not any("loop" in frame for frames in found[1:] for frame in frames), found
+
+
+def test_a_seed_a_folder_and_a_time_of_the_run():
+    """None of them is a constant of an entry, wherever the cell hands it on."""
+    build = """
+        __name__ = "__main__"
+        import os, random, time
+        this_run = disable(lambda: f"run{number}")
+        class Settings:
+            pass
+        def train(seed, folder, settings):
+            torch.manual_seed(seed)
+            layer = torch.nn.Linear(8, 2)
+            for _ in range(3):
+                loss = layer(x).square().mean()
+                loss.backward()
+                with torch.no_grad():
+                    for p in layer.parameters():
+                        p -= 0.1 * p.grad
+                        p.grad = None
+            path = f"{folder}/model-{settings.seed}.pt"
+            os.path.exists(path)
+            return loss.item(), path
+    """
+    run = """
+        seed = random.Random(this_run()).randrange(1000, 1000000)
+        began = time.time()
+        folder = os.path.realpath("/" + this_run())
+        settings = Settings()
+        settings.seed = seed
+        loss, path = train(seed, folder, settings)
+        taken = time.time() - began
+        out = torch.ones(3) * loss + seed
+        said = f"{path}: {loss:.3f}"
+        end = torch.ones(2) * taken
+    """
+    found = captures_of_runs(build, run, x=torch.randn(16, 8), disable=torch.compiler.disable)
+    assert not any(found[1:]), found
+
+
+def test_outside_values_stay_right():
+    """A number or text from outside that the program looks into is a constant after all; as a size it may vary."""
+    build = """
+        import os
+        def look(name, n):
+            y = torch.ones(n) * 2
+            return y.sum() + (10.0 if name == "/even" else 1.0) + (0.5 if n > 400 else 0.0)
+    """
+    run = """
+        name = os.path.realpath("/even" if number % 2 == 0 else "/odd")
+        n = int(os.path.basename(os.path.realpath(f"/{300 + 100 * number}")))
+        print(end="")
+        out = look(name, n) * torch.ones(2)
+    """
+    captures_of_runs(build, run, runs=5)

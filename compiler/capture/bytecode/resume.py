@@ -43,7 +43,9 @@ from .splice import (
 )
 from .version import BRANCHES_ON_BOOL, NULL_FIRST
 
-__all__ = ["CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "raising"]
+__all__ = ["STACK", "CannotResume", "Param", "ResumeSpec", "BreakSpec", "make_resume", "make_break", "raising"]
+
+STACK = "__stack_"  # names of parameters for what lay on the stack begin so
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +155,7 @@ def params_for(bytecode: Bytecode, kinds: Kinds, passed: int) -> tuple[Param, ..
         found.append(Param("local", number, name if name.isidentifier() else fresh("__local_" + name.strip("."))))
     for depth, kind in enumerate(kinds):
         if kind == VALUE:
-            found.append(Param("stack", depth, fresh(f"__stack_{depth}")))
+            found.append(Param("stack", depth, fresh(f"{STACK}{depth}")))
         elif kind == PREV_EXC:
             found.append(Param("handled", depth, fresh(f"__handled_{depth}")))
     return tuple(found)

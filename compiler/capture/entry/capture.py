@@ -9,7 +9,7 @@ import keyword
 import types
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, NoReturn
+from typing import Any, Callable, Container, Mapping, NoReturn
 
 import torch
 
@@ -94,7 +94,10 @@ class CaptureOptions:
     unread         Sources of the lengths of containers that no entry reads as a whole: they had too many lengths, or
                    are keyed by addresses
     dynamic_floats Sources of floats that are inputs of the graph; None: no float is one, whatever `dynamic` says
-    dynamic_texts  Sources of texts that vary: none is guarded by what it says, where nobody looks into it
+    dynamic_texts  Sources of texts that vary: none is guarded by what it says, where nobody looks into it; None: all
+                   texts are guarded
+    from_outside   whether a number or a text is known to differ from run to run (frontend/outside_values.py), wherever
+                   it is read
     size_floats    floats that varying sizes make may vary, as inputs of the graph that the entry computes; else they
                    fix the sizes
     fullgraph      the first break is not resumed: the result's `breaks` says it (the caller raises)
@@ -127,6 +130,7 @@ class CaptureOptions:
     unread: Any = frozenset()
     dynamic_floats: Any = frozenset()
     dynamic_texts: Any = frozenset()
+    from_outside: Container[Any] = frozenset()
     size_floats: bool = True
     fullgraph: bool = False
     break_errors: bool = False
@@ -177,7 +181,7 @@ def capture_frame(
             result = attempt.plainly(signal)
         except Break as signal:
             if attempt.machine.given_texts and signal.kind == "late_text":  # better another entry for each text
-                opts = dataclasses.replace(opts, dynamic_texts=frozenset())
+                opts = dataclasses.replace(opts, dynamic_texts=None)
                 continue
             if (allowed := _allowed(attempt.machine, signal)) is not None:
                 opaque.add(allowed)

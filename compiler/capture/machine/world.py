@@ -204,10 +204,10 @@ class World:
         t = type(value)
         if t is int:
             return self._load_int(value, source, why)
-        if t is float and self._varies(source, self.opts.dynamic_floats):
+        if t is float and self._varies(source, value, self.opts.dynamic_floats):
             self.float_sources[source] = value
             return float_symbol(self.machine, value, source)
-        if t is str and source in self.opts.dynamic_texts:
+        if t is str and self._text_varies(source, value):
             return given_late(self.machine, value, source, why)
         if t in ATOMS:
             if t in SINGLETONS:
@@ -312,7 +312,7 @@ class World:
         )
 
     def _load_int(self, value: int, source: Source, why: str) -> Any:
-        symint = self.env.create_int(value, source) if self._varies(source, self.opts.dynamic_ints) else value
+        symint = self.env.create_int(value, source) if self._varies(source, value, self.opts.dynamic_ints) else value
         if isinstance(symint, int):
             self.guard(source, "EQUALS", value, why)
             return value
@@ -320,10 +320,19 @@ class World:
         self.guard(source, "INT_SYMBOL", expr, why)
         return symint
 
-    def _varies(self, source: Source, known: Any) -> bool:
-        """Whether a number is a symbol: one that changed before, or any argument under dynamic=True."""
+    def _text_varies(self, source: Source, value: str) -> bool:
+        """Whether a text is read when the entry runs."""
+        known = self.opts.dynamic_texts
+        return known is not None and (source in known or source.base is None and value in self.opts.from_outside)
+
+    def _varies(self, source: Source, value: Any, known: Any) -> bool:
+        """Whether a number is a symbol: one that changed before, or comes from outside, or any argument under
+        dynamic=True.
+        """
         if known is None:
             return False
+        if value in self.opts.from_outside:
+            return True
         source = S.where_number(source)
         if known is self.opts.dynamic_floats and source.base in self.growing:
             return True
