@@ -8,6 +8,10 @@ everything below it. The report says so, and it counts as a fallback.
 The decision holds for code, form of call (shapes, dtypes, the module's parameters, the gradient mode) and device. It is
 kept with the disk cache, and holds in later sessions. `reset()` forgets both.
 
+What else the machine does must not decide. A difference below `SURE` is measured twice, one round after the other, and
+both have to say it. It holds in later sessions once two of them have found it. Whatever was kept is measured again
+after some sessions.
+
     training         what is timed changes between steps alone: at the optimizer's step, or where a cell begins
     process groups   every rank counts the same calls, and takes what rank 0 decides
     deterministic    under torch's deterministic algorithms nothing is decided by time, and no such decision holds
@@ -38,7 +42,7 @@ from ..runtime.stock_hook import hide
 from .call_forms import Form, code_digest, form_of
 from .ranks import agreed, several
 
-__all__ = ["Measured", "Timings", "MARGIN"]
+__all__ = ["Measured", "Timings", "MARGIN", "SURE"]
 
 WARM = 2  # calls of an entry that are not timed: the rest of it may be compiled in them
 CALLS = 8  # of one form that are timed; the quickest counts
@@ -46,6 +50,10 @@ PLAIN = 3  # plain calls that are timed
 MOST = 64  # calls of an entry after which one whose forms all differ is not timed any more
 MARGIN = 1.1  # an entry is slower from this ratio on,
 LEAST = 2e-6  # and from this many seconds on
+SURE = 1.5  # from this ratio on one measurement is enough: a busy machine makes smaller ones,
+ROUNDS = 2  # and else so many have to agree, in one session
+SESSIONS = 2  # and so many sessions, until it holds in later ones
+TRUSTED = 8  # sessions that go by what was kept, until one measures again
 CLEAR = 0.5  # below this share of a first plain call, which may have been slow, an entry pays in any case
 _FORMS = 256  # forms of one code object whose times are kept
 
@@ -60,6 +68,8 @@ class _Known:
     words: str = ""  # why it is off
     said: int = -1  # the run of a cell whose report has it
     key: str = ""  # of its note on disk
+    before: str = ""  # the verdict that the note has,
+    agreeing: int = 0  # and how many earlier sessions have found it, one after the other
 
 
 @dataclass
@@ -139,14 +149,18 @@ class Timings:
         note = open_cache(self.opts).get_note(known.key)
         try:
             kept = json.loads(note) if note else {}
-            if kept.get("verdict") in ("on", "off"):
-                known.verdict, known.gain, known.words = (
-                    kept["verdict"],
-                    kept["plain"] - kept["entry"],
-                    _words(kept["entry"], kept["plain"], " in an earlier session"),
-                )
+            if (verdict := kept.get("verdict")) not in ("on", "off"):
+                return
+            known.before, known.agreeing = verdict, int(kept.get("sessions", 1))
+            entry, plain, used = float(kept["entry"]), float(kept["plain"]), int(kept.get("used", 0))
         except (ValueError, KeyError, TypeError, AttributeError):
             open_cache(self.opts).drop_note(known.key)
+            return
+        sure = verdict == "on" or known.agreeing >= SESSIONS or entry > plain * SURE
+        if sure and used < TRUSTED:
+            known.verdict, known.gain = verdict, plain - entry
+            known.words = _words(entry, plain, " in an earlier session")
+            open_cache(self.opts).put_note(known.key, json.dumps({**kept, "used": used + 1}))
 
     def say(self, code: types.CodeType, known: _Known) -> None:
         """State it once in each run of a cell: what was switched off is a fallback."""
@@ -165,15 +179,15 @@ class Timings:
 
     def decide(self, code: types.CodeType, form: Form, known: _Known, entry: float | None) -> str:
         """The verdict on an entry whose quickest call took `entry` seconds; it is kept on disk."""
-        off = entry is not None and known.plain is not None and entry > known.plain * MARGIN + LEAST
+        off = entry is not None and known.plain is not None and _slower(entry, known.plain)
         verdict = agreed("off" if off else "on", code_digest(code))
         known.verdict, known.words = verdict, _words(entry, known.plain)
         known.gain = known.plain - entry if known.plain is not None and entry is not None else 0.0
         known.key = known.key or _key(code, form, self.opts)
         if entry is not None and known.plain is not None and not several():
-            open_cache(self.opts).put_note(
-                known.key, json.dumps({"verdict": verdict, "entry": entry, "plain": known.plain})
-            )
+            sessions = 1 + (known.agreeing if verdict == known.before else 0)
+            kept = {"verdict": verdict, "entry": entry, "plain": known.plain, "sessions": sessions}
+            open_cache(self.opts).put_note(known.key, json.dumps(kept))
         return verdict
 
 
@@ -192,6 +206,7 @@ class Measured:
         "_ran",
         "_plain",
         "_form",
+        "_rounds",
     )
 
     def __init__(self, timings: Timings, entry: Any, cache: Any, code: types.CodeType, leaf: bool):
@@ -199,7 +214,7 @@ class Measured:
         self._code = weakref.ref(code)  # nothing that an entry holds may hold its code
         self._raw: Callable = entry.fn
         self._stage: Callable = self._run
-        self._calls = self._plain = 0
+        self._calls = self._plain = self._rounds = 0
         self._ran: dict[Form, list[float]] = {}
         self._form: Form  # of which enough calls were timed
 
@@ -273,10 +288,25 @@ class Measured:
         clear = known.plain is not None and best < CLEAR * known.plain and not several()
         if self._plain < PLAIN and not clear:
             self._stage = self._run_plain
+        elif self._once_more(known, best):
+            self._ran.clear()
+            self._calls, self._plain, known.plain = WARM, 0, None
+            self._stage = self._run
         elif self._timings.decide(code, self._form, known, best) == "on":
             self._stays(known)
         else:
             self._switch_off(code, known)
+
+    def _once_more(self, known: _Known, best: float) -> bool:
+        """Whether a difference is measured again: it is none that a busy machine does not make."""
+        self._rounds += 1
+        return (
+            self._rounds < ROUNDS
+            and known.plain is not None
+            and _slower(best, known.plain)
+            and best < known.plain * SURE
+            and not several()
+        )
 
     def _stays(self, known: _Known) -> None:
         self._entry.fn = self._raw
@@ -326,6 +356,10 @@ hide(_timed.__code__)
 def _is_recording() -> bool:
     """Whether a CUDA graph is being recorded: nothing may wait for the GPU then."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _slower(entry: float, plain: float) -> bool:
+    return entry > plain * MARGIN + LEAST
 
 
 def _words(entry: float | None, plain: float | None, when: str = "") -> str:

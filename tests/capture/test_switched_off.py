@@ -143,6 +143,64 @@ def test_the_decision_holds_in_a_new_session(library, clock):
     assert "Net.forward" in cell.run()[0]
 
 
+def test_a_small_difference_is_measured_again(library, clock):
+    """In the same session, and in the next one; only then it holds."""
+    clock["entry"] = 1.2
+    cell, want = forward(library)
+    rounds = measured.WARM + measured.ROUNDS * measured.CALLS
+    for session in range(measured.SESSIONS):
+        clock["timed"].clear()
+        captured, decided, _, _ = cell.run()
+        assert "Net.forward" in captured and decided["Net.forward"][0] == "switched off", session
+        assert clock["timed"].count("entry") == rounds
+        assert clock["timed"].count("plain") == 1 + measured.ROUNDS * measured.PLAIN
+        torch.testing.assert_close(cell.names["out"], want)
+        new_session()
+    captured, decided, _, _ = cell.run()
+    assert "Net.forward" not in captured and decided["Net.forward"][0] == "switched off"
+    torch.testing.assert_close(cell.names["out"], want)
+
+
+def test_noise_in_one_round_does_not_switch_off(library, clock, monkeypatch):
+    """The machine was busy while the first calls of the entry were timed."""
+    clock["entry"], timed = 1.2, measured._timed
+
+    def quiet_after_a_while(form, fn, *args):
+        if clock["timed"].count("plain") > measured.PLAIN:
+            clock["entry"] = 0.7
+        return timed(form, fn, *args)
+
+    monkeypatch.setattr(measured, "_timed", quiet_after_a_while)
+    cell, want = forward(library)
+    _, decided, fallbacks, _ = cell.run()
+    assert "Net.forward" not in decided and not fallbacks
+    torch.testing.assert_close(cell.names["out"], want)
+
+
+def test_noise_in_one_session_is_forgotten(library, clock):
+    clock["entry"] = 1.2
+    cell, _ = forward(library)
+    assert cell.run()[1]["Net.forward"][0] == "switched off"
+    new_session()
+    clock["entry"] = 0.7
+    captured, decided, fallbacks, _ = cell.run()
+    assert "Net.forward" in captured and "Net.forward" not in decided and not fallbacks
+
+
+def test_what_is_kept_is_measured_again_now_and_then(library, clock):
+    cell, _ = forward(library)
+    cell.run()
+    clock["entry"] = 0.3  # another version of a library below, another machine's load
+    for _ in range(measured.TRUSTED):
+        new_session()
+        assert "Net.forward" not in cell.run()[0]
+    new_session()
+    captured, decided, fallbacks, _ = cell.run()
+    assert "Net.forward" in captured and "Net.forward" not in decided and not fallbacks
+    new_session()
+    assert "Net.forward" in cell.run()[0]
+
+
 def test_reset_forgets_it_also_on_disk(library, clock):
     cell, _ = forward(library)
     cell.run()
