@@ -458,7 +458,7 @@ class Engine:
                 )
             )
         self._filter_guards(result, func, args)
-        program = compile_guards(result.guards, len(args))
+        program = self._program(result, len(args))
         bad = program.check(func, args)
         if bad >= 0:
             g = result.guards[bad]
@@ -517,6 +517,10 @@ class Engine:
         if choose is not None:
             inputs = [i.source for i in result.graph.inputs] if result.graph is not None else []
             result.guards, result.dropped = filtered(choose, result.guards, inputs, func, args)
+
+    def _program(self, result: CaptureResult, n_locals: int) -> Any:
+        """The program of an entry's guards."""
+        return compile_guards(result.guards, n_locals)
 
     def _add_entry(self, cache: CodeCache, name: str, program: Any, result: CaptureResult) -> Entry:
         """The guarded entry over what was captured and compiled, in the frame's cache."""

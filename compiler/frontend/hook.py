@@ -29,6 +29,7 @@ from ..guards.guard_program import compile_guards
 from ..guards.held_places import HeldPlaces
 from ..guards.redefined import renamed
 from ..guards.source_values import file_of
+from ..guards.weak import referents
 from ..marks import error_on_graph_break, is_disabled
 from .instead_of_stock import InsteadOfStock
 from .measured import Timings
@@ -265,10 +266,20 @@ class HookEngine(Engine):
             if run < self.generation - _RUNS_KEPT:
                 del self._defined[cls]
 
+    def _program(self, result: Any, n_locals: int) -> Any:
+        """As Engine's. Where the guards know a class of a cell's, their plan is kept for the one that the cell's next
+        run defines in its place: making it anew is most of what the entry's renaming costs.
+        """
+        if not any(_is_a_cells(held) for held in referents(result.guards)):
+            return super()._program(result, n_locals)
+        places = result.held_places = HeldPlaces(result.guards)
+        places.make_plan(result.guards, n_locals)
+        return compile_guards(result.guards, n_locals, places=places)
+
     def _add_entry(self, cache: Any, name: str, program: Any, result: Any) -> Any:
         entry: Any = super()._add_entry(cache, name, program, result)
         for held in (owner() for owner in entry.owners):
-            if isinstance(held, type) and held.__module__ == "__main__":
+            if _is_a_cells(held):
                 self._defined[held] = self.generation
         while len(self._defined) > _CLASSES:
             del self._defined[next(iter(self._defined))]
@@ -309,6 +320,10 @@ class HookEngine(Engine):
         if counted is not None and is_installed(code.co_filename):  # what loses there is switched off by itself
             counted = max(counted, 0.0)
         result.counted = counted
+
+
+def _is_a_cells(held: Any) -> bool:
+    return isinstance(held, type) and held.__module__ == "__main__"
 
 
 def _as_it_is(func: types.FunctionType, *args: Any) -> Any:

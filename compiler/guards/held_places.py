@@ -8,7 +8,7 @@ import copy
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from .guard import FunctionSpec, Guard, TensorSpec
 from .guard_code import Lowering
@@ -18,6 +18,7 @@ from .weak import Weak, present
 
 __all__ = ["HeldPlaces"]
 
+T = TypeVar("T")
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, type(Ellipsis), TensorSpec, FunctionSpec))
 
 
@@ -26,7 +27,8 @@ class HeldPlaces:
     steps     id of an object -> (part, number) of the plan's steps that hold it
     classes   numbers of the guards that say of which class a value is, or that it is a class, where another class
               may come to be called so
-    plan, lowering  made when an object is exchanged for the first time: most calls that no entry serves exchange none
+    plan, lowering  of the entry's program, where it is made with these places, or when an object is exchanged for the
+                    first time
     """
 
     def __init__(self, guards: Sequence[Guard]) -> None:
@@ -69,9 +71,16 @@ class HeldPlaces:
         first, watched, last = parts
         out.plan = Plan(first, watched, last, plan.symbols, plan.n_slots)
         out.lowering = None if self.lowering is None else self.lowering.exchanged(out.plan, touched)
-        out.guards = {id(new[key]) if key in new else key: at for key, at in self.guards.items()}
-        out.steps = {id(new[key]) if key in new else key: at for key, at in self.steps.items()}
+        out.guards, out.steps = _moved(self.guards, new), _moved(self.steps, new)
         return out
+
+
+def _moved(table: Mapping[int, list[T]], new: Mapping[int, Any]) -> dict[int, list[T]]:
+    """The table in the new names. A new object may have the address of one that is gone: it has the places of both."""
+    out: dict[int, list[T]] = {}
+    for key, at in table.items():
+        out.setdefault(id(new[key]) if key in new else key, []).extend(at)
+    return out
 
 
 def _is_a_modules(cls: type) -> bool:

@@ -11,6 +11,7 @@ import torch
 from tcompile.compiler import events
 from tcompile.compiler.config import Options
 from tcompile.compiler.frontend import hook
+from tcompile.compiler.guards import held_places
 from tcompile.compiler.runtime import frame_hook
 
 pytestmark = pytest.mark.skipif(not frame_hook.available(), reason="the C extension is not built")
@@ -315,3 +316,23 @@ def test_outside_values_stay_right():
         out = look(name, n) * torch.ones(2)
     """
     captures_of_runs(build, run, runs=5)
+
+
+def test_the_plan_of_guards_is_not_made_again_for_a_class_defined_anew(monkeypatch):
+    """It was kept when the entry was made: the second run of a cell exchanges the class in it."""
+    build = """
+        __name__ = "__main__"
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(0)
+                self.n = torch.nn.Linear(4, 3)
+            def forward(self, x):
+                return self.n(x).relu() * 2
+    """
+    made, make_plan = [], held_places.make_plan
+    monkeypatch.setattr(held_places, "make_plan", lambda *args: made.append(args) or make_plan(*args))
+    begun = []
+    with events.listen(lambda e: begun.append(len(made)) if e.kind == "renamed" else None):
+        found = captures_of_runs(build, "net = Net()\nout = net(x) + net(x)", x=torch.randn(2, 4))
+    assert not any(found[1:]) and begun and made and {*begun} == {len(made)}, (found, begun, len(made))

@@ -71,7 +71,7 @@ class CaptureResult:
     attributes: list[Any] = field(default_factory=list)  # what can be put back: (weak reference to the object, name)
     break_errors: bool | None = None  # what the options of the function say of breaks, while the entry runs
     dropped: list[Guard] = field(default_factory=list)  # what holds by the program's word (guard_filter_fn)
-    held_places: Any = None  # what the guards hold and where, kept once a call came with other classes
+    held_places: Any = None  # what the guards hold and where, kept where a cell may define its classes again
     placed: list[Any] = field(default_factory=list)  # parameters that are DTensors, until there is an entry
     gain: float = 0.0  # seconds that a call saves, where that was measured (frontend/measured.py)
     counted: float | None = None  # the same by counts (frontend/policy.py), below zero where it loses
