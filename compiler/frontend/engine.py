@@ -67,7 +67,7 @@ from ..runtime.dispatch import RUN_ORIGINAL, CodeCache, Dispatcher, Entry, code_
 __all__ = ["Engine"]
 
 _numbers = itertools.count()
-_ALIKE = 3  # times running that a loop is passed over for one reason before it is given up
+_ALIKE = 3  # times running that a loop or a cell's lines are passed over for one reason before they are given up
 _OWN_BACKENDS = ("tcompile", "eager", "aot_eager")
 
 # Errors that the machine is to blame for, not this compiler.
@@ -629,7 +629,8 @@ class Engine:
         state.skips += counts
         state.alike = state.alike + counts if skip.reason == state.last_skip else int(counts)
         state.last_skip = skip.reason
-        alike = state.alike >= _ALIKE and is_loop(state.name) and not skip.quiet
+        repeats = is_loop(state.name) or state.name.startswith("<module>")  # a turn, or a cell's lines in each run
+        alike = state.alike >= _ALIKE and repeats and not skip.quiet
         if skip.final or alike or state.skips >= self.opts.get("recompile_limit"):
             state.skip_reason = skip.reason
         elif skip.quiet:
