@@ -49,12 +49,20 @@ from ..logs import log_error, log_guards
 from ..marks import error_on_graph_break, is_disabled
 from ..base.break_errors import are_errors
 from ..base.quoting import file_name
-from .recompile import FrameState, is_full, learn, make_room, numbers_of_turns, numbers_so_far, only_addresses_differ
+from .recompile import (
+    FrameState,
+    OutsideValues,
+    is_full,
+    learn,
+    make_room,
+    numbers_of_turns,
+    numbers_so_far,
+    only_addresses_differ,
+)
 from ..guards.state import read_field
 from .cell_work import CellWork
 from .equal_modules import entry_of_equal, placed_within
 from .guard_filter import filtered
-from .outside_values import OutsideValues
 from .entry_calls import PLAIN_REST, EntryCall, GraphCall, may_have_effects, unseen_writes
 from ..base.labels import is_loop, label
 from ..runtime import frame_hook

@@ -17,6 +17,7 @@ import torch
 
 from ..base.labels import is_loop
 from ..capture.bytecode.regions import LOOP_ITEM
+from ..capture.bytecode.resume import STACK
 from ..capture.kinds.outside_iterators import left_of
 from ..capture.machine.stack_values import is_numpy_scalar
 from ..guards.guard import Guard
@@ -26,6 +27,7 @@ from ..guards.source_values import Unreachable, length
 
 __all__ = [
     "FrameState",
+    "OutsideValues",
     "learn",
     "numbers_of_turns",
     "numbers_so_far",
@@ -41,6 +43,10 @@ _LENGTHS = 4  # of a container that is read whole that are compiled for,
 _LENGTHS_OF_TURNS = 2  # and in turns of a loop, where it grows in each
 _LEAST_ADDRESS = 1 << 16
 _NUMBERS = 256  # of a list that are looked at
+_MOST_OUTSIDE = 1024  # values from outside that are kept; the oldest go
+_SMALL = 256  # whole numbers up to it are met by chance
+_PART = 4  # characters of a text that is looked for in others
+_RESULTS = 8  # of a tuple that a call returned that are looked at
 
 
 @dataclass
@@ -93,6 +99,48 @@ def numbers_so_far(func: types.FunctionType, args: tuple) -> set[Any]:
         for i, number in itertools.islice(items, _NUMBERS)
         if type(number) is float or is_numpy_scalar(number)
     }
+
+
+class OutsideValues:
+    """Numbers and texts that differ from run to run, since code that is not captured made them: those of one engine.
+
+    A seed that was drawn, the name of a temporary folder, a time, the loss of an epoch: what resumes a frame after a
+    break is given such a value, and the rest of the cell hands it on. The next run has another. So no entry takes one
+    for a constant: a number is a symbol or an input of the graph, and a text is read when the entry runs. What looks at
+    the number or the text itself fixes it, as ever.
+
+    Values are known again by what they are, wherever the program has put them. Small whole numbers are not taken: they
+    are everywhere, and as sizes they make better kernels where they are fixed.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[type, Any], None] = {}
+
+    def take(self, code: types.CodeType, args: tuple) -> None:
+        """`code` resumes a frame: on the top of its stack is what the call that broke has returned. Texts among its
+        locals are from outside, too, where they hold such a text: a file in a folder.
+        """
+        names = code.co_varnames[: code.co_argcount]
+        top = next((x for name, x in zip(reversed(names), reversed(args)) if name.startswith(STACK)), None)
+        found = [x for x in (top[:_RESULTS] if type(top) is tuple else (top,)) if _tells(x)]
+        texts = [x for t, x in self._values if t is str and len(x) >= _PART]
+        found += [x for x in args if type(x) is str and any(t in x for t in texts)]
+        for value in found:
+            self._values[type(value), value] = None
+        while len(self._values) > _MOST_OUTSIDE:
+            del self._values[next(iter(self._values))]
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(self._values) and (type(value), value) in self._values
+
+    def clear(self) -> None:
+        self._values.clear()
+
+
+def _tells(value: Any) -> bool:
+    """Whether a value is unlikely to be met by chance."""
+    t = type(value)
+    return t is str and len(value) > 1 or t in (int, float) and not (abs(value) <= _SMALL and float(value).is_integer())
 
 
 def learn(state: FrameState, guards: Sequence[Guard], func: Any, args: tuple) -> None:

@@ -96,7 +96,7 @@ class CaptureOptions:
     dynamic_floats Sources of floats that are inputs of the graph; None: no float is one, whatever `dynamic` says
     dynamic_texts  Sources of texts that vary: none is guarded by what it says, where nobody looks into it; None: all
                    texts are guarded
-    from_outside   whether a number or a text is known to differ from run to run (frontend/outside_values.py), wherever
+    from_outside   whether a number or a text is known to differ from run to run (frontend/recompile.py), wherever
                    it is read
     size_floats    floats that varying sizes make may vary, as inputs of the graph that the entry computes; else they
                    fix the sizes
