@@ -8,7 +8,7 @@ alone listens, it hears them.
 Kinds and their facts (what listeners may rely on):
   stage         name, phase "begin"|"end", seconds (end), frame; where the stage is replaced: by, the function's name
   declined      name (of a stage), by, reason                 a replacement left this one to the compiler's own function
-  capture_begin frame (qualified name), file, line, code          capture_end  result (CaptureResult)
+  capture_begin frame (qualified name), file, line, code, func    capture_end  result (CaptureResult)
   graph         graph (CapturedGraph), frame                  aten         graph_module, name, backward_of (its
                                                                            Partition)
   pass          name, point, seconds, before, after (operations), removed, added (texts of nodes), unused (share of a

@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 from ..compiler import config
 from ..compiler.frontend.inventory import compiled_functions
+from ..compiler.base.figures import plural
 from ..compiler.base.labels import cell_number, frame_words, label
 from .options import catalogue
 from .questions import QUESTIONS, AskError, checked, number_of
@@ -169,14 +170,17 @@ class Live:
 
 
 def _from_report(report: Any, name: str, line: int, calls: int) -> dict[str, Any]:
-    frames = {i for i, f in enumerate(report.frames) if f.name == name and f.line == line}
+    frames = {i for i, f in enumerate(report.frames) if name in (f.name, f.code_name) and f.line == line}
     found: dict[str, Any] = {
         "report": report.id,
         "breaks": sum(1 for b in report.graph_breaks if b.frame in frames),
         "compile_seconds": sum(f.seconds for i, f in enumerate(report.frames) if i in frames) or None,
     }
+    called = list(dict.fromkeys(frame_words(report.frames[i].name) for i in sorted(frames)))
+    if called:  # a decorator's wrapper is one function for all that it wraps
+        found["name"] = called[0] + (f" and {plural(len(called) - 1, 'other')}" if len(called) > 1 else "")
     whole = [c for c in report.speedups.calls if c.measured in ("call", "cell")]
-    call = next((c for c in whole if c.name == frame_words(name)), None)
+    call = next((c for c in whole if c.name in called), None)
     x = next((x for x in call.speedups if (x.engine, x.over) == ("tcompile", "eager")), None) if call else None
     if call is not None and x is not None:
         found["lo"], found["hi"] = x.lo, x.hi

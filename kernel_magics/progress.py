@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable
 
 from ..compiler.base.figures import plural, seconds
-from ..compiler.base.labels import frame_words
+from ..compiler.base.labels import frame_words, users_name
 
 __all__ = ["Progress"]
 
@@ -32,7 +32,7 @@ class Progress:
         kind = e.kind
         if kind == "capture_begin":
             name = str(getattr(e.frame, "co_qualname", None) or getattr(e.frame, "co_name", None) or e.frame)
-            self.frame = frame_words(name)
+            self.frame = frame_words(users_name(e.facts.get("func"), name))
         elif kind == "kernel":
             self.kernels += 1
         elif kind == "progress":

@@ -7,9 +7,10 @@ import os
 import re
 import sys
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, Callable
 
-__all__ = ["cell_name", "frame_line", "frame_words", "is_loop", "stage_name", "label", "set_cell_labels", "cell_number"]
+__all__ = ["cell_name", "frame_line", "frame_words", "is_loop", "stage_name", "users_name", "label", "set_cell_labels", "cell_number"]
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None
@@ -49,6 +50,14 @@ def frame_words(name: str) -> str:
     return (
         f"the loop at line {loops[-1].rstrip('>')}" + ("" if head == "<module>" else f" in {head}") if loops else name
     )
+
+
+def users_name(function: Any, name: str) -> str:
+    """What a frame is called of which `name` is the code's name. A decorator's wrapper has the name of the function
+    that it wraps: `GPT2Model.forward`, and not `can_return_tuple.<locals>.wrapper`."""
+    if isinstance(function, FunctionType) and hasattr(function, "__wrapped__") and not is_loop(name):
+        return function.__qualname__ or name
+    return name
 
 
 def is_loop(name: str) -> bool:

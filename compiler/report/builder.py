@@ -36,7 +36,7 @@ from .facts.guard_table import GuardTable
 from .facts.relabel import relabelled, row_with
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
-from ..base.labels import cell_number, frame_line, label
+from ..base.labels import cell_number, frame_line, label, users_name
 from .report import CompileReport
 from .payload import renumber
 from .profiles import moved_profile
@@ -149,7 +149,7 @@ class ReportBuilder:
         name = str(getattr(name, "co_qualname", None) or getattr(name, "co_name", None) or name or "?")
         if not file:  # an event that names the frame alone means the latest one
             for i in reversed(range(len(self.r.frames))):
-                if self.r.frames[i].name == name:
+                if name in (self.r.frames[i].name, self.r.frames[i].code_name):
                     return i
         key = (name, file, line)
         if (
@@ -191,10 +191,15 @@ class ReportBuilder:
         self._declined[e.name, e.by] = self._declined.get((e.name, e.by), 0) + 1
 
     def _on_capture_begin(self, e: events.Event) -> None:
-        i = self._frame(e.frame, e.facts.get("file") or "", e.facts.get("line") or 0)
+        place = e.facts.get("file") or "", e.facts.get("line") or 0
+        name = users_name(e.facts.get("func"), e.frame)
+        i = self._frame(name, *place)
         if self._current == i:  # said by the engine and again by the capture stage
             return
         frame = self.r.frames[i]
+        if name != e.frame:  # what is said of the code from here on is said of this function
+            frame.code_name = e.frame
+            self._frame_of[e.frame, *place] = i
         frame.captures += 1
         code = e.facts.get("code")
         if isinstance(code, CodeType) and not frame.bytecode and frame.file == (self.r.source.file or frame.file):
@@ -479,6 +484,7 @@ class ReportBuilder:
         if self._open and self.r.graphs and self.r.graphs[-1].entry is None:  # until a schedule of it is heard
             self._ran_eager.add(len(self.r.graphs) - 1)
         what, reason, n = str(e.what), str(e.reason), int(e.facts.get("count") or 1)
+        what = next((f.name for f in reversed(self.r.frames) if f.code_name == what), what)
         if e.facts.get("reran"):
             self.r.reran[what] = self.r.reran.get(what, 0) + n
         for f in self.r.fallbacks:
@@ -570,6 +576,7 @@ class ReportBuilder:
         for g in call.graphs:  # stated after its graph; a backward graph may have come between
             g.number = stated[-1] if stated else None
         frame = self.r.frames[self._frame(call.name, call.file, call.line)]
+        call.name = frame.name
         frame.seconds += call.compile_seconds or 0.0
         if frame.call is None and call.compile_seconds is not None:  # (what runs as plain Python has none)
             frame.call, frame.cell_line = seen_call(call.fn, call.args), line_on_stack(self.r.source.file)

@@ -35,6 +35,7 @@ _SKIP |= {
     "autocast",
     "call",
     "cell_line",
+    "code_name",
     "compile_args",
 }
 _ATOMS = frozenset((type(None), bool, int))  # are JSON as they are, and texts of ASCII

@@ -193,7 +193,7 @@ class _Facts:
 def tell_break_costs(spans: Sequence[Any], report: Any, entry_of: Mapping[int, int]) -> None:
     """Give the report's breaks what each costs in a traced call: the time from the end of the graph before it, or from
     the begin of its entry, to the begin of the graph after it. What other compiled functions take in between is
-    theirs."""
+    theirs. Where text is made of a tensor it's counted from the end of that: elsewhere the text takes as long."""
     inside: dict[int, list[int]] = {}
     for i, s in enumerate(spans):
         inside.setdefault(s.parent, []).append(i)
@@ -207,6 +207,8 @@ def tell_break_costs(spans: Sequence[Any], report: Any, entry_of: Mapping[int, i
         *called, after = entered
         before = [spans[k] for k in inside[i] if spans[k].kind == "graph" and k < after]
         begin = before[-1].begin + before[-1].seconds if before else s.begin
+        if report.graph_breaks[breaks[-1]].kind == "print":
+            begin = spans[after].begin
         end = next((spans[k].begin for k in inside.get(after, ()) if spans[k].kind == "graph"), spans[after].begin)
         others = sum(spans[k].seconds for k in called if spans[k].begin >= begin)
         costs.setdefault(breaks[-1], []).append(max(0.0, end - begin - others))

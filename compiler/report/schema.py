@@ -127,6 +127,8 @@ class Frame:
     cell_line: int | None = field(
         default=None, repr=False, compare=False
     )  # the cell's line of that call; not in the JSON
+    # the name that the code has, where a decorator's wrapper goes by the name of what it wraps; not in the JSON
+    code_name: str = field(default="", repr=False, compare=False)
 
 
 @dataclass

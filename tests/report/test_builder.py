@@ -1,6 +1,7 @@
 """Events in, report out."""
 
 import _thread
+import functools
 import threading
 
 import pytest
@@ -397,3 +398,39 @@ def test_what_record_heard_keeps_the_code_and_the_time() -> None:
     with tcompile.record() as nothing:
         pass
     assert not nothing.report().source.text and not nothing.report().answers
+
+
+def _noted(function):
+    @functools.wraps(function)
+    def wrapper(*args):
+        return function(*args)
+
+    return wrapper
+
+
+@_noted
+def _double(x):
+    return x.sin() * 2
+
+
+@_noted
+def _triple(x):
+    y = x.cos() * 3
+    return y if y.sum() > 0 else -y
+
+
+def test_a_decorators_wrapper_goes_by_the_names_of_what_it_wraps():
+    """It is one code object for all of them."""
+    tcompile.reset()
+    with tcompile.record() as kept:
+        for f in (_double, _triple):
+            fast = tcompile.compile(f, backend="eager")
+            torch.testing.assert_close(fast(torch.ones(4)), f(torch.ones(4)))
+            fast(torch.ones(4, dtype=torch.float64))
+    r = kept.report()
+    assert {x.name for x in r.frames if x.entries} >= {"_double", "_triple"}
+    assert not any("wrapper" in text for text in [x.name for x in r.frames] + [t.text for t in r.timeline])
+    assert r.recompiles and not any("wrapper" in c.frame_name for c in r.recompiles)
+    named = {x.name: x for x in r.frames}
+    assert named["_double"].entries and not set(named["_double"].entries) & set(named["_triple"].entries)
+    assert CompileReport.from_json(r.to_json()).frames[0].name == r.frames[0].name

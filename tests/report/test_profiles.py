@@ -66,6 +66,9 @@ def test_a_break_costs_the_time_between_its_graphs():
     b = r.graph_breaks[0]
     assert b.seconds == pytest.approx(20e-6), "from 30 to 65, without the 15 of g"
     assert b.share == pytest.approx(0.2)
+    b.kind = "print"  # making the text takes as long elsewhere
+    tell_break_costs(spans, r, {id(e.meta): i for i, e in enumerate((first, called, after))})
+    assert b.seconds == pytest.approx(5e-6), "from 60 to 65"
 
 
 def test_on_a_gpu_steps_take_their_own_time_and_the_hosts_are_launches():

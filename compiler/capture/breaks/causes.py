@@ -44,6 +44,12 @@ CAUSES: tuple[Cause, ...] = (
     # --- values of tensors that Python asks for
     Cause(
         "item",
+        r"a packed sequence keeps",
+        "a packed sequence keeps how many rows each step has in the values of a tensor",
+        _NOTHING + "torch's own code does this call, and what stands around it is compiled",
+    ),
+    Cause(
+        "item",
         r"\.item\(",
         "the value of a tensor is read into Python",
         "keep the value a 0-dim tensor (drop .item()); read it once after the compiled region",
@@ -241,12 +247,30 @@ CAUSES: tuple[Cause, ...] = (
     Cause("numpy", r"random\.seed\(", "numpy's random number generator is seeded", "seed before the compiled region"),
     Cause(
         "numpy",
+        r"\b(np|numpy)\.random\.|\brng\.",
+        "numpy's random numbers are drawn",
+        "draw before the compiled region and pass what was drawn, or draw tensors with torch.rand or torch.randn",
+    ),
+    Cause(
+        "numpy",
         "",
         "numpy computes with a value of the compiled region",
         "use the torch function of the same name, or compute with numpy outside",
     ),
     Cause(
+        "random_python",
+        r"\b(np|numpy)\.random\.seed\(",
+        "numpy's random number generator is seeded",
+        "seed before the compiled region",
+    ),
+    Cause(
         "random_python", r"\bseed\(", "Python's random number generator is seeded", "seed before the compiled region"
+    ),
+    Cause(
+        "random_python",
+        r"\b(np|numpy)\.random\.|\brng\.",
+        "numpy's random numbers are drawn",
+        "draw before the compiled region and pass what was drawn, or draw tensors with torch.rand or torch.randn",
     ),
     Cause(
         "random_python",
@@ -256,9 +280,21 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "unknown_object",
+        r"\b(np|numpy)\.random\.seed\(",
+        "numpy's random number generator is seeded",
+        "seed before the compiled region",
+    ),
+    Cause(
+        "unknown_object",
         r"\brandom\.seed\(",
         "Python's random number generator is seeded",
         "seed before the compiled region",
+    ),
+    Cause(
+        "unknown_object",
+        r"\b(np|numpy)\.random\.|\brng\.",
+        "numpy's random numbers are drawn",
+        "draw before the compiled region and pass what was drawn, or draw tensors with torch.rand or torch.randn",
     ),
     Cause(
         "unknown_object",

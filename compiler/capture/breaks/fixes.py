@@ -401,6 +401,9 @@ def _called(node: ast.Call) -> tuple[str, str]:
 _NUMPY_NAMES = {"concatenate": "cat", "absolute": "abs", "power": "pow", "amax": "amax", "amin": "amin", "random": ""}
 
 
+_TO_TENSOR = (("torch", "from_numpy"), ("torch", "tensor"), ("torch", "as_tensor"))
+
+
 def _numpy(place: Place) -> Suggestion | None:
     node = next((n for n in reversed(place.path) if isinstance(n, ast.Call) and _called(n)[0] in ("np", "numpy")), None)
     if isinstance(node, ast.Call):
@@ -412,11 +415,7 @@ def _numpy(place: Place) -> Suggestion | None:
             ]
             new = f"torch.{name}({', '.join(arguments)})"
             outer = place.path[place.path.index(node) - 1]
-            back = isinstance(outer, ast.Call) and _called(outer) in (
-                ("torch", "from_numpy"),
-                ("torch", "tensor"),
-                ("torch", "as_tensor"),
-            )
+            back = isinstance(outer, ast.Call) and _called(outer) in _TO_TENSOR
             return f"write {new}", place.exchange(outer if back else node, new, "" if back else "gives a tensor")
     return None
 
@@ -437,17 +436,28 @@ _RANDOM: dict[tuple[str, str], Callable[[list[str]], str]] = {
 
 
 def _random(place: Place) -> Suggestion | None:
+    statement = place.statement()
+    if isinstance(statement, (ast.If, ast.While)):
+        drawn = next((n for n in ast.walk(statement.test) if isinstance(n, ast.Call) and _called(n) in _RANDOM), None)
+        if drawn is None:
+            return None
+        what = place.text(drawn)
+        return f"draw {what} before the compiled region, for a loop all at once: a branch on a draw ends a graph", None
     node = place.parent(ast.Call)
-    if not isinstance(node, ast.Call) or node.keywords:
+    maker = _RANDOM.get(_called(node)) if isinstance(node, ast.Call) and not node.keywords else None
+    if maker is None:
         return None
-    maker = _RANDOM.get(_called(node))
+    changed, made = node, "a tensor, drawn by torch's generator"
+    if _called(node)[0] == "np.random" and node.args:  # an array: what stands around it may be numpy's
+        changed = place.path[place.path.index(node) - 1]
+        if not isinstance(changed, ast.Call) or _called(changed) not in _TO_TENSOR:
+            return None
+        made = "drawn by torch's generator, in float32"
     try:
-        new = maker([place.text(a) for a in node.args]) if maker is not None else None
+        new = maker([place.text(a) for a in node.args])
     except IndexError:
         return None
-    return (
-        (f"write {new}", place.exchange(node, new, "a tensor, drawn by torch's generator")) if new is not None else None
-    )
+    return f"write {new}", place.exchange(changed, new, made)
 
 
 def _masked(place: Place) -> Suggestion | None:

@@ -165,7 +165,7 @@ def capture_frame(
         raise SkipFrame("it is the native part of a function that was split", quiet=True)
     if code.co_flags & 0x380 or code.co_flags & 0x20:
         raise SkipFrame("a generator or coroutine runs as it is", quiet=True)
-    events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno, code=code)
+    events.emit("capture_begin", frame=name, file=code.co_filename, line=code.co_firstlineno, code=code, func=func)
     stops: dict[int, GraphBreak] = {}
     loops: dict[int, Loop] = {}
     paths: dict[int, list[Step]] = {}

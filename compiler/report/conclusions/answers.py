@@ -363,21 +363,16 @@ def _breaks(r: Any) -> list[s.Answer]:
         b = r.graph_breaks[i]
         if (b.share or 0.0) < _LEAST or _is_library(r, b.file):
             continue
-        between = "the text that is made of a tensor" if b.kind == _TEXT else "Python"
-        text = (
-            f"the break at line {b.line} costs {seconds(b.seconds)} a call, {_per_cent(b.share)} of it:"
-            f" leaving compiled code, {between}, and the guards of what follows"
-        )
+        what = "leaving compiled code, Python, and the guards of what follows"
+        if b.kind == _TEXT:
+            what = "the guards of what follows. Making the text takes as long elsewhere, and is not counted"
         remedy = "" if b.harmless or b.remedy.startswith(NO_CHANGE) else b.remedy
-        bound = remedy and b.kind != _TEXT  # where it is printed instead, printing takes as long
         out.append(
             s.Answer(
-                text,
-                _bound(1.0, b.share) if bound else None,
-                "at most" if bound else "",
-                action=remedy,
+                f"the break at line {b.line} costs {seconds(b.seconds)} a call, {_per_cent(b.share)} of it: {what}",
                 ref=f"breaks/{i}",
                 line=b.line,
+                **_at_most(_bound(1.0, b.share), remedy),
             )
         )
     return out
