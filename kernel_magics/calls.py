@@ -43,7 +43,11 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
     code = getattr(first.fn, "__code__", None)
     is_cell = code is not None and code.co_name == "<module>"
     frames = {i for i, f in enumerate(report.frames) if f.name == first.name}
-    breaks = any(b.frame in frames for b in report.graph_breaks)
+    breaks = (
+        any(b.frame in frames for b in report.graph_breaks)
+        or any(_ONLY_BREAKS in c.why_not for c in parts)  # (a break at one line is told once, of the first function)
+        or _runs_loops(report, frames)
+    )
     # what comes after a break may be a frame of another function
     elsewhere = _effects_elsewhere(report, frames, calls) + _plain_rest(calls, first.name) if breaks else []
     if code is not None and code.co_qualname.startswith("<module>"):
@@ -98,6 +102,12 @@ def _latest(parts: Sequence[EntryCall]) -> list[GraphCall]:
         if c.graphs:
             graphs[getattr(c.fn, "__code__", c.fn)] = c.graphs
     return [g for some in graphs.values() for g in some]
+
+
+def _runs_loops(report: Any, frames: Collection[int]) -> bool:
+    """Whether loops of these functions are functions of their own: what a turn does is no effect of the whole then."""
+    names = tuple(f"{report.frames[i].name}.<loop at line " for i in frames)
+    return any(f.name.startswith(names) for f in report.frames)
 
 
 def _impure(report: Any, frames: Collection[int]) -> list[str]:

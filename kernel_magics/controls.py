@@ -100,6 +100,14 @@ def memory(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     return {"accesses": accesses_of(plan), "shared": shared_memory(plan)}
 
 
+def text(report: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """The texts of a generated kernel, which what is saved may leave out."""
+    if message["kernel"] >= len(report.kernels):
+        raise AskError(f"the report has {len(report.kernels)} kernels")
+    k = report.kernels[message["kernel"]]
+    return {"source": k.source, "ir": k.ir, "names": k.names, "assembly": k.assembly}
+
+
 def what_if(report: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Would a call with these sizes, dtypes and values be compiled anew? Without `given`: what can be asked."""
     from .forecast import DTYPES, askable, forecast
@@ -136,6 +144,7 @@ CONTROLS: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
     "check": check,
     "values": values,
     "memory": memory,
+    "text": text,
     "forecast": what_if,
     "page": as_page,
     "reproducer": reproducer,

@@ -170,6 +170,7 @@ QUESTIONS: dict[str, dict[str, tuple[Rule, Any]]] = {
     "check": {},
     "values": {"graph": (_whole(0, 10_000), 0)},
     "memory": {"graph": (_whole(0, 10_000), 0)},
+    "text": {"kernel": (_whole(0, 100_000), _NEEDED)},
     "forecast": {"function": (_whole(0, 10_000), 0), "given": (_given, None)},
     "page": {},
     "reproducer": {"what": (_part, _NEEDED)},

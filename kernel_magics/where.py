@@ -29,6 +29,7 @@ from .sampling import Sample, Samples
 __all__ = ["looks"]
 
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_CALLS_OPERATOR = os.path.join(_TORCH, "_ops.py")
 _OWN = os.path.join(os.path.dirname(os.path.abspath(events.__file__)), "")
 _FRONT = os.path.join(_OWN, "frontend", "")
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(_OWN)), "")  # with the notebook's part, which runs the cell
@@ -39,6 +40,7 @@ _DATA = (os.path.join(_TORCH, "utils", "data", ""), f"{os.sep}datasets{os.sep}")
 _OUTPUT = os.path.join("ipykernel", "iostream.py")
 _CALLS = ("CALL", "PRECALL")
 _SYMBOLS = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/", ast.Pow: "**"}
+_WITH_THREADS = ("compiled", "compiling")
 _BUSY = 0.1  # of a stretch of time without a core: the machine is busy
 _STARVED = Seen("starved", "waiting for a core: other programs were at work")
 _AUTOGRAD = ("run_backward", "_engine_run_backward")
@@ -55,8 +57,9 @@ def looks(samples: Samples) -> Iterator[tuple[float, float, float, Seen]]:
             yield row.end, row.seconds, starved, _STARVED
             seen = seen_at(row)
             if seen.kind != "data" and row.asleep > 0.5 * (row.seconds - row.starved):
-                # nothing in compiled calls sleeps: they wait for other threads of a kernel, which may have no core
-                if seen.kind not in ("compiled", "compiling"):
+                # nothing in compiled calls sleeps, and without a GPU no operator: they wait for other threads of a
+                # kernel, which may have no core
+                if seen.kind not in (_WITH_THREADS if torch.cuda.is_initialized() else (*_WITH_THREADS, "torch")):
                     seen = Seen("waiting", seen.name, seen.file, seen.line)
                 elif row.starved > _BUSY * row.seconds:
                     seen = _STARVED
@@ -108,7 +111,7 @@ def seen_at(row: Sample) -> Seen:
     if any(f.front for f in itertools.takewhile(lambda f: not (f.users or f.entry), files)):
         return Seen("compiling", "looking for what to compile", file, line)
     entry = next((i for i, f in enumerate(files) if f.entry), None)
-    if entry is not None and all(f.ours for f in files[:entry]):
+    if entry is not None and all(f.ours or c.co_filename == _CALLS_OPERATOR for f, (c, _) in zip(files[:entry], row.stack)):
         return Seen("compiled", "compiled calls", file, line)
     importing, importer = _importer(files)
     first = importer or next((f for f in files if not f.standard), files[0])

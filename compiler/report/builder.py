@@ -29,11 +29,12 @@ from ..guards.guard_cost import GuardCost, measure_cost
 from ..base.source_text import source_line
 from . import schema as s
 from .bytecode_text import bytecode_text
-from .cell_source import code_at, line_on_stack, runs_often
+from .cell_source import code_at, line_on_stack
 from .conclusions.waits import tell_waits
 from .conclusions.wall import wall_of
 from .facts.guard_table import GuardTable
 from .facts.relabel import relabelled, row_with
+from .facts.own_words import NO_NAME, is_setup, name_sizes, users_words
 from .facts.stated_rows import ir_text, known_int, memory_row, plain_choices, symbol_rows, trial
 from .finish import RERAN
 from ..base.labels import cell_number, frame_line, label, users_name
@@ -283,7 +284,7 @@ class ReportBuilder:
             code = source_line(b.file, b.line).rstrip("\n") or b.code
             chain = [s.FrameRef(str(c[0]), label(str(c[1])), int(c[2])) for c in b.call_chain]
             remedy = b.remedy
-            if _is_setup(b):
+            if is_setup(b):
                 what = "is around it" if b.kind == "print" else "uses it"
                 remedy = f"{_NO_CHANGE}: it runs once, and what {what} is compiled"
             self.r.graph_breaks.append(
@@ -345,6 +346,10 @@ class ReportBuilder:
                 "keep it a tensor (leave out `.item()` and the like): each value of a Python number has its own entry"
             )
         suggestion, expected, got = (self._users_words(i, words) for words in (suggestion, expected, got))
+        if any((b.file, b.line) == (label(file), line) for b in self.r.graph_breaks):  # what ran there gave it
+            source, expected, got = (x.replace(NO_NAME, f"the result of line {line}") for x in (source, expected, got))
+        if _INSTALLED.intersection(self._files.get(i, "").split(os.sep)):  # nobody reaches its arguments
+            suggestion = re.sub(r", or tcompile\.mark_dynamic\(.*\) before the call", "", suggestion)
         self.r.recompiles.append(
             s.Recompile(
                 i,
@@ -369,18 +374,11 @@ class ReportBuilder:
         self._tell("recompile", i, None, f"{subject(what)}: {expected} → {got}")
 
     def _users_words(self, frame: int | None, text: str) -> str:
-        """The text in the user's names. A loop's body gets its item as `__value`, outlined as a function: its name
-        stands in the line of the loop. What follows a break gets what lay on the stack as `__stack_0`: it has no
-        name."""
-        if "__" not in text:
-            return text
-        if "__value" in text and frame is not None:
-            f = self.r.frames[frame]
-            line = source_line(self._files.get(frame, f.file), frame_line(f.name, f.line))
-            found = re.match(r"\s*(?:async\s+)?for\s+(\w+)\s+in\b", line)
-            text = re.sub(r"__value_*", found.group(1) if found else "item", text)
-        text = re.sub(r"`__stack_\d+_*\.?((?<=\.)[^`]+|\[[^`]*)`", r"`\1` of an intermediate value", text)
-        return re.sub(r"(?:the tensor )?`?__stack_\d+_*`?", "an intermediate value", text)
+        """The text in the user's names."""
+        if "__" not in text or frame is None:
+            return users_words(text, "")
+        f = self.r.frames[frame]
+        return users_words(text, source_line(self._files.get(frame, f.file), frame_line(f.name, f.line)))
 
     def _on_limit(self, e: events.Event) -> None:
         i = self._frame(e.frame)
@@ -697,6 +695,7 @@ class ReportBuilder:
         for i in self._ran_eager:
             r.graphs[i].ran = "eager"
         self._graphs()
+        name_sizes(r)
         runs: dict[str, list[list[s.Trial]]] = {}
         for a in r.autotune:  # kernels of different graphs may share a name: in order
             runs.setdefault(a.kernel, []).append(a.trials)
@@ -780,21 +779,3 @@ class ReportBuilder:
         kept = next((p.eager_kept for p, i in self._partitions.values() if self.r.partitions[i].graph == graph), None)
         live = at_least(live, kept or [])
         row.eager_live, row.eager_peak_bytes = thinned(live), max(live, default=None)
-
-
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-
-
-def _is_setup(b: Any) -> bool:
-    """A break in what a cell's top level does once: it imports a module, defines a class, makes an object, seeds a
-    generator, or prints. After a first break an `__init__` is a frame of its own. Comprehensions count as the line that
-    they stand in."""
-    named = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
-    inside = [n for n in named if n not in _COMPREHENSIONS]
-    seeds = b.reason.endswith("generator is seeded.")
-    return (
-        (b.kind in ("class_definition", "import") or seeds or b.kind == "print" and not runs_often(b.file, b.line))
-        and inside == ["<module>"]
-        or inside[:1] == ["__init__"]
-        or inside[:2] == ["<module>", "__init__"]
-    )

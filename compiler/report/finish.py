@@ -44,7 +44,7 @@ def finish(r: Any, served: int = 0) -> None:
     m = r.summary = s.Summary()
     backward = {b for p in r.partitions for b in p.backward}  # part of what was captured, not captured themselves
     m.graphs = sum(i not in backward for i in range(len(r.graphs)))
-    m.breaks = len(r.graph_breaks)
+    m.breaks = sum(not _is_own_error(r, b) for b in r.graph_breaks)
     m.kernels = len(r.kernels)
     m.externs = sum(e.count for e in r.externs)
     m.recompiles = len(r.recompiles)
@@ -144,6 +144,11 @@ def _forget_own_error(r: Any) -> None:
     r.errors = [e for e in r.errors if words not in e]
     if own:
         r.why_nothing = f"the cell raised {r.raised}"
+
+
+def _is_own_error(r: Any, b: s.Break) -> bool:
+    """What ended the cell would have ended it in eager, too: it is no break that anything costs."""
+    return bool(r.raised) and b.kind == "exception"
 
 
 def _marks(r: Any) -> list[s.Mark]:
@@ -300,25 +305,31 @@ def _findings(r: Any) -> list[s.Finding]:
 def _broken(r: Any) -> list[s.Finding]:
     """Graph breaks; several that nobody has to change are one finding."""
     out = []
-    told = set()
+    told: dict[tuple[str, str], dict[str, int]] = {}  # reason and remedy -> where, and the first break there
     harmless = list(dict.fromkeys(_where(r, b) for b in r.graph_breaks if b.harmless))
     for i, b in enumerate(r.graph_breaks):
-        thing = (b.file, b.line, b.remedy or b.reason)
-        if b.harmless and len(harmless) > 1 or thing in told:  # two calls on one line, or one line in two frames
-            continue
-        told.add(thing)
-        remedy = _OWN_ERROR if b.kind == "exception" and r.raised else b.remedy
-        text, action = _with_action(f"{_where(r, b)}: {b.reason}", remedy)
+        if not b.harmless or len(harmless) == 1:
+            alike = b.reason, b.remedy + (b.code if b.fix else "")
+            told.setdefault(alike, {}).setdefault(_where(r, b), i)
+    for places in told.values():
+        i = next(iter(places.values()))
+        b = r.graph_breaks[i]
+        remedy = _OWN_ERROR if _is_own_error(r, b) else b.remedy
+        text, action = _with_action(f"{_places(list(places))}: {b.reason}", remedy)
         out.append(s.Finding("info" if b.harmless else "warning", text, action, f"breaks/{i}", b.line, None))
     if len(harmless) > 1:
         first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless)
-        more = f" and {len(harmless) - 4} more" if len(harmless) > 4 else ""
-        text = (
-            f"{', '.join(harmless[:4])}{more} ran as plain Python; the code around them is compiled, and no change is"
-            " needed"
-        )
+        text = f"{_places(harmless)} ran as plain Python; the code around them is compiled, and no change is needed"
         out.append(s.Finding("info", text, "", f"breaks/{first}", r.graph_breaks[first].line, None))
     return out
+
+
+def _places(names: list[str]) -> str:
+    """`line 3`, `lines 3, 5 and 2 more`."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    if len(names) > 1 and all(n.startswith("line ") for n in names):
+        return "lines " + ", ".join(n.removeprefix("line ") for n in names[:4]) + more
+    return ", ".join(names[:4]) + more
 
 
 def _limits(r: Any) -> list[s.Finding]:

@@ -157,7 +157,8 @@ def _cuts(body: dict[str, Any]) -> Iterator[tuple[str, Callable[[], int], str, C
     """What may be left out, the least missed first."""
 
     def field_cut(rows: list[dict], field: str, empty: Any, keep: int = 0) -> _Cut:
-        picked = rows[keep:]
+        seen: dict[str, int] = {}  # rows of one value count as one: a text is stored once
+        picked = [r for r in rows if seen.setdefault(repr(r[field]), len(seen)) >= keep]
 
         def cut() -> None:
             for r in picked:

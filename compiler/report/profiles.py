@@ -142,7 +142,7 @@ class _Facts:
             return row
         row.graph = self.graph_of.get(id(s.schedule)) if s.schedule is not None else None
         if s.kind == "graph":
-            row.name = self.report.graphs[row.graph].name if row.graph is not None else "a graph of another cell"
+            row.name = self.report.graphs[row.graph].name if row.graph is not None else "a graph of another run"
             row.part = "backward" if row.graph in self.backward else ""
         if s.step is not None:
             self._of_step(row, s)

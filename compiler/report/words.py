@@ -165,6 +165,8 @@ def failure_words(f: GuardFailure) -> tuple[str, str]:
     expected = _part(g, f.detail)
     if expected is not None and isinstance(f.got, (int, float, str, torch.dtype, torch.device)):
         return expected, f.got if isinstance(f.got, str) and g.kind == "TENSOR" else short(f.got)
+    if g.kind == "PREDICATE" and f.got:
+        return f.detail, str(f.got)
     got = f.got_text or (f.got if isinstance(f.got, str) else short(f.got))
     return f.expected_text or expected_text(g), got
 
@@ -173,6 +175,8 @@ def _part(g: Guard, detail: str) -> str | None:
     """The expected value alone, of the part of the guard that `detail` names."""
     if g.kind in ("EQUALS", "LEN"):
         return short(g.expected)
+    if g.kind == "ID" and type(present(g.expected)) is bool:
+        return str(present(g.expected))
     if g.kind != "TENSOR" or not isinstance(g.expected, TensorSpec):
         return None
     m = re.fullmatch(r"(shape|stride)\[(\d+)\]", detail)

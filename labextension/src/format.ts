@@ -235,6 +235,13 @@ export function engineName(engine: string): string {
 }
 
 /** The name beside an engine's figure: `backend=inductor` where tcompile captured and another's backend compiled. */
+/** What changed: `x.shape[0]`, `n`, or a relation of sizes. */
+export function changed(r: { source: string; detail: string; kind: string }): string {
+  return r.source && r.detail && !r.source.endsWith(r.detail)
+    ? `${r.source}.${r.detail}`.replace('.[', '[')
+    : r.source || r.detail || r.kind;
+}
+
 export function engineLabel(e: { engine: string; detail?: string }): string {
   return e.engine === 'tcompile' && e.detail ? e.detail : engineName(e.engine);
 }

@@ -278,7 +278,7 @@ function closedLine(report: Report, toggle: () => void, controls: string): HTMLE
   const { summary, speedups } = report;
   const status = summary.status in STATUS_WORDS ? summary.status : 'nothing';
   const told = report.graph_breaks.filter(b => !b.harmless);
-  const rest = report.graph_breaks.length - told.length;
+  const rest = summary.breaks - told.length;
   const where = [
     told.length ? ` (${place(told[0].file, told[0].line, report.source.file)}${told.length > 1 ? ', …' : ''})` : '',
     rest ? (told.length ? t(' + {0} harmless', rest) : t(' (no change needed)')) : ''

@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { Box, layout } from '../src/graph/layout';
+import { removedNodes } from '../src/graph/passes';
 import { buildTree, initiallyOpen, size, Tree } from '../src/graph/tree';
-import { GraphNode } from '../src/schema';
+import { GraphNode, GraphPass } from '../src/schema';
 
 /** Numbers that are the same in every run. */
 function random(seed: number): () => number {
@@ -112,4 +113,34 @@ test('beside other parts an optimizer’s step is closed at first', () => {
   const tree = buildTree(nodes);
   const opened = initiallyOpen(tree);
   assert.ok(tree.groups.some(g => g.path === 'optimizer') && ![...opened].some(id => id.startsWith('optimizer')));
+});
+
+test('what passes take away stands beside what it reads, until the pass that takes it', () => {
+  const nodes = [0, 1, 2].map(i => node(i, i ? 'aten.add.Tensor' : 'input', i ? [i - 1] : [], 'net'));
+  const pass = (removed: string[], added: string[], point = 'decomposed'): GraphPass => {
+    return { name: 'p', point, seconds: 0, before: 3, after: 3, removed, added, more: 0 };
+  };
+  const passes = [
+    pass(['gone = aten.mul(n0, 2)', 'n2 = aten.add(gone, 1)'], ['n2 = aten.add.Tensor(n1, 1)']),
+    pass([], ['between = aten.neg(n1)']),
+    pass(['last = aten.exp(n1)', 'between = aten.neg(n1)', 'old = aten.sin(last)'], [])
+  ];
+  const at = (i: number) => removedNodes(nodes, passes, i).map(n => [n.name, n.gone!.now, n.inputs, n.gone!.after]);
+  assert.deepEqual(at(0), [
+    ['gone', true, [0], 0],
+    ['last', false, [1], 1],
+    ['old', false, [4], 1]
+  ]);
+  assert.deepEqual(at(2), [
+    ['last', true, [1], 1],
+    ['between', true, [1], 1],
+    ['old', true, [3], 1]
+  ]);
+  assert.deepEqual(removedNodes(nodes, [pass(['x = aten.mul(n0)'], [], 'recorded')], 0), []);
+  const tree = buildTree([...nodes, ...removedNodes(nodes, passes, 0)]);
+  assert.deepEqual(
+    tree.groups.map(g => g.path),
+    ['net']
+  ); // in one piece
+  assert.deepEqual(tree.order, [0, 3, 1, 4, 5, 2]);
 });

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["call_numpy", "from_tensor", "to_tensor"]
 
+_NOT_FOLLOWED = "what native code does with an array is not traced"
 _LARGEST = 1 << 20  # elements of a constant that numpy computes during capture
 
 _TAKES_TENSORS = frozenset(
@@ -294,7 +295,7 @@ def _handler(name: str) -> Callable:
 
     def add(fn: Callable) -> Callable:
         def method(*args: Any, **kwargs: Any) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError(_NOT_FOLLOWED)
 
         method.__name__, method.__qualname__, method.__module__ = name, f"Array.{name}", __name__
         PYTHON_FUNCTIONS[(__name__, f"Array.{name}")] = fn
@@ -509,7 +510,7 @@ def _method(name: str) -> types.FunctionType:
         )
 
     def method(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError(_NOT_FOLLOWED)
 
     method.__name__, method.__qualname__, method.__module__ = name, f"Array.{name}", __name__
     PYTHON_FUNCTIONS[(__name__, f"Array.{name}")] = run

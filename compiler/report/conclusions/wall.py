@@ -164,9 +164,8 @@ def split_compiled(r: Any) -> None:
             rest.file, rest.line = lines.file, lines.line
     else:
         rest = s.WallPart("rest", "Python, guards and launches", left)
-    wall.parts = sorted(
-        [*parts, *known, *([rest] if left > _ROUNDING * wall.seconds else [])], key=lambda p: -p.seconds
-    )
+    told = [*parts, *known, *([rest] if left > _ROUNDING * wall.seconds else [])]
+    wall.parts = sorted(told, key=lambda p: (is_joined(p), -p.seconds))
 
 
 def graph_calls(r: Any) -> dict[int, int]:
@@ -184,17 +183,19 @@ def graph_calls(r: Any) -> dict[int, int]:
 
 
 def _kernel_parts(r: Any) -> list[s.WallPart]:
-    """Seconds of the run in each kernel, and in each of torch's own that plans call."""
-    out: list[s.WallPart] = []
+    """Seconds of the run in each kernel, and in each of torch's own that plans call. Kernels of one name and line are one
+    row: each version of a function has its own."""
+    kernels: dict[tuple, s.WallPart] = {}
     calls = graph_calls(r)
     library: dict[str, s.WallPart] = {}
     for i, k in enumerate(r.kernels):
         n = calls.get(k.graph, 0)
         if k.seconds is not None and n:
             file, line = k.lines[0] if k.lines else ("", None)
-            out.append(
-                s.WallPart("kernels", k.name, k.seconds * k.launches * n, k.launches * n, file, line, f"kernels/{i}")
-            )
+            at = (k.name, file, line)
+            row = kernels.setdefault(at, s.WallPart("kernels", k.name, 0.0, 0, file, line, f"kernels/{i}"))
+            row.seconds += k.seconds * k.launches * n
+            row.count = (row.count or 0) + k.launches * n
     for x in r.externs:
         n = calls.get(x.graph, 0)
         if x.seconds is not None and n:
@@ -202,4 +203,4 @@ def _kernel_parts(r: Any) -> list[s.WallPart]:
             row = library.setdefault(x.op, s.WallPart("library", x.op, 0.0, 0, file, line, "speed"))
             row.seconds += x.seconds * n
             row.count = (row.count or 0) + x.count * n
-    return [*out, *library.values()]
+    return [*kernels.values(), *library.values()]

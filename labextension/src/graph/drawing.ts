@@ -290,7 +290,13 @@ export class GraphDrawing {
     const hit = this.found?.has(box);
     c.strokeStyle = selected || hit ? theme.accent : theme.border;
     c.lineWidth = selected ? 2.5 : hit ? 2 : 1;
+    const gone = item.kind === 'leaf' ? item.node.gone : undefined;
+    if (gone) {
+      c.strokeStyle = selected ? theme.accent : gone.now ? theme.error : theme.muted;
+      c.setLineDash([4, 3]);
+    }
     c.stroke();
+    c.setLineDash([]);
     if (this.scale < 0.22) {
       c.globalAlpha = 1;
       return;

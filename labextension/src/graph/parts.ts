@@ -73,11 +73,12 @@ export function placeNodes(nodes: GraphNode[]): Placing {
   // Nodes in the order of the graph; an update's after what all updates share, one parameter after the other; a source
   // before its first reader.
   const rank = (n: GraphNode) => (updates && partOf(n) === 'optimizer' && !isSource(n) ? updates.rank[n.index] : -1);
-  const inner = nodes.filter(n => !isSource(n));
+  const at = (n: GraphNode) => n.gone?.after ?? n.index;
+  const inner = nodes.filter(n => !isSource(n)).sort((a, b) => at(a) - at(b) || a.index - b.index);
   const first = inner.findIndex(n => rank(n) >= 0);
   const head = first < 0 ? inner : inner.slice(0, first);
   const tail = first < 0 ? [] : inner.slice(first);
-  const steps = tail.filter(n => rank(n) >= 0).sort((a, b) => rank(a) - rank(b) || a.index - b.index);
+  const steps = tail.filter(n => rank(n) >= 0).sort((a, b) => rank(a) - rank(b) || at(a) - at(b) || a.index - b.index);
   const sorted = [...head, ...steps, ...tail.filter(n => rank(n) < 0)];
   const order: number[] = [];
   const taken = new Uint8Array(nodes.length);

@@ -2,7 +2,7 @@
 
 import { append, clear, h } from '../dom';
 import { count, plural, seconds } from '../format';
-import { GraphPass } from '../schema';
+import { GraphNode, GraphPass } from '../schema';
 import { diffLines } from '../views/fix';
 import { t, words } from '../texts';
 
@@ -14,10 +14,54 @@ const POINTS: { [point: string]: string } = words({
 /** The names of nodes in lines of text: `mul_3 = aten.mul.Tensor(...)`. */
 const named = (lines: string[]) => lines.map(line => line.split(' = ', 1)[0]);
 
-/** `onPass`: the nodes that the chosen pass has made, and those that only later ones make; null: none is chosen any more. */
+/**
+ * The nodes that are there when pass number `at` begins and not in the end, as far as the passes tell: those that it takes
+ * away, and those that later ones do. They follow `nodes`.
+ */
+export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number): GraphNode[] {
+  const known = new Map(nodes.map(n => [n.name, n]));
+  const later = new Set<string>();
+  const out: GraphNode[] = [];
+  passes.slice(at).forEach((p, i) => {
+    if (p.point !== 'decomposed') {
+      return;
+    }
+    for (const line of p.removed) {
+      const [name, text] = [line.split(' = ', 1)[0], line.slice(line.indexOf(' = ') + 3)];
+      if (name === line || known.has(name) || later.has(name)) {
+        continue;
+      }
+      const [op, args] = [text.split('(', 1)[0], text.slice(text.indexOf('(') + 1, -1)];
+      const inputs = [...new Set(args.match(/[A-Za-z_]\w*/g) ?? [])].flatMap(word => known.get(word) ?? []);
+      const beside = inputs[inputs.length - 1];
+      const node: GraphNode = {
+        index: nodes.length + out.length,
+        name,
+        op,
+        inputs: inputs.map(n => n.index),
+        args,
+        shape: null,
+        dtype: '',
+        file: beside?.file ?? '',
+        line: beside?.line ?? null,
+        module: inputs.find(n => n.module)?.module ?? '',
+        kernel: null,
+        gone: { now: i === 0, after: Math.max(0, ...inputs.map(n => n.gone?.after ?? n.index)) }
+      };
+      known.set(name, node);
+      out.push(node);
+    }
+    if (i > 0) {
+      named(p.added).forEach(name => later.add(name));
+    }
+  });
+  return out;
+}
+
+/** `onPass`: number of the chosen pass, the nodes that it has made, and those that only later ones make; null: none is chosen any more. */
 export function passesElement(
   passes: GraphPass[] | undefined,
-  onPass: (made: Set<string> | null, later: Set<string>) => void
+  onPass: (at: number, made: Set<string> | null, later: Set<string>) => void
 ): HTMLElement | null {
   if (!passes?.length) {
     return null;
@@ -67,7 +111,7 @@ export function passesElement(
         .filter(name => !before.has(name))
         .forEach(name => later.add(name));
     }
-    onPass(p.point === 'decomposed' ? new Set(named(p.added)) : new Set(), later);
+    onPass(at, p.point === 'decomposed' ? new Set(named(p.added)) : new Set(), later);
   };
   slider.oninput = () => {
     show();
@@ -76,9 +120,16 @@ export function passesElement(
   show();
   return h(
     'details.tc-passes',
-    { ontoggle: (event: Event) => ((event.target as HTMLDetailsElement).open ? tell() : onPass(null, new Set())) },
+    { ontoggle: (event: Event) => ((event.target as HTMLDetailsElement).open ? tell() : onPass(0, null, new Set())) },
     h('summary', null, t('What the graph passes changed ({0} of {1} did)', changed.length, passes.length)),
     slider,
+    h(
+      'p.tc-muted',
+      null,
+      t(
+        'In the graph: dashed what this pass takes away or a later one does, outlined what it makes, faded what comes later.'
+      )
+    ),
     out
   );
 }

@@ -7,7 +7,7 @@ import { GraphNode } from '../schema';
 import { kernelColour, onThemeChange } from '../theme';
 import { VirtualList } from '../virtual';
 import { compare, offer, Other, others } from './compare';
-import { passesElement } from './passes';
+import { passesElement, removedNodes } from './passes';
 import { GraphCanvas } from './canvas';
 import { Box, Layout, layout } from './layout';
 import { measure } from './shapes';
@@ -18,6 +18,8 @@ import { hostOf } from '../host';
 import { question } from '../views/controls';
 import { t, words } from '../texts';
 
+/** Of the nodes that a pass takes away so many are brought to sight. */
+const MOST_OPENED = 8;
 const MINIMAP_FROM = 200;
 
 export interface GraphState {
@@ -197,7 +199,7 @@ export class GraphView {
     clear(this.toolbar);
     clear(this.passes);
     append(this.passes, [
-      passesElement(model.report.graphs[state.graph]?.passes, (made, later) => this.atPass(made, later))
+      passesElement(model.report.graphs[state.graph]?.passes, (at, made, later) => this.atPass(at, made, later))
     ]);
     const graphs = model.report.graphs;
     if (graphs.length > 1) {
@@ -304,8 +306,23 @@ export class GraphView {
     this.canvas.highlight(only.length ? new Set(this.boxesOf(only)) : null);
   }
 
-  /** A pass was chosen: what it made is marked, and what later passes make is not there yet. */
-  private atPass(made: Set<string> | null, later: Set<string>): void {
+  /** A pass was chosen: what it takes away is there, what it made is marked, and what later passes make is faded. */
+  private atPass(at: number, made: Set<string> | null, later: Set<string>): void {
+    const { model, state } = this;
+    const nodes = model.graphNodes(state.graph, state.level);
+    const passes = model.report.graphs[state.graph]?.passes ?? [];
+    const gone = made && state.level === 'lowered' ? removedNodes(nodes, passes, at) : [];
+    if (gone.length || this.nodes.length !== nodes.length) {
+      this.nodes = [...nodes, ...gone];
+      this.tree = buildTree(this.nodes);
+      this.chosen = this.chosen.filter(n => !n.gone);
+      this.arrange(true);
+      this.list.resize(this.nodes.length);
+      gone
+        .filter(n => n.gone!.now)
+        .slice(0, MOST_OPENED)
+        .forEach(n => this.openTo(n));
+    }
     this.canvas.fade(later.size ? new Set(this.boxesOf(this.nodes.filter(n => later.has(n.name)))) : null);
     this.canvas.highlight(made?.size ? new Set(this.boxesOf(this.nodes.filter(n => made.has(n.name)))) : null);
   }
@@ -407,7 +424,14 @@ export class GraphView {
       this.chosen.map(n => n.index),
       true
     );
-    this.model.selectNode(this.state.graph, node, this);
+    this.tell(node);
+  }
+
+  /** The other views follow; they know nothing of what a pass took away. */
+  private tell(node: GraphNode): void {
+    if (!node.gone) {
+      this.model.selectNode(this.state.graph, node, this);
+    }
   }
 
   /** Whether the graph that is shown is that one, or put together of it. */
@@ -492,7 +516,7 @@ export class GraphView {
     this.chosen = [node];
     this.canvas.select(this.boxesOf([node]), true);
     this.showDetails();
-    this.model.selectNode(this.state.graph, node, this);
+    this.tell(node);
   }
 
   // ---------------------------------------------------------------------------------------------- details, table
@@ -607,7 +631,7 @@ export class GraphView {
     const { report } = this.model;
     const graph = report.graphs[this.state.graph];
     if (!this.chosen.length) {
-      const operations = this.nodes.filter(n => !['input', 'parameter', 'output'].includes(n.op));
+      const operations = this.nodes.filter(n => !n.gone && !['input', 'parameter', 'output'].includes(n.op));
       const outside = operations.filter(n => n.kernel === null).length;
       this.details.append(
         h('h4', null, graph?.name ?? t('no graph')),
@@ -644,12 +668,12 @@ export class GraphView {
       this.offerValues();
       return;
     }
-    if (this.chosen.length === 2) {
+    if (this.chosen.length === 2 && !this.chosen.some(n => n.gone)) {
       const [a, b] = this.chosen;
       this.details.append(whyElement(report, a.home?.graph ?? this.state.graph, a, b, this.element));
       return;
     }
-    if (this.chosen.length > 2) {
+    if (this.chosen.length > 1) {
       this.details.append(
         h('h4', null, plural(this.chosen.length, 'operation')),
         h(

@@ -3,8 +3,9 @@
 import { append, button, clear, empty, h } from '../dom';
 import { frameWords, plural, tensorType } from '../format';
 import { Language } from '../highlight';
+import { hostOf } from '../host';
 import { heatOf, Listing, marksByLine, SUFFIX } from '../listing';
-import { GraphNode, Kernel } from '../schema';
+import { GraphNode, Kernel, Report } from '../schema';
 import { mainGraph, Place } from '../selection';
 import { kernelColour } from '../theme';
 import { VirtualList } from '../virtual';
@@ -47,7 +48,7 @@ export function codeView({ model, memory }: ViewContext): View {
     ],
     frame: known[known.length - 1] ?? -1,
     entry: 0,
-    kernel: model.place.kernel ?? report.graphs[mainGraph(model)]?.kernels[0] ?? 0,
+    kernel: model.place.kernel ?? firstWithText(report, report.graphs[mainGraph(model)]?.kernels ?? []),
     graph: model.place.graph ?? report.kernels[model.place.kernel ?? -1]?.graph ?? mainGraph(model)
   });
   const bodies = new Map<Name, HTMLElement>();
@@ -359,6 +360,36 @@ export function codeView({ model, memory }: ViewContext): View {
     }
   };
 
+  /** A text was left out of what is saved: whoever compiled it has it still. */
+  const asked = new Set<number>();
+  const fetch = () => {
+    const i = state.kernel;
+    const k = report.kernels[i];
+    const host = !k || k.source || asked.has(i) ? null : hostOf(columns);
+    if (!host) {
+      return;
+    }
+    asked.add(i);
+    host.ask('text', { report: report.id, kernel: i }).then(
+      answer => {
+        Object.assign(k, answer);
+        if (state.kernel === i) {
+          buildKernel();
+          follow(model.place, null);
+        }
+      },
+      () => undefined // (the pane says already that the text was left out)
+    );
+  };
+
+  const buildKernel = () => {
+    build('loop IR');
+    build('kernel');
+    if (panes.has('assembly')) {
+      build('assembly');
+    }
+  };
+
   const follow = (p: Place, origin: unknown) => {
     if (p.graph !== undefined && p.graph !== null && p.graph !== state.graph) {
       state.graph = p.graph;
@@ -366,11 +397,8 @@ export function codeView({ model, memory }: ViewContext): View {
     }
     if (p.kernel !== undefined && p.kernel !== null && p.kernel !== state.kernel && report.kernels[p.kernel]) {
       state.kernel = p.kernel;
-      build('loop IR');
-      build('kernel');
-      if (panes.has('assembly')) {
-        build('assembly');
-      }
+      buildKernel();
+      fetch();
     }
     cell?.highlight(p.line && model.isHere(p.file) ? [p.line] : [], origin !== 'cell');
     if (bytecode && p.line) {
@@ -433,7 +461,12 @@ export function codeView({ model, memory }: ViewContext): View {
   shape();
   follow(model.place, null);
   const stop = model.onSelect(follow);
-  return { element: h('div', null, toggles, columns), dispose: stop };
+  return { element: h('div', null, toggles, columns), dispose: stop, shown: fetch };
+}
+
+/** The first of these kernels whose text was kept. */
+function firstWithText(report: Report, kernels: number[]): number {
+  return kernels.find(i => report.kernels[i]?.source) ?? kernels[0] ?? 0;
 }
 
 /**

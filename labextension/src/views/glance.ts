@@ -1,7 +1,7 @@
 /** What a reader of a report asks first, each with its answer in a few words and the way to the rest. */
 
 import { Child, h, prose, section } from '../dom';
-import { bytes, frameWords, place, plural, seconds } from '../format';
+import { bytes, changed, frameWords, place, plural, seconds } from '../format';
 import { heatOf } from '../listing';
 import { NumericError, PartitionValue, Report } from '../schema';
 import { Model } from '../selection';
@@ -203,14 +203,13 @@ function again(report: Report): Row | null {
   if (!first) {
     return null;
   }
-  const what = first.detail && !first.source.endsWith(first.detail) ? `${first.source}.${first.detail}` : first.source;
   const name = frameWords(first.frame_name);
   const more = report.recompiles.length - 1;
   return {
     question: t('Why did it compile again?'),
     answer: [
       ...prose(first.at_call ? t('call {0} of `{1}`: ', first.at_call, name) : t('`{0}`: ', name)),
-      ...prose(t('`{0}` changed from ', what || first.kind)),
+      ...prose(t('`{0}` changed from ', changed(first))),
       ...prose(first.expected.includes('`') ? first.expected : `\`${first.expected}\``),
       t(' to '),
       ...prose(first.got.includes('`') ? first.got : `\`${first.got}\``),

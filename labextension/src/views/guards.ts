@@ -1,7 +1,7 @@
 /** When was what compiled, which guard failed and why, and what every entry relies on. */
 
 import { append, Child, clear, Column, empty, h, prose, section, table } from '../dom';
-import { count, frameWords, place, plural, seconds } from '../format';
+import { changed, count, frameWords, place, plural, seconds } from '../format';
 import { GuardRow, Recompile, Report, TimelineEvent } from '../schema';
 import { forecastForm } from './forecast';
 import { View, ViewContext } from './view';
@@ -30,7 +30,9 @@ const KIND_WORDS: { [kind: string]: string } = words({
   LACKS: 'that a name is not there',
   FUNCTION: 'code of functions',
   CODE: 'code of functions',
-  PREDICATE: 'relations of sizes'
+  PREDICATE: 'relations of sizes',
+  FLOAT: 'numbers that may vary',
+  INT_SYMBOL: 'whole numbers that may vary'
 });
 const CLASS_NAMES: { [name: string]: string } = words({ watched: 'watched', checked: 'checked', once: 'once' });
 const EVENT_WORDS: { [name: string]: string } = words({
@@ -158,14 +160,13 @@ function value(text: string): Child {
 }
 
 function recompileCard(r: Recompile, here: string, act: () => void): HTMLElement {
-  const what = r.detail && !r.source.endsWith(r.detail) ? `${r.source}.${r.detail}`.replace('.[', '[') : r.source;
   return h(
     isBenign(r) ? 'article.tc-card.tc-card-quiet' : 'article.tc-card',
     { tabindex: -1 },
     h(
       'h4',
       null,
-      h('code', null, what || r.kind),
+      h('code', null, changed(r)),
       t(' changed '),
       h(
         'span.tc-muted',

@@ -35,6 +35,7 @@ const COLOURS: { [kind: string]: string } = {
 const KINDS = ['kernels', 'library', 'compiled', 'torch', 'python', 'data', 'waiting', 'starved', 'compiling', 'rest'];
 const ROWS = 8;
 /** What stands for several small parts, or for what has no name in the program. */
+const IMPORTING = 'importing modules';
 const JOINED = /^(\d+ others?|importing modules|loading data)$/;
 
 export interface Where {
@@ -56,9 +57,10 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
     value: wall.parts.filter(p => p.kind === kind).reduce((sum, p) => sum + p.seconds, 0)
   }));
   // What the next run does not pay, and what others took, would make all else look like nothing.
-  const own = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved').reduce((s, p) => s + p.seconds, 0);
+  const isOwn = (p: WallPart) => p.kind !== 'compiling' && p.kind !== 'starved' && p.name !== IMPORTING;
+  const own = wall.parts.filter(isOwn).reduce((s, p) => s + p.seconds, 0);
   const share = (p: WallPart) =>
-    p.seconds / own >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / own)) : t('< 1 %');
+    !isOwn(p) ? '' : p.seconds / own >= 0.005 ? t('{0} %', Math.round((100 * p.seconds) / own)) : t('< 1 %');
   const rows = wall.parts.filter(p => p.kind !== 'compiling' && p.kind !== 'starved' && p.kind !== 'rest');
   const names = rows.length
     ? table<WallPart>(
@@ -73,7 +75,7 @@ export function whereView(report: Report, go: (ref: string) => void): Where | nu
           { title: t('kind of time'), cell: p => KIND_WORDS[p.kind] ?? p.kind },
           { title: t('time'), number: true, cell: p => seconds(p.seconds) },
           {
-            title: own < 0.98 * wall.seconds ? t('share, without compiling') : t('share'),
+            title: own < 0.98 * wall.seconds ? t('share of the program’s own time') : t('share'),
             number: true,
             cell: share
           },

@@ -1,0 +1,58 @@
+"""What capture says in names of its own, in the words of whoever wrote the program."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..cell_source import runs_often
+
+__all__ = ["NO_NAME", "is_setup", "name_sizes", "users_words"]
+
+NO_NAME = "an intermediate value"
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+
+def users_words(text: str, line: str) -> str:
+    """A text in the user's names. A loop's body gets its item as `__value`, outlined as a function: its name stands in
+    the loop's `line`. What follows a break gets what lay on the stack as `__stack_0`: it has no name."""
+    if "__" not in text:
+        return text
+    if "__value" in text:
+        found = re.match(r"\s*(?:async\s+)?for\s+([\w, ]+?)\s+in\b", line)
+        text = re.sub(r"__value_*", found.group(1) if found else "item", text)
+    text = re.sub(r"`__stack_\d+_*\.?((?<=\.)[^`]+|\[[^`]*)`", rf"`\1` of {NO_NAME}", text)
+    return re.sub(r"(?:the tensor )?`?__stack_\d+_*`?", NO_NAME, text)
+
+
+def name_sizes(r: Any) -> None:
+    """Relations of sizes that made a recompile, in the names of what the symbols are of: `i % 64 != 0`, not `s0 % ...`.
+    A symbol that is one thing in one graph of the function and another in the next keeps its name."""
+    for frame in {c.frame for c in r.recompiles if c.kind == "PREDICATE" and not c.source}:
+        of: dict[str, set[str]] = {}
+        for y in (y for g in r.graphs if g.frame == frame for y in g.symbols):
+            of.setdefault(y.name, set()).add(y.source)
+        names = {name: min(sources) for name, sources in of.items() if len(sources) == 1 and min(sources)}
+        if not names:
+            continue
+        symbol = re.compile(r"\b(" + "|".join(names) + r")\b")
+        for row in [*r.recompiles, *r.timeline]:
+            if row.frame == frame and getattr(row, "kind", "") in ("PREDICATE", "recompile"):
+                for field in ("detail", "expected", "got", "text"):
+                    if hasattr(row, field):
+                        setattr(row, field, symbol.sub(lambda m: names[m[1]], getattr(row, field)))
+
+
+def is_setup(b: Any) -> bool:
+    """A break in what a cell's top level does once: it imports a module, defines a class, makes an object, seeds a
+    generator, or prints. After a first break an `__init__` is a frame of its own. Comprehensions count as the line that
+    they stand in."""
+    named = [str(c[0]).rpartition(".")[2] for c in b.call_chain]
+    inside = [n for n in named if n not in _COMPREHENSIONS]
+    seeds = b.reason.endswith("generator is seeded.")
+    return (
+        (b.kind in ("class_definition", "import") or seeds or b.kind == "print" and not runs_often(b.file, b.line))
+        and inside == ["<module>"]
+        or inside[:1] == ["__init__"]
+        or inside[:2] == ["<module>", "__init__"]
+    )
