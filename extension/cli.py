@@ -78,8 +78,11 @@ def _report(file: str, output: str | None, number: int | None) -> int:
     try:
         with open(file, encoding="utf-8") as f:
             data = json.load(f)
-    except (OSError, ValueError) as e:
+    except OSError as e:
         print(f"report: {file} cannot be read: {e}", file=sys.stderr)
+        return 1
+    except ValueError:
+        print(f"report: {file} is no saved report (.json) and no notebook (.ipynb)", file=sys.stderr)
         return 1
     found = [data]
     if isinstance(data, dict) and "cells" in data:

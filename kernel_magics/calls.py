@@ -13,7 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any, Collection, Sequence
 
 from ..compiler.frontend.entry_calls import PLAIN_REST, EntryCall, GraphCall
-from ..compiler.base.labels import frame_words
+from ..compiler.base.labels import frame_line, frame_words
 from .cell import VALUE
 
 __all__ = ["worth_timing", "as_called", "read_before_written"]
@@ -63,6 +63,7 @@ def _merged(parts: list[EntryCall], calls: Sequence[EntryCall], report: Any) -> 
     return replace(
         latest,
         name=frame_words(first.name),
+        line=None if first.line is None else frame_line(first.name, first.line),
         args=args,
         kwargs=kwargs,
         safe=not effects,

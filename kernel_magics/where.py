@@ -29,6 +29,7 @@ from .sampling import Sample, Samples
 __all__ = ["looks"]
 
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_MAGICS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 _CALLS_OPERATOR = os.path.join(_TORCH, "_ops.py")
 _OWN = os.path.join(os.path.dirname(os.path.abspath(events.__file__)), "")
 _FRONT = os.path.join(_OWN, "frontend", "")
@@ -106,12 +107,16 @@ def seen_at(row: Sample) -> Seen:
     file, line = _users(row.stack, files)
     if any(f.progress for f in files):
         return Seen("compiling", "showing how far it is")
+    if row.stack[0][0].co_filename.startswith(_MAGICS):
+        return Seen("compiling", "beginning and ending the run")
     if any(f.data for f in files[:40]):
         return Seen("data", "loading data", file, line)
     if any(f.front for f in itertools.takewhile(lambda f: not (f.users or f.entry), files)):
         return Seen("compiling", "looking for what to compile", file, line)
     entry = next((i for i, f in enumerate(files) if f.entry), None)
-    if entry is not None and all(f.ours or c.co_filename == _CALLS_OPERATOR for f, (c, _) in zip(files[:entry], row.stack)):
+    if entry is not None and all(
+        f.ours or c.co_filename == _CALLS_OPERATOR for f, (c, _) in zip(files[:entry], row.stack)
+    ):
         return Seen("compiled", "compiled calls", file, line)
     importing, importer = _importer(files)
     first = importer or next((f for f in files if not f.standard), files[0])

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["seconds", "seconds_range", "size", "ratio", "count", "plural", "interval", "against", "differs"]
+__all__ = [
+    "against",
+    "count",
+    "differs",
+    "interval",
+    "per_cent",
+    "plural",
+    "ratio",
+    "scientific",
+    "seconds",
+    "seconds_range",
+    "size",
+]
 
 
 def seconds(x: float | None) -> str:
@@ -74,6 +86,11 @@ def against(value: float, lo: float, hi: float, what: str) -> str:
     way = "faster" if value >= 1 else "slower"
     figure = interval(value, lo, hi) if value >= 1 else interval(1 / value, 1 / hi, 1 / lo)
     return f"{way} than {what} ({figure})" if hi > _UNCLEAR * lo else f"{figure} {way} than {what}"
+
+
+def per_cent(share: float) -> str:
+    """`12 %`, `< 1 %`."""
+    return f"{100 * share:.0f} %" if share >= 0.005 or share <= 0 else "< 1 %"
 
 
 def scientific(x: float | None) -> str:

@@ -10,7 +10,17 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Any, Callable
 
-__all__ = ["cell_name", "frame_line", "frame_words", "is_loop", "stage_name", "users_name", "label", "set_cell_labels", "cell_number"]
+__all__ = [
+    "cell_name",
+    "cell_number",
+    "frame_line",
+    "frame_words",
+    "is_loop",
+    "label",
+    "set_cell_labels",
+    "stage_name",
+    "users_name",
+]
 
 # Installed by the notebook package: file name of a cell -> its execution count, or None.
 _cells: Callable[[str], int | None] | None = None

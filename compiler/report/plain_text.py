@@ -7,7 +7,7 @@ from typing import Any
 
 from . import schema as s
 from ..base.labels import frame_words, stage_name
-from ..base.figures import against, count, interval, plural, ratio, scientific, seconds, seconds_range, size
+from ..base.figures import against, count, interval, per_cent, plural, ratio, scientific, seconds, seconds_range, size
 from .conclusions.wall import by_kind
 from .ranks.ranks_text import ranks_lines
 
@@ -65,7 +65,7 @@ def render(r: Any) -> str:
     """Everything, section by section; empty sections are left out."""
     out = [r.summary.line or f"tcompile report: {r.title}"]
     for title, lines in (
-        ("What would make it faster", _answers(r)),
+        ("What would make it faster" if any(a.gain or a.action for a in r.answers) else "In short", _answers(r)),
         ("Ranks", ranks_lines(r.ranks, table)),
         ("Where the time went", _wall(r)),
         ("Findings", _findings(r)),
@@ -132,12 +132,12 @@ def _wall(r: Any) -> list[str]:
     w = r.wall
     if not w.seconds:
         return []
-    rows = [[words, seconds(t), f"{100 * t / w.seconds:.0f} %", bar(t / w.seconds)] for _, words, t in by_kind(w)]
+    rows = [[words, seconds(t), per_cent(t / w.seconds), bar(t / w.seconds)] for _, words, t in by_kind(w)]
     parts = [
         [
             "  " + p.name,
             seconds(p.seconds),
-            f"{100 * p.seconds / w.seconds:.0f} %",
+            per_cent(p.seconds / w.seconds),
             (f"{count(p.count)}×  " if p.count else "") + (f"{p.file}:{p.line}" if p.line else ""),
         ]
         for p in w.parts[:12]
@@ -181,7 +181,7 @@ def _speed(sp: s.Speedups) -> list[str]:
                 )
         out += ["  " + line for line in table(rows, right=(1,))]
         for x in c.speedups:
-            out.append(f"    {x.engine} is {against(x.ratio, x.lo, x.hi, x.over)}")
+            out.append(f"    {x.engine}: {against(x.ratio, x.lo, x.hi, x.over)}")
         if c.break_even_calls is not None:
             out.append(f"    pays off after {plural(c.break_even_calls, 'call')}")
         elif c.break_even_reason:
@@ -207,7 +207,7 @@ def _stages(stages: list[s.Stage]) -> list[str]:
 def _breaks(r: Any) -> list[str]:
     out = []
     for b in r.graph_breaks:
-        out.append(f"  {b.file}:{b.line}{f' in {b.function}' if b.function else ''}: {b.reason}")
+        out.append(f"  {b.file}:{b.line}{f' in {frame_words(b.function)}' if b.function else ''}: {b.reason}")
         if b.code:
             out.append(f"      {b.code.strip()}")
             if b.col is not None and b.end_col is not None and b.end_line in (None, b.line):

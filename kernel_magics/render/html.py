@@ -16,7 +16,7 @@ from ...compiler.base.quoting import html_text
 from ...compiler.report import schema as s
 from ...compiler.report.finish import SYMBOLS
 from ...compiler.base.labels import frame_words, stage_name
-from ...compiler.base.figures import against, count, plural, scientific, seconds, seconds_range, size
+from ...compiler.base.figures import against, count, per_cent, plural, scientific, seconds, seconds_range, size
 from ...compiler.report.plain_text import gain_words
 from ...compiler.report.conclusions.wall import by_kind
 from . import svg
@@ -221,12 +221,12 @@ def _wall(r: Any) -> str:
     if not w.seconds:
         return ""
     kinds = by_kind(w)
-    rows = [[words, seconds(t), f"{100 * t / w.seconds:.0f} %", "", ""] for _, words, t in kinds]
+    rows = [[words, seconds(t), per_cent(t / w.seconds), "", ""] for _, words, t in kinds]
     rows += [
         [
             Raw(f"&nbsp;&nbsp;{code(p.name)}"),
             seconds(p.seconds),
-            f"{100 * p.seconds / w.seconds:.0f} %",
+            per_cent(p.seconds / w.seconds),
             f"{count(p.count)}×" if p.count else "",
             _where(p.file, p.line) if p.file else "",
         ]
@@ -327,6 +327,8 @@ def _marks_note(r: Any) -> str:
 
 def _speed_note(sp: s.Speedups) -> str:
     x = sp.over("eager")
+    if x is None and any(c.measured == "graphs" for c in sp.calls):
+        return "of graphs alone"
     return f"{against(x.ratio, x.lo, x.hi, 'eager')}, 95 % interval" if x else "not measured"
 
 
@@ -435,7 +437,7 @@ def _where(file: str, line: int | None) -> str:
 def _breaks(r: Any) -> str:
     out = []
     for b in r.graph_breaks:
-        chain = " → ".join(f"{c.function} ({_where(c.file, c.line)})" for c in b.call_chain)
+        chain = " → ".join(f"{frame_words(c.function)} ({_where(c.file, c.line)})" for c in b.call_chain)
         marked = ""
         if b.code:
             text = b.code.encode(errors="surrogatepass")
@@ -450,10 +452,10 @@ def _breaks(r: Any) -> str:
                 marked = f"<pre>{html_text(b.code)}</pre>"
         out.append(
             f"<div>{sign('▲', svg.MARK_COLOURS['break'])}"
-            f" {esc(_where(b.file, b.line))}{esc(f' in {b.function}') if b.function else ''}:"
+            f" {esc(_where(b.file, b.line))}{esc(f' in {frame_words(b.function)}') if b.function else ''}:"
             f" {esc(b.reason)}</div>{marked}"
             + (f'<div class="act">→ {esc(b.remedy)}</div>' if b.remedy else "")
-            + (f'<div class="act">{dim(chain)}</div>' if chain else "")
+            + (f'<div class="act">{dim(chain)}</div>' if len(b.call_chain) > 1 else "")
         )
     return "".join(out)
 

@@ -136,7 +136,12 @@ test('what passes take away stands beside what it reads, until the pass that tak
     ['between', true, [1], 1],
     ['old', true, [3], 1]
   ]);
-  assert.deepEqual(removedNodes(nodes, [pass(['x = aten.mul(n0)'], [], 'recorded')], 0), []);
+  const recorded = [pass(['x = aten.mul(n0)', 'nowhere = aten.full(2)'], [], 'recorded'), ...passes];
+  assert.deepEqual(
+    removedNodes(nodes, recorded, 0).map(n => n.name),
+    ['x']
+  );
+  assert.ok(removedNodes(nodes, recorded, 1).every(n => n.name !== 'x'));
   const tree = buildTree([...nodes, ...removedNodes(nodes, passes, 0)]);
   assert.deepEqual(
     tree.groups.map(g => g.path),

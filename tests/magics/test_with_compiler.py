@@ -236,9 +236,7 @@ def test_a_cell_with_a_loop_that_breaks_runs_again_with_its_names_put_back(shell
 def test_a_loop_around_a_loop_that_breaks_is_not_run_again_for_its_time(shell):
     """What a turn of the inner loop does, the outer one does, too, though its own entry says nothing of it."""
     run(shell, "import torch, random\nx = torch.ones(8)\nseen = []\nrandom.seed(1)")
-    turn = (
-        "        y = x.flip(-1) if random.random() < 0.5 else x\n        seen.append(float((y.sin() * 2).sum()))\n"
-    )
+    turn = "        y = x.flip(-1) if random.random() < 0.5 else x\n        seen.append(float((y.sin() * 2).sum()))\n"
     loops = f"for epoch in range(2):\n    for i in range(4):\n{turn}"
     run(shell, f"%%tcompile -o r time=200ms\n{loops}")
     assert len(shell.user_ns["seen"]) == 8

@@ -13,7 +13,7 @@ from typing import Any
 from .. import schema as s
 from ...base.labels import frame_words
 from ...base.figures import differs, plural, seconds
-from .host_time import HostTime, host_time
+from .host_time import BETWEEN, HostTime, host_time
 from .waits import recompile_seconds
 from .wall import IMPORTING, graph_calls, is_joined
 
@@ -294,7 +294,8 @@ def _beside_kernels(r: Any, t: HostTime) -> s.Answer:
     what = "launches and other work of the host" if gpu else "work around its kernels"
     most = f", most of it {t.most} ({seconds(t.most_seconds)})" if t.most_seconds >= t.host / 2 else ""
     text = f"{_per_cent(t.share)} of a call of {frame_words(t.call)} ({seconds(t.seconds)}) is {what}{most}"
-    remedy: dict[str, Any] = {} if gpu else {"action": _MORE_WORK}
+    # Python of the program's own may take as long for each row of a larger batch
+    remedy: dict[str, Any] = {} if gpu or t.most == BETWEEN else {"action": _MORE_WORK}
     if _may_replay(r):
         remedy = _REPLAY
     return s.Answer(text, ref="profile", line=t.line, **_at_most(_bound(t.seconds, t.host), **remedy))

@@ -12,10 +12,11 @@ from typing import Any
 
 from .. import schema as s
 
-__all__ = ["HostTime", "host_time"]
+__all__ = ["BETWEEN", "HostTime", "host_time"]
 
+BETWEEN = "Python between"
 _STEPS = ("kernel", "library")
-_AROUND = {"guards": "guards", "python": "Python between", "plan": "the plan itself", "memory": "the plan itself"}
+_AROUND = {"guards": "guards", "python": BETWEEN, "plan": "the plan itself", "memory": "the plan itself"}
 
 
 @dataclass(frozen=True)

@@ -183,8 +183,8 @@ def graph_calls(r: Any) -> dict[int, int]:
 
 
 def _kernel_parts(r: Any) -> list[s.WallPart]:
-    """Seconds of the run in each kernel, and in each of torch's own that plans call. Kernels of one name and line are one
-    row: each version of a function has its own."""
+    """Seconds of the run in each kernel, and in each of torch's own that plans call. Kernels of one name and line are
+    one row: each version of a function has its own."""
     kernels: dict[tuple, s.WallPart] = {}
     calls = graph_calls(r)
     library: dict[str, s.WallPart] = {}

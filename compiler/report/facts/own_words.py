@@ -40,7 +40,11 @@ def name_sizes(r: Any) -> None:
             if row.frame == frame and getattr(row, "kind", "") in ("PREDICATE", "recompile"):
                 for field in ("detail", "expected", "got", "text"):
                     if hasattr(row, field):
-                        setattr(row, field, symbol.sub(lambda m: names[m[1]], getattr(row, field)))
+                        setattr(row, field, _exchanged(getattr(row, field), symbol, names))
+
+
+def _exchanged(text: str, symbol: re.Pattern, names: dict[str, str]) -> str:
+    return symbol.sub(lambda m: names[m[1]], text)
 
 
 def is_setup(b: Any) -> bool:

@@ -23,8 +23,8 @@ export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number
   const later = new Set<string>();
   const out: GraphNode[] = [];
   passes.slice(at).forEach((p, i) => {
-    if (p.point !== 'decomposed') {
-      return;
+    if (p.point !== passes[at].point) {
+      return; // (before and after decomposition names may mean other things)
     }
     for (const line of p.removed) {
       const [name, text] = [line.split(' = ', 1)[0], line.slice(line.indexOf(' = ') + 3)];
@@ -34,6 +34,9 @@ export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number
       const [op, args] = [text.split('(', 1)[0], text.slice(text.indexOf('(') + 1, -1)];
       const inputs = [...new Set(args.match(/[A-Za-z_]\w*/g) ?? [])].flatMap(word => known.get(word) ?? []);
       const beside = inputs[inputs.length - 1];
+      if (!beside) {
+        continue; // no place is known for it
+      }
       const node: GraphNode = {
         index: nodes.length + out.length,
         name,
@@ -42,8 +45,8 @@ export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number
         args,
         shape: null,
         dtype: '',
-        file: beside?.file ?? '',
-        line: beside?.line ?? null,
+        file: beside.file,
+        line: beside.line,
         module: inputs.find(n => n.module)?.module ?? '',
         kernel: null,
         gone: { now: i === 0, after: Math.max(0, ...inputs.map(n => n.gone?.after ?? n.index)) }

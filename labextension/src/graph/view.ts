@@ -323,7 +323,9 @@ export class GraphView {
         .slice(0, MOST_OPENED)
         .forEach(n => this.openTo(n));
     }
-    this.canvas.fade(later.size ? new Set(this.boxesOf(this.nodes.filter(n => later.has(n.name)))) : null);
+    const there = new Set(this.boxesOf(this.nodes.filter(n => !later.has(n.name)))); // a group fades as a whole
+    const faded = this.boxesOf(this.nodes.filter(n => later.has(n.name))).filter(b => !there.has(b));
+    this.canvas.fade(faded.length ? new Set(faded) : null);
     this.canvas.highlight(made?.size ? new Set(this.boxesOf(this.nodes.filter(n => made.has(n.name)))) : null);
   }
 

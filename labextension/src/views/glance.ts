@@ -278,7 +278,7 @@ function apart(report: Report): Row | null {
               h('code', null, refusal[0]),
               t(' and '),
               h('code', null, refusal[1]),
-              `: ${refusal[2]}; `,
+              `: ${refusal[2].replace(/^(\w+?)(_\d+)? is a library call \(\1\)$/, '$1$2 is a library call')}; `,
               t('choose any two in the graph')
             ]
           : t('{0}: choose two operations in the graph', plural(report.kernels.length, 'kernel')),

@@ -111,7 +111,8 @@ function timeFigure(report: Report): HTMLElement {
     return section(
       t('Time of the graphs of {0} alone, without the code around them', graphs.name),
       engineBars(graphs.engines, graphs.speedups),
-      h('p.tc-muted', null, report.speedups.reason)
+      h('p.tc-muted', null, report.speedups.reason),
+      report.speedups.note ? h('p.tc-muted', null, report.speedups.note) : null
     );
   }
   if (!call) {

@@ -33,11 +33,22 @@ const TICKS = 5;
 
 export function ranksView({ model }: ViewContext): View {
   const ranks = model.report.ranks!;
+  const failed = ranks.rows.filter(ending);
   const more = ranks.rows.reduce((n, r) => n + r.more, 0);
   return {
     element: h(
       'div',
       null,
+      failed.length
+        ? section(
+            t('Ranks that did not finish'),
+            h(
+              'ul.tc-list',
+              null,
+              failed.map(r => h('li', null, h('strong', null, t('rank {0}', r.rank)), ` ${ending(r)}`))
+            )
+          )
+        : null,
       section(
         t('Who waits for whom'),
         ranks.waits.length
@@ -146,6 +157,11 @@ function legend(): HTMLElement {
   );
 }
 
+/** How a rank ended, where it did not as it should. */
+function ending(r: RankRow): string {
+  return [STATUS[r.status] ?? r.status, r.error].filter(Boolean).join(': ');
+}
+
 function rankTable(rows: RankRow[]): HTMLElement {
   const number = (title: string, cell: (r: RankRow) => string) => ({ title, cell, number: true });
   const columns = [
@@ -160,8 +176,7 @@ function rankTable(rows: RankRow[]): HTMLElement {
     number(t('graphs'), r => count(r.graphs)),
     number(t('breaks'), r => count(r.breaks)),
     number(t('recompiles'), r => count(r.recompiles)),
-    number(t('peak memory'), r => bytes(r.peak_bytes)),
-    { title: '', cell: (r: RankRow) => [STATUS[r.status] ?? r.status, r.error].filter(Boolean).join(': ') }
+    number(t('peak memory'), r => bytes(r.peak_bytes))
   ];
   return table(columns, rows, { label: t('Each rank') });
 }
