@@ -92,6 +92,7 @@ export async function renderReport(
   const nothing: Rendered = { go: () => undefined, select: () => undefined, dispose: () => undefined };
   const id = `tc-${serial++}`;
   host.classList.add('tc-report');
+  host.addEventListener('keydown', keepKeys);
   try {
     const report = await decodeReport(json);
     return wanted() ? draw(host, new Model(report), json, id, options) : nothing;
@@ -108,6 +109,14 @@ export async function renderReport(
       )
     );
     return { ...nothing, dispose: () => clear(host) };
+  }
+}
+
+/** A key that a slider or a list takes is no command of the notebook around it: there arrows move from cell to cell. */
+function keepKeys(event: KeyboardEvent): void {
+  const control = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+  if (control && !event.ctrlKey && !event.metaKey && !event.altKey && !event.shiftKey) {
+    event.stopPropagation();
   }
 }
 

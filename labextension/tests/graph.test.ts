@@ -142,6 +142,23 @@ test('what passes take away stands beside what it reads, until the pass that tak
     ['x']
   );
   assert.ok(removedNodes(nodes, recorded, 1).every(n => n.name !== 'x'));
+  // what reads no node of a module stands where it was read
+  const inOptimizer = [
+    node(0, 'input', [], ''),
+    node(1, 'aten.add', [0], 'net'),
+    node(2, 'aten.mul', [1], 'optimizer')
+  ];
+  const rate = pass(
+    ['minus = aten.neg(n0)', 'wide = aten.to(minus)', 'n2 = aten.mul(n1, wide)'],
+    ['n2 = aten.mul(n1, 1)']
+  );
+  assert.deepEqual(
+    removedNodes(inOptimizer, [rate], 0).map(n => [n.module, n.gone!.after]),
+    [
+      ['optimizer', 1.5],
+      ['optimizer', 1.5]
+    ]
+  );
   const tree = buildTree([...nodes, ...removedNodes(nodes, passes, 0)]);
   assert.deepEqual(
     tree.groups.map(g => g.path),

@@ -188,6 +188,10 @@ def test_bytecode_beside_the_code(running: Lab) -> None:
     report.locator(".tc-tab:has-text('graph')").click()
     report.locator(".tc-passes summary").click()
     assert "operation" in report.locator(".tc-passes").inner_text()
+    slider = report.locator(".tc-passes input")
+    slider.press("Home")
+    slider.press("ArrowRight")  # not the notebook's: it would open a heading
+    assert slider.input_value() == "1"
     running.shot("lab-passes", report)
     running.check()
 

@@ -56,11 +56,14 @@ def training_step(layers: int, update: int) -> CompileReport:
             "seconds": 1e-3,
             "before": 9,
             "after": 9,
-            "removed": [],
+            "removed": removed,
             "added": [line],
             "more": 0,
         }
-        for name, line in (("cse", "relu_0 = aten.relu.default(mm_0)"), ("fold", "relu_1 = aten.relu.default(mm_1)"))
+        for name, line, removed in (
+            ("cse", "relu_0 = aten.relu.default(mm_0)", []),
+            ("fold", "relu_1 = aten.relu.default(mm_1)", ["gone_by_fold = aten.neg.default(mm_1)"]),
+        )
     ]
     return CompileReport.from_json(json.dumps(report))
 
@@ -113,6 +116,16 @@ def test_scrubbing_through_the_passes_and_comparing(browser: Any, tmp_path: Path
         slider.press("ArrowRight")
         assert slider.get_attribute("aria-valuetext") == "fold"
         assert "relu_1 = aten.relu" in page.locator(".tc-passes").inner_text()
+        page.locator(".tc-search input").fill("gone_by_fold")  # it is there until the pass that takes it away
+        assert page.locator(".tc-search").inner_text() == "1 match"
+        slider.press("End")
+        page.locator(".tc-search input").fill("gone_by_fold")
+        page.locator(".tc-search input").press("Enter")
+        assert "1 of 1" in page.locator(".tc-search").inner_text()
+        page.locator(".tc-passes summary").click()
+        page.locator(".tc-search input").fill("gone_by_fol")
+        assert page.locator(".tc-search").inner_text() == "0 matches"
+        page.locator(".tc-search input").fill("")
         page.locator(".tc-compare").select_option(label=page.locator(".tc-compare option").nth(1).inner_text())
         words = page.locator(".tc-graph-details").inner_text()
         assert "Against graph_1" in words and "only here" in words and "mm" in words

@@ -40,7 +40,7 @@ def test_ranks_beside_each_other(browser: Any, tmp_path: Path) -> None:
         words = panel.inner_text()
         assert "Rank 0 was 400 ms ahead of rank 1 at 1 collective" in words and "a remark" in words
         assert "mm(%0, %1)" in words and "ends here" in words and "and 2 further graphs of it" in words
-        assert "raised: ValueError: <b>bad</b>" in words
+        assert words.index("rank 1 raised: ValueError: <b>bad</b>") < words.index("Rank 0 was 400 ms ahead")
         assert (
             panel.locator(".tc-ranks rect").count() == 6
             and panel.locator(".tc-ranks rect.tc-rank-waiting").count() == 1

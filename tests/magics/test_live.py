@@ -125,6 +125,9 @@ def test_controls_of_a_report(real) -> None:
     assert values and all(not v["nan"] for v in values)
     accesses = comm.ask("memory", report=report, graph=0)["ok"]["accesses"]
     assert accesses and {a["how"] for a in accesses} == {"proved"}
+    texts = comm.ask("text", report=report, kernel=0)["ok"]
+    assert texts["source"] == session.last.kernels[0].source and texts["ir"]
+    assert "kernels" in comm.ask("text", report=report, kernel=99)["error"]
 
 
 def test_a_cells_top_level_runs_again_and_its_names_are_put_back(real) -> None:

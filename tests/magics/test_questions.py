@@ -18,7 +18,7 @@ GOOD: list[dict[str, Any]] = [
     {"ask": "try", "settings": {"mode": "max-autotune", "disable_fusion": True, "force_fuse": "sum_1:mul_2, exp:sum_1"}},
     {"ask": "sweep", "call": "f", "argument": 0, "dim": -1, "sizes": [1, 2, 3], "dynamic": None},
     {"ask": "forecast", "function": 0, "given": {"x": {"shape": [1, 2], "dtype": "float32"}, "k": "4"}},
-    {"ask": "check"}, {"ask": "page"}, {"ask": "reproducer", "what": "kernels/0"}, {"ask": "controls"}, {"ask": "on", "line": "mode=max-autotune"}, {"ask": "on"}, {"ask": "off"},
+    {"ask": "check"}, {"ask": "text", "kernel": 3}, {"ask": "page"}, {"ask": "reproducer", "what": "kernels/0"}, {"ask": "controls"}, {"ask": "on", "line": "mode=max-autotune"}, {"ask": "on"}, {"ask": "off"},
 ]  # fmt: skip
 
 

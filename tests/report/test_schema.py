@@ -206,6 +206,10 @@ def test_size_limit_names_what_it_left_out(limit):
         r.kernels[77].seconds, r.kernels[3].seconds = 9.0, 1.0
         kept = [k.name for k in CompileReport.from_json(r.to_json(limit)).kernels if k.source]
         assert 4 <= len(kept) <= 24 and "k77" in kept
+        again = dataclasses.replace(r.kernels[77], name="again", seconds=1e-9)  # another version's kernel of one text
+        r.kernels.append(again)
+        assert CompileReport.from_json(r.to_json(limit)).kernels[-1].source == again.source
+        r.kernels.pop()
     assert q.summary == r.summary and r.kernels[0].source == noise[0] and len(r.guards) == 3000 and not r.omitted
 
 

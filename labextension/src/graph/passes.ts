@@ -14,12 +14,33 @@ const POINTS: { [point: string]: string } = words({
 /** The names of nodes in lines of text: `mul_3 = aten.mul.Tensor(...)`. */
 const named = (lines: string[]) => lines.map(line => line.split(' = ', 1)[0]);
 
+const wordsOf = (text: string): string[] => text.match(/[A-Za-z_]\w*/g) ?? [];
+const DEEPEST = 6;
+
+function firstOf<X, Y>(items: X[], make: (item: X) => Y | undefined): Y | undefined {
+  for (const item of items) {
+    const made = make(item);
+    if (made !== undefined) {
+      return made;
+    }
+  }
+  return undefined;
+}
+
 /**
  * The nodes that are there when pass number `at` begins and not in the end, as far as the passes tell: those that it takes
  * away, and those that later ones do. They follow `nodes`.
  */
 export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number): GraphNode[] {
   const known = new Map(nodes.map(n => [n.name, n]));
+  const last = new Map(known);
+  /** The node of the graph that the pass has kept from reading this one, at first or second hand. */
+  const reader = (name: string, lines: string[], depth = 0): GraphNode | undefined =>
+    firstOf(lines, line => {
+      const [other, text] = line.split(' = ', 2);
+      const reads = depth < DEEPEST && text !== undefined && wordsOf(text).includes(name);
+      return reads ? (last.get(other) ?? reader(other, lines, depth + 1)) : undefined;
+    });
   const later = new Set<string>();
   const out: GraphNode[] = [];
   passes.slice(at).forEach((p, i) => {
@@ -32,7 +53,7 @@ export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number
         continue;
       }
       const [op, args] = [text.split('(', 1)[0], text.slice(text.indexOf('(') + 1, -1)];
-      const inputs = [...new Set(args.match(/[A-Za-z_]\w*/g) ?? [])].flatMap(word => known.get(word) ?? []);
+      const inputs = [...new Set(wordsOf(args))].flatMap(word => known.get(word) ?? []);
       const beside = inputs[inputs.length - 1];
       if (!beside) {
         continue; // no place is known for it
@@ -51,6 +72,11 @@ export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number
         kernel: null,
         gone: { now: i === 0, after: Math.max(0, ...inputs.map(n => n.gone?.after ?? n.index)) }
       };
+      const into = node.module ? undefined : reader(name, p.removed);
+      if (into) {
+        node.module = into.module;
+        node.gone!.after = Math.max(node.gone!.after, into.index - 0.5);
+      }
       known.set(name, node);
       out.push(node);
     }
