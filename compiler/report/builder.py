@@ -605,9 +605,12 @@ class ReportBuilder:
             self.r.frames.append(row_with(f, entries=[], captures=0, seconds=0.0, **again))
         frame, number = self._frame_of[key], len(self.r.entries)
         breaks = []
-        for b in (old.graph_breaks[i] for i in e.breaks):
-            breaks.append(len(self.r.graph_breaks))
-            self.r.graph_breaks.append(row_with(again_named(b), frame=frame, entry=number))
+        known_breaks = {(b.kind, b.file, b.line, b.col): i for i, b in enumerate(self.r.graph_breaks)}
+        for b in (again_named(old.graph_breaks[i]) for i in e.breaks):  # several entries may end at one place
+            at = known_breaks.setdefault((b.kind, b.file, b.line, b.col), len(self.r.graph_breaks))
+            breaks.append(at)
+            if at == len(self.r.graph_breaks):
+                self.r.graph_breaks.append(row_with(b, frame=frame, entry=number))
         graph = None
         if e.graph is not None:
             g = again_named(old.graphs[e.graph])

@@ -245,6 +245,16 @@ def test_a_loop_around_a_loop_that_breaks_is_not_run_again_for_its_time(shell):
     assert len(shell.user_ns["seen"]) == 16
 
 
+def test_a_break_of_several_entries_is_one_in_a_later_run(shell):
+    run(shell, "import torch, random\nx = torch.ones(8)")
+    cell = "%%tcompile -o r time=off\nfor i in range(8):\n    y = x.flip(-1) if random.random() < 0.5 else x\n    z = y.sin() * i"
+    counts = []
+    for _ in range(2):
+        run(shell, cell)
+        counts.append([(b.kind, b.line) for b in shell.user_ns["r"].graph_breaks])
+    assert counts[1] and len(counts[1]) == len(set(counts[1])) and set(counts[1]) <= set(counts[0])
+
+
 def test_a_hook_is_registered_once(shell):
     run(shell, "import torch\nx = torch.ones(300, requires_grad=True)\nseen = []")
     run(

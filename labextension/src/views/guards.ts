@@ -95,7 +95,13 @@ export function guardsView(context: ViewContext): View {
     ),
     section(
       cards.length ? t('Recompiled {0}', plural(report.summary.recompiles || cards.length, 'time')) : t('Recompiles'),
-      cards.length ? cards : empty(t('None: each function was compiled once, and its guards have held since.'))
+      cards.length
+        ? cards
+        : empty(
+            report.frames.some(f => f.entries.length > 1)
+              ? t('None in this run: for each call there was an entry whose guards held.')
+              : t('None: each function was compiled once, and its guards have held since.')
+          )
     ),
     forecast.element,
     section(t('What the entries rely on'), costs(report), parts.element)
