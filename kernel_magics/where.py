@@ -38,7 +38,7 @@ _PROGRESS = tuple(os.path.join(_PACKAGE, "kernel_magics", name) for name in ("pr
 _NO_USERS = ("<tcompile", "<eval_with", _PACKAGE)
 _STANDARD = tuple({"<frozen", *(os.path.join(sysconfig.get_path(p), "") for p in ("stdlib", "platstdlib"))})
 _DATA = (os.path.join(_TORCH, "utils", "data", ""), f"{os.sep}datasets{os.sep}")
-_OUTPUT = os.path.join("ipykernel", "iostream.py")
+_OUTPUT = (os.path.join("ipykernel", "iostream.py"), os.path.join(_TORCH, "_tensor_str.py"))
 _CALLS = ("CALL", "PRECALL")
 _SYMBOLS = {ast.MatMult: "@", ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.Div: "/", ast.Pow: "**"}
 _WITH_THREADS = ("compiled", "compiling")
@@ -80,7 +80,7 @@ class _File(NamedTuple):
     importlib: bool
     progress: bool
     data: bool
-    output: bool  # of what takes a program's output to the notebook
+    output: bool  # of what makes text of tensors, and takes a program's output to the notebook
 
 
 @functools.lru_cache(maxsize=4096)

@@ -316,12 +316,27 @@ def _broken(r: Any) -> list[s.Finding]:
         b = r.graph_breaks[i]
         remedy = _OWN_ERROR if _is_own_error(r, b) else b.remedy
         text, action = _with_action(f"{_places(list(places))}: {b.reason}", remedy)
+        if action and b.kind == "print" and (most := _guards_after(r, b)):
+            text += (
+                f" Elsewhere it takes as long: a change wins the guards of what follows, {seconds(most)} of this run."
+            )
         out.append(s.Finding("info" if b.harmless else "warning", text, action, f"breaks/{i}", b.line, None))
     if len(harmless) > 1:
         first = next(i for i, b in enumerate(r.graph_breaks) if b.harmless)
         text = f"{_places(harmless)} ran as plain Python; the code around them is compiled, and no change is needed"
         out.append(s.Finding("info", text, "", f"breaks/{first}", r.graph_breaks[first].line, None))
     return out
+
+
+def _guards_after(r: Any, b: s.Break) -> float:
+    """What guards took in this run of the function's entries, and of its loops', beside the one that the break ends:
+    they go on after it."""
+    if b.frame is None:
+        return 0.0
+    name = r.frames[b.frame].name
+    frames = [f for f in r.frames if f.name == name or f.name.startswith(f"{name}.<loop at line ")]
+    after = [r.entries[n] for f in frames for n in f.entries if n != b.entry]
+    return sum((e.guard_seconds or 0.0) * max(1, e.hits or 0) for e in after)
 
 
 def _places(names: list[str]) -> str:
