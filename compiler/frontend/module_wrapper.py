@@ -75,7 +75,7 @@ class CompiledCalls:
             or _nn._global_forward_pre_hooks
             or _nn._global_backward_hooks
             or _nn._global_backward_pre_hooks
-            or type(m).__call__ not in (_CALL[0], nn.Module.__call__)
+            or _NAMES_OF_CALL(type(m)) not in (_CALL, _NAMES_OF_CALL(nn.Module))
             or _NAMES_OF_CALL(nn.Module) != _CALL
             and not is_fx_symbolic_tracing()  # (torch exchanges a call to see the modules of who traces: not this one)
         ):

@@ -580,7 +580,8 @@ class Functionalizer:
                 results.append(node)
             return slots[key]
 
-        outputs = [self._output(v, slot) for v in values]
+        counting = self._counting(values)
+        outputs = [self._output(v, slot, counting) for v in values]
         mutations = []
         no_overlap = []
         writes = {}
@@ -637,6 +638,18 @@ class Functionalizer:
     def _copied(self, node: torch.fx.Node, meta: TensorMeta) -> torch.fx.Node:
         return self.call(aten.clone.default, (node,), {}, meta.replace(storage_offset=0, requires_grad=False))
 
+    def _counting(self, values: tuple) -> dict[int, torch.Tensor]:
+        """Of each piece of memory that has results, one by whose version they count its changes. Those of some `x.data`
+        count their own, which entries see to (capture/entry)."""
+        found: dict[int, torch.Tensor] = {}
+        for v in values:
+            if isinstance(v, TraceTensor):
+                memory = self.alias_of(v).memory
+                root = memory.root.tensor if memory.root is not None else None
+                if id(memory) not in found or root is not None and counted_with(v, root):
+                    found[id(memory)] = v
+        return found
+
     def _changes(self, memory: _Memory, t: Any) -> int:
         """How often autograd counts a tensor as changed. It doesn't count what is written through `x.data`."""
         return t._version if isinstance(t, TraceTensor) and not t.is_inference() else memory.version
@@ -644,14 +657,16 @@ class Functionalizer:
     def _equal(self, a: Any, b: Any) -> bool:
         return self._holds(eq(as_expr(a), as_expr(b)))
 
-    def _output(self, v: Any, slot: Any) -> GraphOutput:
+    def _output(self, v: Any, slot: Any, counting: dict[int, torch.Tensor]) -> GraphOutput:
         if isinstance(v, NewValue):
             root = next(a.memory.root for a in self.aliases.values() if a.memory.input == v.input)
             return GraphOutput("buffer", slot(root), root.meta.replace(storage_offset=0, requires_grad=True))
         if isinstance(v, torch.Tensor):
             a = self.alias_of(v)
             meta = tensor_meta(v)
-            memory, changes = a.memory, self._changes(a.memory, v)
+            memory = a.memory
+            same = not isinstance(v, TraceTensor) or counted_with(v, counting[id(memory)])
+            changes = self._changes(memory, v) if same else 0
             if a.parent is None:
                 if memory.input is not None:
                     same_object = a.tensor is v or id(v) in self.aliases and self.aliases[id(v)].tensor is v

@@ -2,6 +2,7 @@
 inputs and for what the call makes.
 """
 
+import numpy
 import pytest
 import torch
 import tcompile
@@ -400,4 +401,118 @@ def test_what_numpy_writes_is_not_counted(f, backend):
         out = out if isinstance(out, tuple) else (out,)
         y.backward()
         seen.append([(t._version, t.tolist()) if isinstance(t, torch.Tensor) else t for t in (x, *out, w.grad)])
+    assert seen[0] == seen[1]
+
+
+class Marked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, marks):
+        x.add_(1)
+        ctx.mark_dirty(*[x] * marks)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3, None
+
+
+class MarkedInVain(Marked):
+    @staticmethod
+    def forward(ctx, x, marked):
+        ctx.mark_dirty(x if marked else 5)
+        return x * 2
+
+
+def marked(x):
+    y = x * 1
+    result = Marked.apply(y, 2)
+    return result, y, y._version
+
+
+def a_marked_input(x):
+    Marked.apply(x, 1)
+    return Marked.apply(x[1:], 1)
+
+
+@pytest.mark.parametrize("f", [marked, a_marked_input])
+@pytest.mark.parametrize("mode", ["plain", "gradients", "no_grad"])
+@pytest.mark.parametrize("backend", ["tcompile", "eager"])
+def test_each_mark_of_mark_dirty_counts(f, mode, backend):
+    seen = []
+    for g in (f, tcompile.compile(f, backend=backend, fullgraph=True)):
+        x = torch.tensor([1.0, 2.0, 3.0], requires_grad=mode != "plain")
+        y = x if mode == "plain" else x * 1
+        with torch.set_grad_enabled(mode != "no_grad"):
+            results = g(y)
+        results = results if isinstance(results, tuple) else (results,)
+        seen.append([(y._version, y.tolist(), y.requires_grad)])
+        for t in results:
+            seen[-1].append((t._version, t.requires_grad, t.tolist()) if isinstance(t, torch.Tensor) else t)
+        if mode == "gradients":
+            results[0].sum().backward()
+            seen[-1].append(x.grad.tolist())
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_mark_dirty_refuses(marked):
+    def f(x):
+        return MarkedInVain.apply(x * 1, marked)
+
+    for g in (f, tcompile.compile(f, backend="eager")):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="not returned as output" if marked else "argument 0 is of type int"):
+                g(torch.ones(3))
+
+
+def beside_its_data(x):
+    y = x * 1
+    first, second = y.data, y.data
+    part = first[1:]
+    part.add_(1)
+    y.mul_(2)
+    return part, y, first, second, y.detach()
+
+
+def data_of_an_input(x):
+    data = x.data
+    data.mul_(2)
+    return data, x.data, data[1:]
+
+
+@pytest.mark.parametrize("f", [beside_its_data, data_of_an_input])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("backend", ["tcompile", "eager"])
+def test_what_data_gives_counts_by_itself(f, grad, backend):
+    """Results of both kinds had one counter, or those of an input's data had none."""
+    seen = []
+    for g in (f, tcompile.compile(f, backend=backend, fullgraph=True)):
+        x = torch.tensor([1.0, 2.0, 3.0], requires_grad=grad)
+        results = g(x)
+        kinds = [(t._version, t._is_view(), t.requires_grad, t.tolist()) for t in results]
+        counts = []
+        for t in results:
+            with torch.no_grad():
+                t.add_(1)
+            counts.append([u._version for u in (x, *results)])
+        seen.append((kinds, counts, x.tolist()))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("backend", ["tcompile", "eager"])
+def test_tensors_of_arrays(backend):
+    def f(array):
+        t = torch.from_numpy(array)
+        t.add_(1)
+        part = t[1:]
+        part.mul_(2)
+        other = torch.as_tensor(array)
+        return t, part, other, torch.from_numpy(array + 1).add_(1)
+
+    seen = []
+    for g in (f, tcompile.compile(f, backend=backend, fullgraph=True)):
+        array = numpy.ones(3, dtype=numpy.float32)
+        results = g(array)
+        array[0] = 9
+        seen.append([(t._version, t._is_view(), t.tolist()) for t in results])
     assert seen[0] == seen[1]

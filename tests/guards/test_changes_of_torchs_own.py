@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from typing import Any, Callable
 
 import pytest
@@ -292,23 +294,31 @@ def test_what_says_how_torch_is_set(name: str, grad: bool, monkeypatch: pytest.M
             assert expected.tolist() == got.tolist() and expected.requires_grad == got.requires_grad
 
 
+class OwnLinear(torch.nn.Linear):
+    pass
+
+
 @pytest.mark.parametrize("name", ["__call__", "_call_impl"])
-def test_what_a_call_of_a_module_goes_through(name):
+@pytest.mark.parametrize("where", ["Module", "class", "inner module", "module"])
+def test_what_a_call_of_a_module_goes_through(name, where):
     """A compiled module's own call went on with torch's."""
-    m = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    m = torch.nn.Sequential(OwnLinear(2, 2), torch.nn.ReLU())
     whole, inside = tcompile.compile(m, backend="eager"), tcompile.compile(lambda x: m(x) + 1, backend="eager")
-    x, original = torch.ones(1, 2), vars(torch.nn.Module)[name]
+    inner = tcompile.compile(m[0], backend="eager")
+    holder = {"Module": torch.nn.Module, "class": OwnLinear, "inner module": m[0], "module": m}[where]
+    x, original = torch.ones(1, 2), getattr(torch.nn.Module, name)
 
     def agree():
         want = m(x)
-        torch.testing.assert_close((whole(x), inside(x)), (want, want + 1))
+        torch.testing.assert_close((whole(x), inside(x), inner(x)), (want, want + 1, m[0](x)))
         return want
 
     before = agree()
+    own = () if isinstance(holder, type) else (m,)  # what an instance holds is not bound
     try:
         for exchanged in (lambda s, x: x * 100, lambda s, x: original(s, x * 2)):
-            setattr(torch.nn.Module, name, exchanged)
-            assert not torch.equal(agree(), before)
+            setattr(holder, name, functools.partial(exchanged, holder) if own else exchanged)
+            assert torch.equal(agree(), before) is bool(own and name == "__call__")
     finally:
-        setattr(torch.nn.Module, name, original)
+        setattr(holder, name, original) if holder is torch.nn.Module else delattr(holder, name)
     torch.testing.assert_close(agree(), before)

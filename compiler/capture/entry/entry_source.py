@@ -46,6 +46,17 @@ def _own_setattr(t: type) -> bool:
     return isinstance(setter, types.FunctionType) and setter is not torch.nn.Module.__setattr__
 
 
+def counted_apart(t: torch.Tensor, version: int, view: bool, beside: torch.Tensor | None = None) -> torch.Tensor:
+    """A result of the graph as a tensor of `x.data`, changed so often, or a view of it. `beside`: one of the same."""
+    if beside is not None and beside.dtype is t.dtype:
+        t = beside.as_strided(t.shape, t.stride(), t.storage_offset())
+        return t if view else t.detach()
+    t = t.data
+    if version:
+        torch._C._autograd._unsafe_set_version_counter((t,), (version,))
+    return t.view_as(t) if view else t
+
+
 def _may_raise(step: Source) -> bool:
     return step.kind == "computed" or step.kind == "scalar" and step.key[2]
 
@@ -71,6 +82,7 @@ class EntryWriter:
         self._const_names: dict[int, str] = {}
         self._tracebacks: dict[tuple, types.TracebackType | None] = {}
         self.kept: list[Any] = []
+        self._apart: dict[int, str] = {}  # what `x.data` gave -> a result that counts its changes
         self.returns = False  # whether nothing of the frame is left after this
         self.gone_through: list[tuple[list, Unrebuildable]] = []
         for fn, args, kwargs, value in machine.cached:
@@ -235,23 +247,32 @@ class EntryWriter:
                 f"{self.constant(freed_result)}({self._output(without_history(self.machine, v))},"
                 f" {self.constant(error, 'error')})",
             )
-        way = self._way_out_of_an_input(v)
-        if way:
-            return self.made.get(id(v)) or self.assign(v, f"{self._output(v)}.{way}")
-        return self._output(v)
-
-    def _way_out_of_an_input(self, v: TraceTensor) -> str:
-        """How a result is made that lies in an input's memory and is no view of it to autograd: graphs give views of
-        inputs. (A view of one that requires grad requires it, too, under no_grad as well.)"""
         if v.requires_grad:
-            return ""
-        for t in self.machine.world.tensors.values():
-            if type(t) is TraceTensor and t.tt_storage is v.tt_storage:
-                if not counted_with(v, t):
-                    return "data"
-                if t.requires_grad or not v._is_view():
-                    return "detach()"
-        return ""
+            return self._output(v)
+        data = next((d for d in self.machine.graph.apart if d.tt_storage is v.tt_storage and counted_with(v, d)), None)
+        if data is None and not self._is_no_view_of_an_input(v):
+            return self._output(v)
+        name = self.made.get(id(v))
+        if name is not None:
+            return name
+        if data is None:
+            return self.assign(v, f"{self._output(v)}.detach()")
+        before = self._apart.get(id(data))
+        if v.is_inference():
+            return self.assign(v, f"{self._output(v)}.data")
+        name = self.assign(
+            v, f"{self.constant(counted_apart)}({self._output(v)}, {v._version}, {v._is_view()}, {before})"
+        )
+        self._apart.setdefault(id(data), name)
+        return name
+
+    def _is_no_view_of_an_input(self, v: TraceTensor) -> bool:
+        """Whether a result lies in an input's memory and is no view of it to autograd: graphs give views of inputs. (A
+        view of one that requires grad requires it, too, under no_grad as well.)"""
+        return any(
+            type(t) is TraceTensor and t.tt_storage is v.tt_storage and (t.requires_grad or not v._is_view())
+            for t in self.machine.world.tensors.values()
+        )
 
     def _output(self, v: Any) -> str:
         if type(v) is TraceTensor and v.tt_wrapper is not None:

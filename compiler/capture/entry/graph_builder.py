@@ -117,6 +117,7 @@ class GraphBuilder:
         self.calls = 0  # nodes that compute something
         self.written: set[int] = set()  # ids of the storages that some call writes into
         self.writes: list[int] = []  # the same of each call, in order
+        self.apart: list[TraceTensor] = []  # what `x.data` gave: the version of x says nothing of writes to it
         self.fixed: set[int] = set()  # ids of those that no call may write into from here on
         self.chosen: set[int] = set()  # ids of those that stand for the memory of one of several tensors
         self._names: set[str] = set()

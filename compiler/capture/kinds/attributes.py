@@ -42,7 +42,15 @@ from ..machine.stack_values import ATOMS, IMMUTABLE, MISSING, is_placement, spec
 if TYPE_CHECKING:
     from ..machine.machine import Machine
 
-__all__ = ["get_attribute", "set_attribute", "delete_attribute", "has_attribute", "Access", "TENSORS"]
+__all__ = [
+    "get_attribute",
+    "set_attribute",
+    "delete_attribute",
+    "has_attribute",
+    "guard_own_lacks",
+    "Access",
+    "TENSORS",
+]
 
 _GETATTRIBUTES = (
     object.__getattribute__,
@@ -485,7 +493,7 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
     if isinstance(raw, types.FunctionType):
         return _bind_function(m, obj, t, name, raw, source)
     if source is not None and _instance_dict(obj) is not None and (hasattr(type(raw), "__get__") or _reads_own_code(t)):
-        _guard_own_lacks(m, source, name)
+        guard_own_lacks(m, source, name)
     if isinstance(raw, staticmethod):
         fn = raw.__func__
         return guarded_function(m, t, name, fn) if isinstance(fn, types.FunctionType) else fn
@@ -506,7 +514,7 @@ def _bind(m: Machine, obj: Any, t: type, name: str, raw: Any, source: Any) -> An
     return _value_of_class(m, obj, t, name, raw, source)
 
 
-def _guard_own_lacks(m: Machine, source: Any, name: str) -> None:
+def guard_own_lacks(m: Machine, source: Any, name: str) -> None:
     """Rely on the instance's own dict not to hide what its class has."""
     m.world.guard(S.attr(source, "__dict__"), "LACKS", name, "an attribute of the class")
 
@@ -520,12 +528,12 @@ def _bind_function(m: Machine, obj: Any, t: type, name: str, raw: types.Function
         if _reads_own_code(t):
             _guard_absent(m, obj, t, source, name)
         elif name == "forward" and id(obj) in m.world.originals:  # the compiled module has one of its own
-            _guard_own_lacks(m, source, name)
+            guard_own_lacks(m, source, name)
         elif not name.startswith("__"):
             m.world.guard(S.attr(S.attr(source, name), "__func__"), "WEAK_ID", weakref.ref(raw), "method")
     else:
         if has_dict and not is_trusted_module(defining_class(t, name).__module__ or ""):
-            _guard_own_lacks(m, source, name)  # a function of torch's that the class holds
+            guard_own_lacks(m, source, name)  # a function of torch's that the class holds
         guarded_function(m, t, name, raw)
     return types.MethodType(raw, obj)
 

@@ -84,6 +84,8 @@ def call_module(m: Machine, module: torch.nn.Module, args: list, kwargs: dict) -
             raise Break("unsupported", "the module was compiled by torch.compile already")
         if class_attribute(t, "_call_impl") is not _call_impl or "_call_impl" in module.__dict__:
             return m.call(types.MethodType(call, module), args, kwargs)
+        if (source := m.world.source_of(module)) is not None:
+            attributes.guard_own_lacks(m, source, "_call_impl")
         if _no_hooks(m, module):
             return m.call(m.getattr(module, "forward"), args, kwargs)
         if (hooks := _plain_hooks(m, module)) is not None:

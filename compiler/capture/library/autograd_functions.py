@@ -148,7 +148,26 @@ def _context(m: Machine, needs: tuple) -> CapturedContext:
 def _without_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
     with no_grad(m):
         result = _run_forward(m, cls, ctx := _context(m, needs), args)
+        _count_marks(m, getattr(ctx, "dirty_tensors", ()), result)
     return own_results(m, result, args, getattr(ctx, "dirty_tensors", ()))
+
+
+def _count_marks(m: Machine, dirty: tuple, result: Any) -> None:
+    """Each mark of mark_dirty counts as a change of that tensor."""
+    for i, t in enumerate(dirty):
+        if not isinstance(t, TraceTensor):
+            kind = type(t).__name__
+            message = f"mark_dirty can only accept variables, but argument {i} is of type {kind}"
+            raise Raised(RuntimeError(message))
+        if not t.is_inference():
+            tensor_calls.call_method(m, t, "copy_", [t], {})
+    if not {id(t) for t in dirty} <= set(map(id, result if type(result) is tuple else (result,))):
+        raise Raised(
+            RuntimeError(
+                "Some elements marked as dirty during the forward method were not returned as output. The inputs that"
+                " are modified inplace must all be outputs of the Function."
+            )
+        )
 
 
 def own_results(m: Machine, result: Any, args: tuple, dirty: Iterable[TraceTensor] = ()) -> Any:
@@ -157,11 +176,15 @@ def own_results(m: Machine, result: Any, args: tuple, dirty: Iterable[TraceTenso
     given = {id(a) for a in args}
 
     def fresh(value: Any) -> Any:
-        if isinstance(value, TraceTensor) and id(value) in given and id(value) not in dirty:
-            return tensor_calls.call_method(
-                m, tensor_calls.call_method(m, value, "detach", [], {}), "view_as", [value], {}
-            )
-        return value
+        if (
+            not isinstance(value, TraceTensor)
+            or id(value) not in given
+            or id(value) in dirty
+            and not value.requires_grad
+        ):
+            return value
+        alone = tensor_calls.call_method(m, value, "detach", [], {})
+        return alone if id(value) in dirty else tensor_calls.call_method(m, alone, "view_as", [value], {})
 
     return tuple(fresh(v) for v in result) if type(result) is tuple else fresh(result)
 
@@ -171,6 +194,8 @@ def _with_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
     ctx = _context(m, needs)
     tensors = [a for a in args if isinstance(a, TraceTensor)]
     outer = [graph.arg(t) for t in tensors]
+    counted = tuple(t for t in tensors if not t.is_inference())
+    versions = tuple(t._version for t in counted)
     with open_body(m) as forward:
         for i, t in enumerate(tensors):
             add_parameter(m, forward, t, f"arg{i}")
@@ -203,6 +228,7 @@ def _with_gradient(m: Machine, cls: type, args: tuple, needs: tuple) -> Any:
     del outer
     for i in dirty:
         graph.writes_to(tensors[i])
+    torch._C._autograd._unsafe_set_version_counter(counted, versions)  # (the body is run once more, on these tensors)
     out = iter(record_call(m, call, tensors, inputs))
     final = [next(out) if isinstance(r, TraceTensor) else r for r in results]
     for old, new in zip(results, final):

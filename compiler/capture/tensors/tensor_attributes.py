@@ -51,7 +51,8 @@ def get_attribute(m: Machine, t: TraceTensor, name: str) -> Any:
     if name == "__class__":
         return world.type_of(t)
     if name == "data":  # as detach(), but writes are not counted as changes of the tensor
-        return m.graph.record("call_function", getattr, (t, "data"), {}, m.native(getattr, t, "data"))
+        m.graph.apart.append(m.native(getattr, t, "data"))
+        return m.graph.record("call_function", getattr, (t, "data"), {}, m.graph.apart[-1])
     written = world.pending.get(id(t))
     if written is not None and name in written:
         return written[name]
