@@ -1,4 +1,4 @@
-"""Generators and the exception that is being handled: theirs, and that of who resumes them. What close() gives."""
+"""The exception that is being handled: generators', of who resumes them, of who calls the frame. What close() gives."""
 
 from __future__ import annotations
 
@@ -169,3 +169,63 @@ def test_a_generator_shows_what_generators_have():
         compiled = tcompile.compile(f, backend="eager")
         for _ in range(2):
             assert str(compiled(torch.ones(2))) == str(f(torch.ones(2)))
+
+
+errors = []
+
+
+def asked_for(x):
+    return x * 2, sys.exc_info()[1], sys.exception()
+
+
+def context_of_a_caught_one(x):
+    try:
+        raise ValueError("v")
+    except ValueError as e:
+        return x + 1, e.__context__
+
+
+def kept(x):
+    try:
+        try:
+            raise ValueError("v")
+        except ValueError:
+            raise KeyError("k")
+    except KeyError as e:
+        errors.append(e)
+    return x + 1, errors.pop().__context__
+
+
+def raised_again(x):
+    try:
+        raise  # noqa: PLE0704
+    except RuntimeError as e:
+        return x + 2, e.args
+    except OSError as e:
+        return x * 2, e.args
+
+
+@pytest.mark.parametrize("f", [asked_for, context_of_a_caught_one, kept, raised_again])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_the_caller_handles(f, first):
+    """A frame that was captured outside of handlers said there that nothing is handled, and the other way round."""
+    compiled = tcompile.compile(f, backend="eager")
+
+    def seen(g):
+        result, *rest = g(torch.ones(1))
+        chains = []
+        for e in rest:
+            chain = []
+            while isinstance(e, BaseException):
+                chain.append(repr(e))
+                e = e.__context__
+            chains.append((chain, e))
+        return result.tolist(), chains
+
+    for inside in (first, not first, first):
+        try:
+            if inside:
+                raise OSError("of the caller")
+            assert seen(compiled) == seen(f)
+        except OSError:
+            assert seen(compiled) == seen(f)

@@ -10,6 +10,7 @@ import gc
 import itertools
 import operator
 import pathlib
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -412,9 +413,11 @@ def _exception(w: EntryWriter, v: BaseException) -> str:
         w.line(f"{name}.__cause__ = {w.value(v.__cause__)}")
     if v.__suppress_context__:
         w.line(f"{name}.__suppress_context__ = True")
+    trail = w.machine.trails.get(id(v))
     if v.__context__ is not None:
         w.line(f"{name}.__context__ = {w.value(v.__context__)}")
-    trail = w.machine.trails.get(id(v))
+    elif trail:  # raised where nothing of the frame's own was handled
+        w.line(f"{name}.__context__ = {w.constant(sys.exception)}()")
     if trail:
         w.line(f"{name}.__traceback__ = {w.traceback(trail)}")
     return name

@@ -422,6 +422,8 @@ def _native_data(m: Machine, obj: Any, source: Any, name: str) -> Any:
     """A slot, or an attribute that C code computes."""
     if name == "__traceback__" and source is None and isinstance(obj, BaseException):
         return obj.__traceback__ or traceback_at(m.trails.get(id(obj), ()))
+    if name == "__context__" and source is None and id(obj) in m.trails and obj.__context__ is None:
+        m.rely_on_nothing_handled_outside()
     written = m.world.pending.get(id(obj))
     if written is not None and name in written:
         return written[name]

@@ -400,13 +400,16 @@ def frame_of(m: Machine, depth: int = 0) -> Any:
 
 @function(sys.exc_info)
 def exc_info(m: Machine) -> tuple:
-    exc = m.handling()
+    exc = exception(m)
     return (None, None, None) if exc is None else (type(exc), exc, None)
 
 
 @function(sys.exception)
 def exception(m: Machine) -> Any:
-    return m.handling()
+    exc = m.handling()
+    if exc is None:
+        m.rely_on_nothing_handled_outside()
+    return exc
 
 
 @function(functools.reduce)

@@ -344,6 +344,7 @@ def _exception_of(m: Machine, given: Any, what: str) -> BaseException:
 def raise_varargs(m: Machine, f: Frame, ins: Any) -> None:
     if ins.arg == 0:
         if (handled := m.handling()) is None:
+            m.rely_on_nothing_handled_outside()
             raise Raised(RuntimeError("No active exception to reraise"))
         raise Raised(handled)
     cause = f.stack.pop() if ins.arg == 2 else NULL

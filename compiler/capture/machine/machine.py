@@ -70,6 +70,7 @@ class Machine:
             None  # instruction of the root frame that called the first backward pass, or optimizer's step
         )
         self.frames: list[Frame] = []
+        self.handles_outside = sys.exception() is not None  # who called the frame: in an except clause
         self.handled: BaseException | None = None  # by the innermost generator that runs, or outside of them
         self.handled_outside: list[BaseException | None] = []  # by who resumed the generators that run
         self.stops: dict[int, Any] = {}  # instruction index of the root frame -> reason
@@ -315,6 +316,16 @@ class Machine:
         if self.handled is not None:
             return self.handled
         return next((exc for exc in reversed(self.handled_outside) if exc is not None), None)
+
+    def rely_on_nothing_handled_outside(self) -> None:
+        """The program asks what is handled while none of its own clauses handles anything: its caller may."""
+        if self.handles_outside:
+            raise Break(
+                "c_call",
+                "the program asks for the exception that its caller handles",
+                "hand it over as an argument",
+            )
+        self.world.state("sys.exception", None)
 
     def unwind(self, frame: Frame, ins: Any, exc: BaseException, thrown: bool = False) -> bool:
         """Go to the handler that covers `ins`; False where none does. `thrown`: into a generator, by its throw()."""
