@@ -33,7 +33,10 @@ Rule = Callable[[str, Any], Any]
 
 
 def _refuse(name: str, wanted: str, got: Any) -> AskError:
-    text = ascii(got)
+    try:
+        text = ascii(got)
+    except (RecursionError, ValueError):  # too deep, or a number of thousands of digits
+        text = f"a {type(got).__name__} too large to show"
     return AskError(f"{name} is {wanted}, got {text if len(text) <= 80 else text[:77] + '...'}")
 
 

@@ -13,7 +13,7 @@ import re
 import unicodedata
 from typing import Any
 
-__all__ = ["comment", "identifier", "is_plain_name", "file_name", "well_formed", "html_text", "script_json"]
+__all__ = ["comment", "identifier", "is_plain_name", "file_name", "printed", "well_formed", "html_text", "script_json"]
 
 _LONGEST_COMMENT = 400
 _NOT_IN_NAMES = re.compile(r"[^0-9A-Za-z_]")
@@ -45,6 +45,11 @@ def is_plain_name(name: str) -> bool:
 def file_name(text: Any) -> str:
     """In the file name of compiled code, and in a line of text that names one."""
     return "".join(c if c.isprintable() else "?" for c in str(text))
+
+
+def printed(text: str) -> str:
+    """In text of several lines that is printed: a terminal, and a notebook's text output, obey escape sequences."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 
 def well_formed(text: str) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from . import schema as s
+from ..base.quoting import printed
 from ..base.labels import frame_words, stage_name
 from ..base.figures import against, count, interval, per_cent, plural, ratio, scientific, seconds, seconds_range, size
 from .conclusions.wall import by_kind
@@ -58,7 +59,7 @@ def render_short(r: Any) -> str:
         and not r.raised
     ):
         out.append(f"  timing: {r.speedups.reason}")
-    return "\n".join(out)
+    return printed("\n".join(out))
 
 
 def render(r: Any) -> str:
@@ -91,7 +92,7 @@ def render(r: Any) -> str:
     ):
         if lines:
             out += ["", title, *lines]
-    return "\n".join(out)
+    return printed("\n".join(out))
 
 
 def _previous(r: Any) -> list[str]:

@@ -221,6 +221,7 @@ def test_hostile_names_compile_and_are_reported(name, tmp_path):
         report.save(tmp_path / f"r.{kind}")
     again = CompileReport.from_json((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert again.to_dict() == report.to_dict()
+    assert all(c == "\n" or c.isprintable() for c in str(report))  # a terminal obeys escape sequences
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     plain = elements(page)
     assert not any(

@@ -46,6 +46,17 @@ def test_fields_of_any_other_type_are_refused_in_words(message: dict[str, Any]) 
                 assert type(junk) in (type(None), type(out.get(field)), int, list)
 
 
+def test_what_is_too_large_to_show_is_refused_in_words() -> None:
+    deep: list[Any] = []
+    for _ in range(3000):
+        deep = [deep]
+    for message in GOOD:
+        for field in [k for k in message if k != "ask"]:
+            for junk in (deep, {"a": deep}, 10**6000):
+                with pytest.raises(AskError):
+                    checked({**message, field: junk}, QUESTIONS)
+
+
 @pytest.mark.parametrize(
     "message",
     [
