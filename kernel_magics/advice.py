@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..compiler.report.schema import Finding
+from .tracebacks import text_of
 
 __all__ = ["about_error", "about_cell", "own_magic", "why_nothing"]
 
@@ -20,7 +21,7 @@ _NO_GPU = (
 
 def about_error(e: BaseException) -> list[Finding]:
     """Remedies for errors that have little to do with compiling, but that a notebook meets often."""
-    text = str(e)
+    text = text_of(e)
     if any(words in text for words in _NO_GPU):
         why = "this torch was built without CUDA" if _NO_GPU[0] in text else "torch finds no GPU that it can use here"
         action = 'write device = "cuda" if torch.cuda.is_available() else "cpu", and use device instead of "cuda"'

@@ -35,7 +35,7 @@ from .options import CellOptions, comment_options, parse
 from .precision import autocast
 from .progress import Progress
 from .sampling import Sampler, Samples
-from .tracebacks import own_traceback, render
+from .tracebacks import OwnLines, text_of
 
 __all__ = ["Session"]
 
@@ -201,7 +201,7 @@ class Session:
         cell = self._prepare(first, body)
         if cell is None:
             return None
-        with self._own_lines_only(cell), self._running(cell, spec, first is None, body):
+        with OwnLines(self.shell, cell.name, RUNNERS), self._running(cell, spec, first is None, body):
             value = execute(self.shell, cell, self._runner(spec, body))
         return None if cell.silenced else value
 
@@ -215,7 +215,7 @@ class Session:
         cell = self._prepare(first, body)
         if cell is None:
             return None
-        with self._own_lines_only(cell), self._running(cell, spec, first is None, body):
+        with OwnLines(self.shell, cell.name, RUNNERS), self._running(cell, spec, first is None, body):
             value = await execute_async(self.shell, cell, self.engine.runner(spec.options))
         return None if cell.silenced else value
 
@@ -278,7 +278,7 @@ class Session:
                 yield
             ok = True
         except BaseException as e:
-            builder.r.raised, builder.r.raised_words = type(e).__name__, str(e)
+            builder.r.raised, builder.r.raised_words = type(e).__name__, text_of(e)
             builder.r.notes += about_error(e)
             raise
         finally:
@@ -531,22 +531,6 @@ class Session:
             eager, compiled, spec.repeat, builder.r.title, spec.compare, builder.r.summary.compile_seconds
         )
 
-    @contextlib.contextmanager
-    def _own_lines_only(self, cell: Cell) -> Iterator[None]:
-        """Let the traceback of what is raised begin at the cell's own code, as if IPython had run it."""
-        __tracebackhide__ = True
-        try:
-            yield
-        except BaseException as e:
-            error = e
-
-            def show() -> list[str]:
-                return render(self.shell, error, own_traceback(error.__traceback__, cell.name, RUNNERS))
-
-            with contextlib.suppress(AttributeError, TypeError):  # an exception class with __slots__ shows all frames
-                e._render_traceback_ = show  # type: ignore[attr-defined]
-            raise
-
 
 class _Transformer:
     has_side_effects = True  # a terminal that only asks whether a cell is complete leaves it out
@@ -572,7 +556,7 @@ def _wall(builder: Any, samples: Samples, began: float, ended: float) -> Wall:
 
 def _words(e: BaseException) -> str:
     """An error as one line."""
-    first = next((line.strip() for line in str(e).splitlines() if line.strip()), "")
+    first = next((line.strip() for line in text_of(e).splitlines() if line.strip()), "")
     return f"{type(e).__name__}: {first}" if first else type(e).__name__
 
 

@@ -6,6 +6,7 @@ is for the user and names the user's line: where no user's frame is on the way t
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import CodeType, TracebackType
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from ..compiler.base.labels import cell_name
 from ..compiler.errors import InternalError, TCompileError
 
-__all__ = ["own_traceback", "users_traceback", "render"]
+__all__ = ["own_traceback", "users_traceback", "render", "text_of", "OwnLines"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # The package may be a tree of links (an editable install): frames name files as they were found on sys.path.
@@ -62,6 +63,14 @@ def users_traceback(tb: TracebackType | None) -> TracebackType | None:
     return out
 
 
+def text_of(e: BaseException) -> str:
+    """What an exception says of itself; nothing where that raises."""
+    try:
+        return str(e)
+    except Exception:
+        return ""
+
+
 def _entered(tb: TracebackType | None) -> bool:
     """Whether an entry was running."""
     while tb is not None and not tb.tb_frame.f_code.co_filename.startswith("<tcompile "):
@@ -78,7 +87,7 @@ def render(shell: Any, e: BaseException, tb: TracebackType | None) -> list[str]:
     shown = users_traceback(tb)
     if shown is None and isinstance(e, KeyboardInterrupt):
         where = "in compiled code" if _entered(e.__traceback__) else "while compiling, before the code ran"
-        return [f"KeyboardInterrupt: {str(e) or where}"]
+        return [f"KeyboardInterrupt: {text_of(e) or where}"]
     if shown is None and isinstance(e, TCompileError) and not isinstance(e, InternalError):
         return [f"{type(e).__name__}: {e}"]
     for linked in (e.__cause__, e.__context__):
@@ -87,3 +96,36 @@ def render(shell: Any, e: BaseException, tb: TracebackType | None) -> list[str]:
     lines = shell.InteractiveTB.structured_traceback(type(e), e, shown or tb or e.__traceback__, tb_offset=0)
     # A break function holds only the locals that are still needed: its frame's parameters cannot all be told.
     return [line.replace("***failed resolving arguments***", "…") for line in lines]
+
+
+class OwnLines:
+    """Lets the traceback of what is raised in a with-block begin at the cell's own code, as if IPython had run it."""
+
+    def __init__(self, shell: Any, name: str, runners: tuple[CodeType, ...]):
+        self.shell, self.name, self.runners = shell, name, runners
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, e: BaseException | None, tb: TracebackType | None) -> None:
+        if e is None:
+            return
+        own = own_traceback(tb, self.name, self.runners)
+
+        def show() -> list[str]:
+            return render(self.shell, e, own)
+
+        if isinstance(e, BaseExceptionGroup):
+            _trim(e, own)
+        with contextlib.suppress(AttributeError, TypeError):  # an exception class with __slots__ shows all frames
+            e._render_traceback_ = show  # type: ignore[attr-defined]
+
+
+def _trim(e: BaseException, tb: TracebackType | None) -> None:
+    """Of groups, IPython asks nobody how they are to be shown: their tracebacks themselves are to be without ours."""
+    if isinstance(e, BaseExceptionGroup):
+        e.__traceback__ = users_traceback(tb)
+        for part in e.exceptions:
+            _trim(part, part.__traceback__)
+    elif (own := users_traceback(tb)) is not None:
+        e.__traceback__ = own

@@ -635,3 +635,34 @@ def test_what_yield_from_waits_in_is_the_programs_object():
             Inner.closed = 0
             seen.append(call(X)[1:])
         assert seen[0] == seen[1] == seen[2]
+
+
+asked = []
+
+
+class Says(Exception):
+    def __str__(self):
+        asked.append("str")
+        raise RuntimeError
+
+
+class Argument:
+    def __repr__(self):
+        asked.append("repr")
+        return "argument"
+
+
+@pytest.mark.parametrize("make", [Says, lambda: KeyError(Argument())])
+def test_the_programs_own_words_of_an_error_are_not_asked_for(make):
+    """Capture asked an exception for its words, to say why the graph ends."""
+
+    def raising(x):
+        y = x + 1
+        error = make()
+        error.y = y
+        raise error
+
+    asked.clear()
+    with pytest.raises((Says, KeyError)) as e:
+        tcompile.compile(raising)(X)
+    assert not asked and torch.equal(e.value.y, X + 1)

@@ -367,6 +367,25 @@ def test_a_graph_that_raises_and_is_handled(shell, capsys, line):
     assert shell.user_ns["r"].summary.status == "compiled" and shell.user_ns["r"].frames[0].status == "compiled"
 
 
+def test_an_error_that_cannot_say_itself_is_raised_as_it_is(shell):
+    """The report asked it for its words, and what that raised took its place."""
+    cell = "import torch\nclass Bad(Exception):\n    def __str__(self): raise RuntimeError\ny = torch.ones(2) + 1\nraise Bad"
+    result = shell.run_cell(f"%%tcompile\n{cell}")
+    assert type(result.error_in_exec).__name__ == "Bad" and shell.user_ns["y"].tolist() == [2, 2]
+
+
+def test_groups_of_exceptions_show_the_cells_lines(shell, capsys):
+    """IPython asks no exception how it is shown where one is a group."""
+    cell = (
+        "import torch\ndef f(x): raise KeyError('k')\nx, found = torch.ones(2), []\ntry: f(x + 1)\n"
+        "except KeyError as e: found.append(e)\nraise ExceptionGroup('several', found)"
+    )
+    shell.run_cell(f"%%tcompile\n{cell}")
+    shown = "".join(capsys.readouterr())
+    assert "several (1 sub-exception)" in shown and "KeyError: 'k'" in shown
+    assert "compiler/frontend" not in shown and "<tcompile entry" not in shown and "cell.py" not in shown
+
+
 def test_a_cell_that_raises_shows_its_own_lines_however_often_it_runs(shell, capsys):
     """Plain IPython numbers its cells: the second run is by the code, and the name, of the first."""
     run(shell, "import torch\nx = torch.tensor([-1., 4.])")

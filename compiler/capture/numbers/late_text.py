@@ -7,6 +7,7 @@ which fixes its numbers, or what was given.
 
 from __future__ import annotations
 
+import types
 import re
 from typing import TYPE_CHECKING, Any, Callable, NoReturn, Union
 
@@ -227,4 +228,7 @@ def settle_keys(shadow: Shadow | None) -> None:
 
 def in_words(exc: BaseException) -> str:
     """The class of an exception, and what it says if that is known."""
-    return type(exc).__name__ + ("" if any(type(a) is LateText for a in exc.args) else f": {exc}")
+    plain = all(type(a) in (str, int, float, bool, bytes, type(None)) for a in exc.args)
+    if not plain or isinstance(type(exc).__str__, types.FunctionType):  # the program's to call: it may do things
+        return type(exc).__name__
+    return f"{type(exc).__name__}: {exc}"
