@@ -355,6 +355,7 @@ def _changed(value: Any, parameters: list[str]) -> str:
 # --- functions of torch that capture replaces, by module and name: one that moved would be interpreted, or break,
 # instead
 REPLACED_UNTIL = {("torch.autograd.function", "Function.apply"): "2.14"}  # native since, and found by its descriptor
+REPLACED_SINCE = {("torch.distributions.distribution", "_all_true_or_runtime_assert"): "2.15"}  # newer than these
 
 
 def _replaced() -> dict[tuple[int, str], list[tuple[str, str]]]:
@@ -422,10 +423,11 @@ def test_functions_that_capture_replaces_are_where_it_looks_for_them():
     moved = []
     for places in _replaced().values():
         gone = [until for place in places if (until := REPLACED_UNTIL.get(place)) and VERSION >= _version(until)]
+        gone += [since for place in places if (since := REPLACED_SINCE.get(place)) and VERSION < _version(since)]
         if any(place in _known_functions() for place in places) is bool(gone):
             moved.append(
                 " or ".join(f"{module}: {name}" for module, name in places)
-                + ", which REPLACED_UNTIL says is gone" * bool(gone)
+                + ", which REPLACED_UNTIL or REPLACED_SINCE says is not there" * bool(gone)
             )
     assert not moved, (
         f"torch {torch.__version__} has no Python functions of these names; capture's handlers for them are never called:\n"

@@ -72,6 +72,12 @@ def lazy_property_(m: Machine, fn: Any, descriptor: Any, instance: Any, owner: A
     return value
 
 
+@python_function(("torch.distributions.distribution", "_all_true_or_runtime_assert"))
+def all_true_(m: Machine, valid: Any, error_message: str) -> Any:
+    """torch 2.15's question before a distribution refuses its arguments: the tensor, on which its caller branches."""
+    return m.call(torch.all, [valid])
+
+
 @python_function(("importlib.util", "find_spec"))
 def find_spec_(m: Machine, name: Any, package: Any = None) -> Any:
     """Whether a package is there is asked again by a guard; what is found is a fixed object."""
