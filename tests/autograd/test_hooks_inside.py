@@ -145,6 +145,21 @@ def what_it_reads_changes_before_the_pass(compiled):
 
 
 @program.breaks
+def what_it_reads_is_written_to_by_the_caller(compiled):
+    def f(x, scale):
+        h = x.sin()
+        h.register_hook(lambda g: g * scale)
+        return h.exp().sum()
+
+    f, x, scale = compiled(f), leaf(4), torch.ones(4)
+    for _ in range(2):
+        y = f(x, scale)
+        scale.add_(2)
+        y.backward()
+    return x.grad
+
+
+@program.breaks
 def what_it_reads_is_written_to(compiled):
     def f(x, inside):
         scale = torch.ones(4)

@@ -113,13 +113,13 @@ class Hooks:
                 raise _next(hook)
 
     def check(self, m: Machine, outputs: Sequence[Any]) -> None:
-        """What leaves the captured part has no hook in its history that relies on passes inside, or on what the program
-        changed since."""
+        """What leaves the captured part has no hook in its history that relies on passes inside, on what the program
+        changed since, or on memory that others may write before the pass."""
         if not self.found:
             return
         left = [t for t in outputs if isinstance(t, TraceTensor) and t.requires_grad and not m.passes.has_freed(t)]
         nodes = history(*left) if left else ()
-        seen = {id(t.tt_storage) for t in outputs if isinstance(t, TraceTensor)}
+        seen = {id(t.tt_storage) for t in (*outputs, *m.world.tensors.values()) if isinstance(t, TraceTensor)}
         for hook in self.found:
             if node_of(hook.tensor) in nodes and (
                 hook.way != FIXED or held_by(hook.function) != hook.held or seen & hook.reads()
