@@ -73,6 +73,7 @@ def test_dtypes(dtype):
     x = (torch.arange(60).reshape(3, 20) % 7).to(dtype)
     check(lambda x: x.sum(1), x, n_externs=0)
     check(lambda x: (x.amax(1), x.any(1), x.sum()), x, n_externs=0)
+    check(lambda x: (x.logsumexp(1), x.logsumexp((0, 1), keepdim=True), x[:0].logsumexp(0)), x, n_externs=0)
     if dtype.is_floating_point:
         check(lambda x: (x.mean(1), x.var(1), torch.softmax(x, 1), x.argmax(0)), x, n_externs=0, atol=2e-2, rtol=2e-2)
 

@@ -269,6 +269,8 @@ def _filled(
 
 @decomposition(aten.logsumexp.default)
 def logsumexp(b: Builder, x: Node, dim: Any, keepdim: bool = False) -> Any:
+    if is_int(dtype_of(x)):
+        x = b.cast(x, torch.get_default_dtype())
     d = dtype_of(x)
     if not is_float(d):
         return NotImplemented
