@@ -376,7 +376,8 @@ def reduce_to_source(ctx: Any, gradient: torch.Tensor) -> tuple:
     """_Broadcast.backward: the sum for the source, zeros for the others."""
     gradient = gradient.clone(memory_format=torch.contiguous_format)
     torch.distributed.all_reduce(gradient, group=ctx.group)
-    return None, None, gradient if ctx.src == ctx.global_rank else torch.zeros_like(gradient)
+    rank = ctx.global_rank if hasattr(ctx, "global_rank") else ctx.rank  # (torch before 2.14)
+    return None, None, gradient if ctx.src == rank else torch.zeros_like(gradient)
 
 
 @python_function((_WITH_GRADIENTS, "_AlltoAll.forward"))
