@@ -80,7 +80,7 @@ export interface GraphNode {
   stride?: Shape | null;
   /** Where it is at home, in a graph that was put together of several (graph/joint.ts). */
   home?: { graph: number; index: number };
-  /** Not in the graph any more: the pass that is looked at takes it away, or a later one does; drawn after that node. */
+  /** Not in the graph any more: the pass that is looked at, or a later one, takes it away; drawn after that node. */
   gone?: { now: boolean; after: number };
 }
 

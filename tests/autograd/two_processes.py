@@ -1,4 +1,4 @@
-"""Runs cases in two processes of one group (or more), each case eager and compiled, and prints one line of JSON for each."""
+"""Runs cases in two or more processes of one group, each eager and compiled, and prints a line of JSON for each."""
 
 from __future__ import annotations
 

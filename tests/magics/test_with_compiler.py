@@ -247,7 +247,8 @@ def test_a_loop_around_a_loop_that_breaks_is_not_run_again_for_its_time(shell):
 
 def test_a_break_of_several_entries_is_one_in_a_later_run(shell):
     run(shell, "import torch, random\nx = torch.ones(8)")
-    cell = "%%tcompile -o r time=off\nfor i in range(8):\n    y = x.flip(-1) if random.random() < 0.5 else x\n    z = y.sin() * i"
+    loop = "for i in range(8):\n    y = x.flip(-1) if random.random() < 0.5 else x\n    z = y.sin() * i"
+    cell = f"%%tcompile -o r time=off\n{loop}"
     counts = []
     for _ in range(2):
         run(shell, cell)
@@ -369,7 +370,8 @@ def test_a_graph_that_raises_and_is_handled(shell, capsys, line):
 
 def test_an_error_that_cannot_say_itself_is_raised_as_it_is(shell):
     """The report asked it for its words, and what that raised took its place."""
-    cell = "import torch\nclass Bad(Exception):\n    def __str__(self): raise RuntimeError\ny = torch.ones(2) + 1\nraise Bad"
+    bad = "class Bad(Exception):\n    def __str__(self): raise RuntimeError"
+    cell = f"import torch\n{bad}\ny = torch.ones(2) + 1\nraise Bad"
     result = shell.run_cell(f"%%tcompile\n{cell}")
     assert type(result.error_in_exec).__name__ == "Bad" and shell.user_ns["y"].tolist() == [2, 2]
 

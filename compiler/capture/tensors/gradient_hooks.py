@@ -311,26 +311,33 @@ def _watched(args: tuple) -> int | None:
     return (found[0] if len(found) == 1 else -1) if found and torch.is_grad_enabled() else None
 
 
+def _alone(grad: Any, index: int, size: int) -> tuple:
+    """The gradients of `size` values, of which the one at `index` has one."""
+    return (None,) * index + (grad,) + (None,) * (size - index - 1)
+
+
+def _changed(hooks: Any, module: Any, grads: tuple, rest: tuple, what: str) -> tuple:
+    """The gradients after a module's hooks, each of which may return others."""
+    for user_hook in hooks:
+        changed = user_hook(module, grads, *rest)
+        if changed is not None:
+            if len(changed) != len(grads):
+                raise RuntimeError(f"{what}, got {len(changed)}, but expected {len(grads)}")
+            grads = changed
+    return grads
+
+
 def _input_hook(hook: Any, args: tuple, index: int) -> tuple:
     """What BackwardHook.setup_input_hook does where args[index] alone requires grad."""
     size = len(args)
 
     def of_input(grad: Any) -> Any:
-        grad_outputs = hook.grad_outputs
-        if grad_outputs is None:
+        if hook.grad_outputs is None:
             return None
-        grads = (None,) * index + (grad,) + (None,) * (size - index - 1)
-        for user_hook in hook.user_hooks:
-            changed = user_hook(hook.module, grads, grad_outputs)
-            if changed is not None:
-                if len(changed) != size:
-                    raise RuntimeError(
-                        "Backward hook returned an invalid number of grad_input, "
-                        f"got {len(changed)}, but expected {size}"
-                    )
-                grads = changed
+        what = "Backward hook returned an invalid number of grad_input"
+        changed = _changed(hook.user_hooks, hook.module, _alone(grad, index, size), (hook.grad_outputs,), what)[index]
         hook.grad_outputs = None
-        return None if grads[index] is grad else grads[index]
+        return None if changed is grad else changed
 
     own = args[index].view_as(args[index])
     if hook.user_hooks:
@@ -348,25 +355,14 @@ def _output_hook(hook: Any, result: Any, is_tuple: bool, index: int) -> Any:
     hook.n_outputs = size
     hook.output_tensors_index = [index]
 
-    def packed(grad: Any) -> tuple:
-        return (None,) * index + (grad,) + (None,) * (size - index - 1)
-
     def before(grad: Any) -> Any:
-        grads = packed(grad)
-        for user_hook in hook.user_pre_hooks:
-            changed = user_hook(hook.module, grads)
-            if changed is not None:
-                if len(changed) != size:
-                    raise RuntimeError(
-                        "Backward pre hook returned an invalid number of grad_output, "
-                        f"got {len(changed)}, but expected {size}"
-                    )
-                grads = changed
-        return None if grads[index] is grad else grads[index]
+        what = "Backward pre hook returned an invalid number of grad_output"
+        changed = _changed(hook.user_pre_hooks, hook.module, _alone(grad, index, size), (), what)[index]
+        return None if changed is grad else changed
 
     def of_output(grad: Any) -> None:
         if hook.input_tensors_index is not None:
-            hook.grad_outputs = packed(grad)
+            hook.grad_outputs = _alone(grad, index, size)
             return
         warnings.warn(
             "Full backward hook is firing when gradients are computed with respect to module outputs since no "
@@ -375,7 +371,7 @@ def _output_hook(hook: Any, result: Any, is_tuple: bool, index: int) -> Any:
             stacklevel=5,
         )
         for user_hook in hook.user_hooks:
-            returned = user_hook(hook.module, (None,) * hook.n_inputs, packed(grad))
+            returned = user_hook(hook.module, (None,) * hook.n_inputs, _alone(grad, index, size))
             if returned is not None and not (isinstance(returned, tuple) and all(e is None for e in returned)):
                 raise RuntimeError(
                     "Backward hook for Modules where no input requires gradient should always return None or None "

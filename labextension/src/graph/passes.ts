@@ -28,8 +28,8 @@ function firstOf<X, Y>(items: X[], make: (item: X) => Y | undefined): Y | undefi
 }
 
 /**
- * The nodes that are there when pass number `at` begins and not in the end, as far as the passes tell: those that it takes
- * away, and those that later ones do. They follow `nodes`.
+ * The nodes that are there when pass number `at` begins and not in the end, as far as the passes tell: those that it
+ * takes away, and those that later ones do. They follow `nodes`.
  */
 export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number): GraphNode[] {
   const known = new Map(nodes.map(n => [n.name, n]));
@@ -87,7 +87,10 @@ export function removedNodes(nodes: GraphNode[], passes: GraphPass[], at: number
   return out;
 }
 
-/** `onPass`: number of the chosen pass, the nodes that it has made, and those that only later ones make; null: none is chosen any more. */
+/**
+ * `onPass`: number of the chosen pass, the nodes that it has made, and those that only later ones make; null: none is
+ * chosen any more.
+ */
 export function passesElement(
   passes: GraphPass[] | undefined,
   onPass: (at: number, made: Set<string> | null, later: Set<string>) => void

@@ -10,6 +10,7 @@ import { compare, offer, Other, others } from './compare';
 import { passesElement, removedNodes } from './passes';
 import { GraphCanvas } from './canvas';
 import { Box, Layout, layout } from './layout';
+import { Minimap } from './minimap';
 import { measure } from './shapes';
 import { buildTree, Group, initiallyOpen, Item, size, Tree } from './tree';
 import { costsOf } from '../profile/spans';
@@ -20,7 +21,6 @@ import { t, words } from '../texts';
 
 /** Of the nodes that a pass takes away so many are brought to sight. */
 const MOST_OPENED = 8;
-const MINIMAP_FROM = 200;
 
 export interface GraphState {
   graph: number;
@@ -76,8 +76,7 @@ export class GraphView {
   private stage = h('div.tc-graph-stage');
   private details = h('div.tc-graph-details', { 'aria-live': 'polite' });
   private tip = h('div.tc-tip', { role: 'tooltip' });
-  private minimap = document.createElement('canvas');
-  private minimapImage: HTMLCanvasElement | null = null;
+  private minimap: Minimap;
   private list: VirtualList;
   private searchCount = h('span.tc-muted', { role: 'status' });
   private hits: GraphNode[] = [];
@@ -101,7 +100,8 @@ export class GraphView {
       },
       item => this.costOf(item)
     );
-    this.canvas.onDraw = () => this.drawMinimap();
+    this.minimap = new Minimap(this.canvas);
+    this.canvas.onDraw = () => this.minimap.draw();
     this.list = new VirtualList({
       label: t('Operations of the graph'),
       rowHeight: 24,
@@ -109,11 +109,7 @@ export class GraphView {
       row: (i, element) => this.row(this.nodes[i], element),
       onRow: i => this.model.selectNode(this.state.graph, this.nodes[i], this)
     });
-    this.minimap.className = 'tc-minimap';
-    this.minimap.setAttribute('aria-hidden', 'true');
-    this.minimap.addEventListener('pointerdown', event => this.jump(event));
-    this.minimap.addEventListener('pointermove', event => event.buttons && this.jump(event));
-    this.stage.append(this.canvas.element, this.minimap, this.tip);
+    this.stage.append(this.canvas.element, this.minimap.element, this.tip);
     this.element = h(
       'div.tc-graph',
       null,
@@ -142,7 +138,7 @@ export class GraphView {
     this.stop.push(
       onThemeChange(() =>
         requestAnimationFrame(() => {
-          this.minimapImage = null;
+          this.minimap.repaint();
           this.canvas.retheme();
         })
       )
@@ -366,8 +362,7 @@ export class GraphView {
   private arrange(keep: boolean): void {
     this.layout = layout(this.tree!, new Set(this.state.opened[this.key()]), measure);
     this.canvas.show(this.layout, keep);
-    this.minimapImage = null;
-    this.minimap.hidden = this.layout.boxes.length < MINIMAP_FROM;
+    this.minimap.show(this.layout);
     this.canvas.select(this.boxesOf(this.chosen), false);
   }
 
@@ -775,44 +770,5 @@ export class GraphView {
     this.tip.style.left = flip ? '' : `${x + 14}px`;
     this.tip.style.right = flip ? `${this.stage.clientWidth - x + 10}px` : '';
     this.tip.style.top = `${y + 14}px`;
-  }
-
-  // ---------------------------------------------------------------------------------------------- minimap
-
-  private minimapScale(): number {
-    const { w, h: height } = this.layout!.root;
-    return Math.min(120 / w, 160 / height);
-  }
-
-  private drawMinimap(): void {
-    if (this.minimap.hidden || !this.layout) {
-      return;
-    }
-    const s = this.minimapScale();
-    const context = this.minimap.getContext('2d')!;
-    if (!this.minimapImage) {
-      const image = document.createElement('canvas');
-      image.width = this.minimap.width = Math.max(24, Math.ceil(this.layout.root.w * s));
-      image.height = this.minimap.height = Math.max(24, Math.ceil(this.layout.root.h * s));
-      const paint = image.getContext('2d')!;
-      for (const box of this.layout.boxes) {
-        const kernel = box.item.kind === 'leaf' ? box.item.node.kernel : null;
-        paint.fillStyle = kernel === null ? '#8888' : kernelColour(kernel, 0.9);
-        paint.fillRect(box.x * s, box.y * s, Math.max(1, box.w * s), Math.max(1, box.h * s));
-      }
-      this.minimapImage = image;
-    }
-    context.clearRect(0, 0, this.minimap.width, this.minimap.height);
-    context.drawImage(this.minimapImage, 0, 0);
-    const view = this.canvas.viewport();
-    context.strokeStyle = getComputedStyle(this.minimap).getPropertyValue('--tc-accent');
-    context.lineWidth = 1.5;
-    context.strokeRect(view.x * s, view.y * s, view.w * s, view.h * s);
-  }
-
-  private jump(event: PointerEvent): void {
-    const rect = this.minimap.getBoundingClientRect();
-    const s = this.minimapScale();
-    this.canvas.centerOn((event.clientX - rect.left) / s, (event.clientY - rect.top) / s);
   }
 }
