@@ -75,9 +75,9 @@ class CompiledCalls:
             or _nn._global_forward_pre_hooks
             or _nn._global_backward_hooks
             or _nn._global_backward_pre_hooks
-            or _NAMES_OF_CALL(type(m)) not in (_CALL, _NAMES_OF_CALL(nn.Module))
-            or _NAMES_OF_CALL(nn.Module) != _CALL
-            and not is_fx_symbolic_tracing()  # (torch exchanges a call to see the modules of who traces: not this one)
+            or (now := _NAMES_OF_CALL(type(m))) != _CALL
+            # (torch exchanges nn.Module's to see the modules of who traces: not this one)
+            and not (now == _NAMES_OF_CALL(nn.Module) and is_fx_symbolic_tracing())
         ):
             return self.whole(m, *args, **kwargs)
         return self.forward(m, *args, **kwargs)
