@@ -23,6 +23,7 @@ from .fast_dropout import dropout_by_bits
 from .attention_dropout import dropout_attention
 from .channels_last import channels_last
 from .convolution_bias import convolution_bias
+from .depthwise_gradients import depthwise_gradients
 from .known_masks import known_masks
 from .late_waits import late_waits, plain_waits
 from .overlap import overlap_exchanges
@@ -91,6 +92,7 @@ PASSES: list[Pass] = [
     Pass("known_masks", "decomposed", known_masks),
     Pass("dropout_attention", "decomposed", dropout_attention, (_no_bits, _no_own_attention)),
     Pass("convolution_bias", "decomposed", convolution_bias),
+    Pass("depthwise_gradients", "decomposed", depthwise_gradients, (_no_patterns,)),
     Pass("channels_last", "decomposed", channels_last),
     Pass("padded_groups", "decomposed", padded_groups),
     Pass("pad_products", "decomposed", pad_products),

@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from ..graph.aten import AtenGraph
 from ..graph.meta.core import TensorMeta, channels_last_strides
-from .pass_nodes import call_like
+from .pass_nodes import call_like, laid_as
 
 __all__ = ["padded_groups"]
 
@@ -127,7 +127,7 @@ def _narrow_image(a: AtenGraph, like: Node, x: Node, groups: int, channels: int,
     dense = call_like(a.graph, like, aten.clone.default, cut)
     c = groups * channels
     dense.meta["val"] = dense.meta["val"].replace(stride=(h * w * c, channels, 1, w * c, c))
-    return _laid_as(a, like, call_like(a.graph, like, aten.view.default, dense, [n, c, h, w]), meta)
+    return laid_as(a.graph, like, call_like(a.graph, like, aten.view.default, dense, [n, c, h, w]), meta)
 
 
 # ---- weights: (groups * channels out, channels in, taps, taps)
@@ -148,18 +148,8 @@ def _narrow_weight(a: AtenGraph, like: Node, w: Node, groups: int, cout: int, ci
     cut = call_like(a.graph, like, aten.slice.Tensor, parted, 1, 0, cout, 1)
     cut = call_like(a.graph, like, aten.slice.Tensor, cut, 2, 0, cin, 1)
     dense = call_like(a.graph, like, aten.clone.default, cut, memory_format=torch.contiguous_format)
-    return _laid_as(
-        a, like, call_like(a.graph, like, aten.view.default, dense, [groups * cout, cin, kh, kw]), like.meta["val"]
-    )
-
-
-def _laid_as(a: AtenGraph, like: Node, x: Node, meta: TensorMeta) -> Node:
-    """`x` in the order that the node had in whose place it comes: what leaves the graph keeps eager's."""
-    if tuple(x.meta["val"].stride) == tuple(meta.stride):
-        return x
-    copy = call_like(a.graph, like, aten.clone.default, x)
-    copy.meta["val"] = meta
-    return copy
+    whole = call_like(a.graph, like, aten.view.default, dense, [groups * cout, cin, kh, kw])
+    return laid_as(a.graph, like, whole, like.meta["val"])
 
 
 def _lay_last(n: Node) -> None:

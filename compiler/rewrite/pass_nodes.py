@@ -8,9 +8,10 @@ import torch
 from torch.fx import Node
 
 from ..graph.decompose.table import Builder, short_name
+from ..graph.meta.core import TensorMeta
 from ..symbolic.expr import Expr
 
-__all__ = ["SAME_ELEMENTS", "call_like", "holds_symbols", "transposed"]
+__all__ = ["SAME_ELEMENTS", "call_like", "laid_as", "holds_symbols", "transposed"]
 
 aten = torch.ops.aten
 # views and copies that keep the order of elements
@@ -31,6 +32,15 @@ def permuted(graph: torch.fx.Graph, like: Node, x: Node, order: list[int]) -> No
     if x.target is aten.permute.default and list(x.args[1]) == order:
         return x.args[0]
     return call_like(graph, like, aten.permute.default, x, order)
+
+
+def laid_as(graph: torch.fx.Graph, like: Node, x: Node, meta: TensorMeta) -> Node:
+    """`x` in the order that the node had in whose place it comes: what leaves the graph keeps eager's."""
+    if tuple(x.meta["val"].stride) == tuple(meta.stride):
+        return x
+    copy = call_like(graph, like, aten.clone.default, x)
+    copy.meta["val"] = meta
+    return copy
 
 
 def holds_symbols(args: Any) -> bool:

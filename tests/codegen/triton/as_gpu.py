@@ -35,6 +35,7 @@ GPU_PASSES = (
     "known_masks",
     "dropout_attention",
     "convolution_bias",
+    "depthwise_gradients",
     "channels_last",
     "padded_groups",
     "pad_products",

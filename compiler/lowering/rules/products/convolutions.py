@@ -1,5 +1,6 @@
 """Convolutions with kernels of one element are matrix products over the channels: loop nests where generated code
-multiplies faster than the library. Other convolutions are library calls."""
+multiplies faster than the library; some gradients of depthwise ones are loops (depthwise.py). Others are library
+calls."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from ...rule_table import rule
 from ...buffer_strides import same_strides, strides_of
 from ...promote import operand
 from ...ref import Ref, axis, contiguous_strides, is_one, numel, ref_of_buffer, remap, same, strided
+from .depthwise import image_gradient, image_gradient_fits
 from .products import LEAST, in_memory, worth_it
 
 __all__: list[str] = []
@@ -160,6 +162,9 @@ def convolution_backward(
     mask: Sequence[bool],
 ) -> Any:
     args = (g, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask)
+    alone = list(mask) == [True, False, False] and not transposed
+    if alone and image_gradient_fits(lo, g, w, stride, padding, dilation, groups):
+        return image_gradient(lo, g, w, stride, padding), None, None
     if (
         x.ndim != w.ndim
         or mask[2]

@@ -1,0 +1,104 @@
+"""Gradients of depthwise convolutions as for a GPU: a convolution with the kernel turned, or loops of our own. Interpreted,
+against eager."""
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+pytest.importorskip("triton")
+
+from .as_gpu import as_gpu, check_as_gpu, train_as_gpu  # noqa: E402
+from .interpreter import run  # noqa: E402
+
+aten = torch.ops.aten
+CHANNELS = 20
+CASES = {
+    "3x3": dict(kernel=(3, 3), padding=(1, 1)),
+    "7x7": dict(kernel=(7, 7), padding=(3, 3)),
+    "a row, dilated": dict(kernel=(1, 5), padding=(0, 1), dilation=(1, 2)),
+    "no padding": dict(kernel=(2, 3)),
+    "stride": dict(kernel=(3, 3), padding=(1, 1), stride=(2, 2)),
+    "5x5, stride": dict(kernel=(5, 5), padding=(2, 2), stride=(2, 2)),
+    "odd strides": dict(kernel=(2, 3), padding=(0, 1), stride=(3, 2)),
+    "a stride beyond the kernel": dict(kernel=(1, 2), padding=(0, 0), stride=(2, 3)),
+    "a stride in one direction": dict(kernel=(3, 3), padding=(1, 0), stride=(1, 2)),
+    "padding beyond the kernel": dict(kernel=(3, 3), padding=(3, 3)),
+    "dilated with a stride": dict(kernel=(3, 3), padding=(1, 2), dilation=(2, 2), stride=(2, 3)),
+}
+
+
+def image(*shape):
+    return torch.randn(shape).to(memory_format=torch.channels_last)
+
+
+def calls(g):
+    """The library's convolutions: the operator, and what is asked of a backward."""
+    found = [(s.op._schema.name, s.args[-1]) for s in g.schedule.steps if "convolution" in str(getattr(s, "op", ""))]
+    return [(name, list(mask)) if "backward" in name else (name, None) for name, mask in found]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("mask", [[True, True, True], [True, False, False], [True, True, False]], ids=str)
+def test_gradients(case, mask):
+    how = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), **CASES[case]}
+    kernel = how.pop("kernel")
+    args = [list(how[k]) for k in ("stride", "padding", "dilation")]
+    x, w = image(2, CHANNELS, 9, 11), torch.randn(CHANNELS, 1, *kernel)
+    y = F.conv2d(x, w, None, *args, groups=CHANNELS)
+
+    def gradients(g, x, w):
+        sizes = [CHANNELS] if mask[2] else None
+        out = aten.convolution_backward(g, x, w, sizes, *args, False, [0, 0], CHANNELS, mask)
+        return tuple(t for t, wanted in zip(out, mask) if wanted)
+
+    g = check_as_gpu(gradients, torch.randn_like(y), x, w, rtol=1e-3, atol=1e-3)
+    ours = not case.startswith(("padding beyond", "dilated with"))
+    assert ours == (not any(asked and asked[0] for _, asked in calls(g)))
+    if ours and how["stride"] != (1, 1):
+        assert ("aten::convolution", None) not in calls(g)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_adds_up_in_float32(dtype):
+    x, w = image(2, 16, 6, 7).to(dtype), torch.randn(16, 1, 5, 5).to(dtype)
+    y = torch.randn_like(F.conv2d(x, w, padding=2, stride=2, groups=16))
+    rest = [2, 2], [2, 2], [1, 1], False, [0, 0], 16, [True, False, False]
+    g = as_gpu(lambda g, x, w: aten.convolution_backward(g, x, w, None, *rest)[0], y, x, w)
+    (got,) = run(g, (y, w) if len(g.schedule.inputs) == 2 else (y, x, w))
+    exact = aten.convolution_backward(y.double(), x.double(), w.double(), None, *rest)[0]
+    torch.testing.assert_close(got, exact.to(dtype))
+
+
+def test_others_are_left_to_the_library():
+    """Two channels a group, and two results a channel."""
+    for c, w in ((20, torch.randn(20, 2, 3, 3)), (20, torch.randn(40, 1, 3, 3))):
+        groups = c // w.shape[1]
+        x = image(2, c, 6, 5)
+        g = check_as_gpu(
+            lambda g, x, w: aten.convolution_backward(
+                g, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups, [True, True, False]
+            )[:2],
+            torch.randn_like(F.conv2d(x, w, padding=1, groups=groups)),
+            x,
+            w,
+            rtol=1e-3,
+            atol=1e-3,
+        )
+        assert calls(g) == [("aten::convolution_backward", [True, True, False])]
+
+
+def test_a_block_between_norms_keeps_sums_apart():
+    """The loop of the gradient is not computed again inside the sums of the batch norm before."""
+    m = nn.Sequential(
+        nn.Conv2d(16, 32, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.Hardswish(),
+        nn.Conv2d(32, 32, 3, stride=2, padding=1, groups=32, bias=False),
+        nn.BatchNorm2d(32),
+        nn.Hardswish(),
+        nn.Conv2d(32, 16, 1, bias=False),
+    ).to(memory_format=torch.channels_last)
+    _, _, backward = train_as_gpu(m, image(8, 16, 32, 32).requires_grad_())
+    for k in backward.kernels:
+        print(k.source.choices, k.source.text)
