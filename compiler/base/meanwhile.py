@@ -2,6 +2,8 @@
 
     with meanwhile.offered(work):      # who calls something that may have to wait
         ...
+    with meanwhile.offered_last(work):  # the same, behind what others offered
+        ...
     meanwhile.use(done)                # who is about to wait, until `done()`: calls work(done), once for each offer
 
 `work(done)` does what it can in steps, and looks at `done()` in between. It imports nothing of the compiler.
@@ -13,7 +15,7 @@ import contextvars
 from contextlib import contextmanager
 from typing import Callable, Iterator
 
-__all__ = ["Work", "offered", "use"]
+__all__ = ["Work", "offered", "offered_last", "use"]
 
 Work = Callable[[Callable[[], bool]], None]
 _offers: contextvars.ContextVar[list[Work]] = contextvars.ContextVar("tcompile_meanwhile")
@@ -26,6 +28,21 @@ def offered(work: Work) -> Iterator[None]:
         yield
     finally:
         _offers.reset(token)
+
+
+@contextmanager
+def offered_last(work: Work) -> Iterator[None]:
+    offers = _offers.get(None)
+    if offers is None:
+        with offered(work):
+            yield
+        return
+    offers.insert(0, work)
+    try:
+        yield
+    finally:
+        if work in offers:
+            offers.remove(work)
 
 
 def use(done: Callable[[], bool]) -> None:

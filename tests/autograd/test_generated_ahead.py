@@ -135,3 +135,20 @@ def test_a_stage_that_was_replaced_meanwhile_is_asked(waits):
         y.square().sum().backward()
     assert len(seen) == 1 and len(lowered) == 3
     torch.testing.assert_close(tuple(x.grad for x in given), gradients(program))
+
+
+def test_work_that_is_offered_last_comes_behind_what_others_offered():
+    ran = []
+    with meanwhile.offered(lambda done: ran.append("backward")):
+        with meanwhile.offered_last(lambda done: ran.append("first calls")):
+            meanwhile.use(lambda: bool(ran))
+            assert ran == ["backward"]
+            meanwhile.use(lambda: False)
+        with meanwhile.offered_last(lambda done: ran.append("never")):
+            pass
+        meanwhile.use(lambda: False)
+    assert ran == ["backward", "first calls"]
+    with meanwhile.offered_last(lambda done: ran.append("alone")):
+        meanwhile.use(lambda: False)
+    meanwhile.use(lambda: False)
+    assert ran[2:] == ["alone"]

@@ -8,6 +8,7 @@ from typing import Any, Callable, Sequence
 import torch
 
 from ... import events
+from ...base import meanwhile
 from ...ops import philox
 from ...codegen.generated import Generated
 from ...errors import RejectedKernel
@@ -15,6 +16,7 @@ from ...fusion.schedule import Extern, Schedule
 from ..compiled_graph import CompiledGraph, announce, python_plan
 from ..native_program import make_program
 from .algorithms import choose_algorithms
+from .first_calls import FirstCalls
 from .cuda_graphs import CudaGraphs, why_not_captured
 from .gpu_kernels import load_kernels
 from .rejected import in_other_ways
@@ -31,7 +33,8 @@ def build_gpu(generated: Generated, opts: Any, eager: Callable[..., tuple] | Non
     if generated.kernels and opts.get("max_autotune"):
         generated = searched("the search of tiles", opts, lambda: tune(generated, opts, index), generated)
     try:
-        kernels = load_kernels(generated.kernels, generated.target, index, opts) if generated.kernels else []
+        with meanwhile.offered_last(FirstCalls(generated.schedule.steps, index)):
+            kernels = load_kernels(generated.kernels, generated.target, index, opts) if generated.kernels else []
     except RejectedKernel:
         if not opts.get("suppress_errors"):
             raise

@@ -136,7 +136,7 @@ def test_a_bias_gradient_is_summed_by_what_makes_the_gradient():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv, self.deep = nn.Conv2d(16, 32, 3), nn.Conv2d(32, 32, 3, groups=32)
+            self.conv, self.deep = nn.Conv2d(16, 32, 3), nn.Conv2d(32, 32, 3, groups=16)
 
         def forward(self, x):
             return F.silu(self.deep(F.silu(self.conv(x)))).sum()
