@@ -1,6 +1,8 @@
 """Programs on a GPU against eager: run where there is one, skipped elsewhere."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -457,3 +459,61 @@ def test_another_current_device():
             for a, b in zip(c(x), f(x), strict=True):
                 assert a.device == b.device == torch.device("cuda", index)
                 torch.testing.assert_close(a, b)
+
+
+def test_autocast_is_in_the_graph_from_the_first_call_of_a_process():
+    program = """
+import torch, tcompile
+from torch.nn.functional import linear
+
+def f(x, w):
+    major = torch.cuda.get_device_properties(x.device).major
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return linear(x, w) * major, torch.cuda.is_bf16_supported()
+
+x, w = torch.randn(8, 64, device="cuda"), torch.randn(32, 64, device="cuda")
+with tcompile.record() as recording:
+    got, supported = tcompile.compile(f, fullgraph=True)(x, w)
+report = recording.report()
+assert len(report.graphs) == 1 and not report.graph_breaks, report
+want, _ = f(x, w)
+assert got.dtype == torch.bfloat16 and supported
+torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    "how", [dict(capturable=True), dict(fused=True), dict(foreach=False, capturable=True)], ids=str
+)
+@pytest.mark.parametrize("kind", ["AdamW", "Adam", "NAdam", "RMSprop"])
+def test_a_training_step_with_its_optimizer_is_one_graph(kind, how):
+    if "fused" in how and kind not in ("Adam", "AdamW"):
+        pytest.skip("no fused form")
+    torch.manual_seed(0)
+    m = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.LayerNorm(96), nn.Linear(96, 10)).cuda()
+    x, y = randn(32, 64), torch.randint(0, 10, (32,), device="cuda")
+
+    def trained(compiled):
+        mine = copy.deepcopy(m)
+        opt = getattr(torch.optim, kind)(mine.parameters(), lr=1e-2, **how)
+
+        def step(x, y):
+            opt.zero_grad()
+            with torch.autocast("cuda", dtype=bf16, enabled=False):
+                loss = F.cross_entropy(mine(x), y)
+            loss.backward()
+            opt.step()
+            return loss
+
+        run = tcompile.compile(step) if compiled else step
+        with tcompile.record() as recording:
+            losses = [run(x, y).item() for _ in range(5)]
+        if compiled:
+            report = recording.report()
+            assert len(report.graphs) == 1 and not report.graph_breaks, report.graph_breaks
+        return losses, [p.detach() for p in mine.parameters()], [opt.state[p] for p in mine.parameters()]
+
+    for a, b in zip(trained(True), trained(False)):
+        torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-4)

@@ -407,7 +407,12 @@ def _no_attribute(t: type, name: str, obj: Any = None) -> AttributeError:
     return AttributeError(f"'{t.__name__}' object has no attribute '{name}'", name=name, obj=obj)
 
 
+_DEVICE_PROPERTIES = getattr(torch._C, "_CudaDeviceProperties", None)  # of a device: they never change
+
+
 def _call_property(m: Machine, obj: Any, t: type, name: str, raw: property) -> Any:
+    if t is _DEVICE_PROPERTIES:
+        return m.native(getattr, obj, name)
     if isinstance(raw.fget, types.FunctionType):
         if not is_trusted_module(raw.fget.__module__ or "") and id(t) not in m.world.made:
             if is_trusted_module(

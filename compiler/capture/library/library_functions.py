@@ -304,6 +304,7 @@ def _native_constant(fn: Any) -> Callable:
 
 for _module, _name in (
     (torch.cuda, "is_available"),
+    (torch.cuda, "device_count"),
     (torch.distributed, "is_available"),
     (torch.cuda, "is_initialized"),
     (torch.backends.mps, "is_available"),

@@ -70,11 +70,11 @@ def captured_step(kind: type) -> Any:
     return _STEPS.get(kind)
 
 
-def _as_it_is(opt: Any, name: str, why: str = "") -> Break:
+def _as_it_is(opt: Any, name: str, why: str = "", remedy: str = _NOTHING) -> Break:
     return Break(
         "optimizer",
         f"{type(opt).__name__}.{name}() runs as it is, outside of the graph{': ' + why if why else ''}",
-        _NOTHING,
+        remedy or _NOTHING,
     )
 
 
@@ -201,7 +201,7 @@ def step(m: Machine, opt: Any, closure: Any = None, counted: bool = False) -> An
         with no_grad(m), _updating(m):
             m.call(_STEPS[kind], [opt], {})
     except (Break, Skip) as why:
-        raise _as_it_is(opt, "step", why.reason or "item") from None
+        raise _as_it_is(opt, "step", why.reason or "item", getattr(why, "remedy", "")) from None
     finally:
         m.stepping = None
         m.module_path = outer
@@ -304,7 +304,10 @@ def _functional(m: Machine, fn: Any, *args: Any, **kwargs: Any) -> Any:
     params = args[0]
     devices = {t.device for ts in args if isinstance(ts, list) for t in ts if isinstance(t, TraceTensor)}
     if len(devices) > 1:
-        raise Break("optimizer", "its state is on more than one device", "make the optimizer with capturable=True")
+        remedy = (
+            "make the optimizer with capturable=True: its counters are on the GPU then, and its step is in the graph"
+        )
+        raise Break("optimizer", "its state is on more than one device", remedy)
     if any(t.dtype not in (torch.float32, torch.float64) for t in params):
         raise Break("optimizer", "parameters of half precision or complex ones are updated", _NOTHING)
     kwargs.update({k: False for k in ("foreach", "fused") if k in kwargs})
