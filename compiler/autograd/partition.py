@@ -257,6 +257,8 @@ def _recomputable(n: torch.fx.Node) -> bool:
         or not isinstance(n.meta.get("val"), TensorMeta)
     ):
         return False
+    if t is torch.ops.aten._to_copy.default and n.meta["val"].on_gpu != n.args[0].meta["val"].on_gpu:
+        return False  # (a copy between devices takes longer than all that is made of it)
     return (
         torch.Tag.pointwise in t.tags
         and torch.Tag.nondeterministic_seeded not in t.tags

@@ -47,6 +47,7 @@ from .ref import (
 
 __all__ = ["Lowering", "DTYPES", "summed"]
 
+BETWEEN = "a copy between devices"  # why the operator is called
 DTYPES = frozenset(
     (
         torch.float32,
@@ -102,6 +103,7 @@ class Lowering:
         self.constants: dict[str, Any] = {}
         self.fallbacks: Counter[str] = Counter()
         self.node = None
+        self.for_gpu = False  # whether some of it is computed on one
         self._names: set[str] = set()
         self._views: dict[tuple, Buffer] = {}
         self._view_base: dict[Buffer, Buffer] = {}
@@ -280,7 +282,8 @@ class Lowering:
                 )
             )
             return out
-        if ref.dtype in self.dtypes() or v is None and not ref.dtype.is_complex:
+        beside = self.is_beside() and v is not None
+        if not beside and (ref.dtype in self.dtypes() or v is None and not ref.dtype.is_complex):
             return self.store(ref.value, ref.shape, ref.dtype, stride, suffix="_copy").value.attr[0]
         if v is None:
             return self.taken(ref, stride)
@@ -367,6 +370,10 @@ class Lowering:
         """Whether the node's results are."""
         return torch.device(self._device()).type == "cuda"
 
+    def is_beside(self) -> bool:
+        """Whether the node's results are on the CPU in a graph for a GPU: torch's own kernels compute them."""
+        return self.for_gpu and torch.device(self._device()).type == "cpu"
+
     def dtypes(self) -> frozenset[torch.dtype]:
         """What nests have for the node's device."""
         return DTYPES | FLOAT8 if self.on_gpu else DTYPES
@@ -445,7 +452,7 @@ class Lowering:
         val = node.meta["val"]
         outs, result = self._results_of_call(node.name, list(val) if isinstance(val, (tuple, list)) else [val], rows)
         variant, names = None, ()
-        if packet in OUT_VARIANTS and len(outs) == 1:
+        if packet in OUT_VARIANTS and len(outs) == 1 and not self.is_beside():
             variant = _out_variant(op)
             names = ("out",) if variant is not None else ()
         if variant is None and packet not in FRESH:

@@ -13,15 +13,15 @@ import torch
 import torch.fx
 
 from .. import events
-from ..ops.closed_set import NO_RULE, extern_reason
+from ..ops.closed_set import NO_RULE, extern_reason, gives_views
 from ..ops.functional_forms import Form, form_of
 from ..symbolic.expr import Expr, as_expr
 from . import rules  # noqa: F401  (registers the rules)
 from .buffer_strides import strides_of
-from .context import DTYPES, Lowering
-from .ir import Buffer, clear, const, param
+from .context import BETWEEN, DTYPES, Lowering
+from .ir import Buffer, clear, const, loaded, param
 from .lowered import Extern, LoweredGraph, OutputSpec
-from .ref import Ref, Scalar, is_tensor, plain_size, ref_of_buffer, shape_of
+from .ref import Ref, Scalar, is_tensor, plain_size, ref_of_buffer, shape_of, strided
 from .rule_table import ANY_DTYPE, RULES, NoRule
 
 __all__ = ["lower"]
@@ -40,6 +40,26 @@ def lower(aten: Any, opts: Any, trial: bool = False) -> LoweredGraph:
     return lowered
 
 
+_BETWEEN_DEVICES = frozenset(
+    (torch.ops.aten._to_copy.default, torch.ops.aten.copy.default, torch.ops.prims.convert_element_type.default)
+)
+
+
+def _device_of(node: torch.fx.Node) -> str:
+    """The kind of device that a node's results are on; "" where there are none, or several."""
+    val = node.meta.get("val")
+    kinds = {torch.device(v.device).type for v in (val if isinstance(val, (list, tuple)) else (val,)) if is_tensor(v)}
+    return next(iter(kinds)) if len(kinds) == 1 else ""
+
+
+def _refs(a: Any) -> list[Ref]:
+    if isinstance(a, dict):
+        return _refs(list(a.values()))
+    if isinstance(a, (list, tuple)):
+        return [r for x in a for r in _refs(x)]
+    return [a] if isinstance(a, Ref) else []
+
+
 class Walk(Lowering):
     """The walk over one graph, node by node."""
 
@@ -48,6 +68,8 @@ class Walk(Lowering):
         self._results: dict[torch.fx.Node, Buffer] = {}
         self._result_memory: set[Buffer] = set()
         self._given: list[Buffer] = []
+        self._moved: dict[tuple, Ref] = {}
+        self.for_gpu = any(_device_of(n) == "cuda" for n in aten.graph.nodes if n.op == "call_function")
 
     def run(self) -> LoweredGraph:
         n_input = 0
@@ -125,6 +147,12 @@ class Walk(Lowering):
             return self.arg(seq)[i]
         args = tuple(self.arg(a) for a in node.args)
         kwargs = {k: self.arg(a) for k, a in node.kwargs.items()}
+        if self.for_gpu and isinstance(target, torch._ops.OpOverload):
+            if self.is_beside() and not gives_views(target) and self.computes(node, (args, kwargs)):
+                self.fallbacks[str(target)] += 1
+                return self.extern(node, args, kwargs, "on the CPU, beside kernels of a GPU")
+            if self.on_gpu and target not in _BETWEEN_DEVICES:
+                args, kwargs = self.brought(args), self.brought(kwargs)
         key = target if form_of(target) is None else Form
         f = RULES.get(key)
         if f is None:
@@ -144,6 +172,32 @@ class Walk(Lowering):
             if extern_reason(target) == NO_RULE:  # (others are called by choice)
                 self.fallbacks[str(target)] += 1
             return self.extern(node, args, kwargs, str(e))
+
+    # ---- graphs for a GPU that hold tensors of the CPU
+    def computes(self, node: torch.fx.Node, operands: Any) -> bool:
+        """Whether it makes values of others in the CPU's memory: it is neither made of numbers nor a copy from the GPU."""
+        if node.target in _BETWEEN_DEVICES and any(_device_of(n) == "cuda" for n in node.all_input_nodes):
+            return False
+        return any(loaded([r.value]) for r in _refs(operands))
+
+    def brought(self, a: Any) -> Any:
+        """Operands of a kernel on the GPU: numbers and indices that lie in the CPU's memory are copied there."""
+        if isinstance(a, dict):
+            return {k: self.brought(x) for k, x in a.items()}
+        if type(a) in (list, tuple):
+            return type(a)(map(self.brought, a))
+        if not isinstance(a, Ref) or not any(not b.on_gpu for b in loaded([a.value])) or strided(a) is None:
+            return a
+        known = (a.value, a.shape, str(self._device()))
+        if known not in self._moved:
+            there = self.realise(a)
+            b = self._buffer(there.name + "_there", a.shape, a.dtype)
+            lines = [tuple(x) for x in self.lines()]
+            op, device = torch.ops.aten._to_copy.default, {"device": torch.device(self._device())}
+            self.steps.append(Extern(op, (there,), device, [b], None, (), BETWEEN, self.node.name, lines))
+            self.foreign.add(b)
+            self._moved[known] = ref_of_buffer(b)
+        return self._moved[known]
 
     def _known_dtypes(self, node: torch.fx.Node, args: tuple) -> None:
         """Nests have no floats of eight bits on a CPU, and neither complex numbers nor the rarer types anywhere."""

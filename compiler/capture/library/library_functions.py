@@ -305,6 +305,9 @@ def _native_constant(fn: Any) -> Callable:
 for _module, _name in (
     (torch.cuda, "is_available"),
     (torch.cuda, "device_count"),
+    (torch.accelerator, "is_available"),
+    (torch.accelerator, "device_count"),
+    (torch.accelerator, "current_accelerator"),
     (torch.distributed, "is_available"),
     (torch.cuda, "is_initialized"),
     (torch.backends.mps, "is_available"),

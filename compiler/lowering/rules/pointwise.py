@@ -11,7 +11,7 @@ from ...ops.closed_set import POINTWISE
 from ...symbolic.expr import as_expr
 from ..ir import Value, cast, check_index, const, prim
 from ..primitives import PRIMS
-from ..context import Lowering
+from ..context import BETWEEN, Lowering
 from ..rule_table import RULES, NoRule, rule
 from ..buffer_strides import same_strides, strides_of
 from ..promote import compute_dtype, operand, result_type, rounded
@@ -87,7 +87,7 @@ def clone(lo: Lowering, node: Any, x: Ref, **kw: Any) -> Ref:
 def to_copy(lo: Lowering, node: Any, x: Ref, *args: Any, **kw: Any) -> Ref:
     m = lo.meta()
     if str(m.device) != str(lo.meta(node.args[0]).device):
-        raise NoRule("a copy between devices")
+        return lo.extern(node, (x, *args), kw, BETWEEN)
     return lo.pointwise(cast(x.value, m.dtype))
 
 
