@@ -175,7 +175,7 @@ class Walk(Lowering):
 
     # ---- graphs for a GPU that hold tensors of the CPU
     def computes(self, node: torch.fx.Node, operands: Any) -> bool:
-        """Whether it makes values of others in the CPU's memory: it is neither made of numbers nor a copy from the GPU."""
+        """Whether it makes values of others in the CPU's memory: not of numbers alone, and no copy from the GPU."""
         if node.target in _BETWEEN_DEVICES and any(_device_of(n) == "cuda" for n in node.all_input_nodes):
             return False
         return any(loaded([r.value]) for r in _refs(operands))
