@@ -52,6 +52,17 @@ def _device_of(node: torch.fx.Node) -> str:
     return next(iter(kinds)) if len(kinds) == 1 else ""
 
 
+def _computes_on_gpu(node: torch.fx.Node) -> bool:
+    """A graph of the CPU may copy its results to a GPU."""
+    t = node.target
+    return (
+        isinstance(t, torch._ops.OpOverload)
+        and t not in _BETWEEN_DEVICES
+        and not gives_views(t)
+        and _device_of(node) == "cuda"
+    )
+
+
 def _refs(a: Any) -> list[Ref]:
     if isinstance(a, dict):
         return _refs(list(a.values()))
@@ -69,7 +80,7 @@ class Walk(Lowering):
         self._result_memory: set[Buffer] = set()
         self._given: list[Buffer] = []
         self._moved: dict[tuple, Ref] = {}
-        self.for_gpu = any(_device_of(n) == "cuda" for n in aten.graph.nodes if n.op == "call_function")
+        self.for_gpu = any(map(_computes_on_gpu, aten.graph.nodes))
 
     def run(self) -> LoweredGraph:
         n_input = 0

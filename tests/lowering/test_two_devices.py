@@ -118,3 +118,12 @@ def test_products_on_the_cpu_take_no_memory_of_the_gpu():
     )
     mm = next(step for step in s.steps if isinstance(step, Extern) and "mm" in str(step.op))
     assert mm.out_variant is None and devices_of_kernels(s) == {"cuda"}
+
+
+def test_a_graph_of_the_cpu_may_end_on_a_gpu():
+    s = scheduled(
+        lambda x: (torch.relu(x) * 2 + 1).double().view(-1),
+        torch.randn(8, 16),
+        host=lambda n: n.meta.get("val") is not None and n.meta["val"].dtype == torch.float32,
+    )
+    assert calls(s) == ["aten._to_copy.default"] and devices_of_kernels(s) == {"cpu"}
