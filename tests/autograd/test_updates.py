@@ -4,6 +4,7 @@ model and step.
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -98,3 +99,24 @@ def test_one_entry_serves_every_model_and_step():
     finally:
         events.unsubscribe(hear)
     assert "recompile" not in entries
+
+
+@pytest.mark.parametrize("found", [0.0, 1.0])
+@pytest.mark.parametrize("tracker", [0, 2])
+@pytest.mark.parametrize("scale", [65536.0, 3e38, 0.3])
+@pytest.mark.parametrize("factors", [(2.0, 0.5), (1.7, 0.3)])
+def test_the_scale_of_a_grad_scaler_is_updated_as_by_torch(found, tracker, scale, factors):
+    def update(scale, tracker, found):
+        return torch._amp_update_scale_(scale, tracker, found, *factors, 3)
+
+    def given():
+        return torch.tensor([scale]), torch.tensor([tracker], dtype=torch.int32), torch.tensor([found])
+
+    mine, theirs = given(), given()
+    with tcompile.record() as recording:
+        got = tcompile.compile(update)(*mine)
+    assert not recording.report().fallbacks
+    want = update(*theirs)
+    for a, b in zip((got, *mine), (want, *theirs)):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert got is mine[0] and want is theirs[0]
